@@ -1,0 +1,187 @@
+"""One record of a session's log, and the bytes that it is on disk.
+
+A commit is a chained, permanent *header*, a detachable *body*, and blobs that the body names.
+The header has two halves. `Facts` say what happened: the recorder makes them. `Link` says where
+the record stands in its session: the store makes it, inside the write transaction.
+"""
+
+from hashlib import sha256
+
+import msgspec
+from msgspec import Raw, Struct
+
+from .kinds import (
+    Actor,
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    Phase,
+    Status,
+    TurnSource,
+)
+
+VERSION = 1
+GENESIS = bytes(32)
+"""`prev` of a session's first commit."""
+
+
+class Facts(Struct, frozen=True, kw_only=True, array_like=True):
+    """What one commit says. No content and no hash of content stands here.
+
+    Fields are appended at the end only; readers ignore what they do not know.
+    """
+
+    kind: CommitKind
+    at: int
+    """Wall clock, ns since 1970 UTC, for display; never a version."""
+    clock: int
+    """Monotonic clock of the writing process, ns, for durations."""
+    actor: Actor = Actor.AGENT
+    turn_label: str = ""
+    """The turn as a caller or vendor names it; empty where only gaps tell."""
+    turn_source: TurnSource = TurnSource.GAP
+    """Who gave `turn_label`. What came of it stands in `Link`."""
+    call: bytes = b""
+    """UUIDv7 of the call; empty on commits that belong to none."""
+    leg: int = 0
+    attempt: int = 1
+    n: int = 0
+    """0 for the first outcome of an attempt, rising for each later one."""
+    server: str = ""
+    tool: str = ""
+    method: str = ""
+    """JSON-RPC method, or HTTP method of a plain tool."""
+    definition: bytes = b""
+    """sha256 of the tool's definition as the last `tools/list` gave it; empty when not seen."""
+    effect: Effect = Effect.UNKNOWN
+    phase: Phase = Phase.QUEUED
+    executed: Executed = Executed.NO
+    status: Status = Status.PENDING
+    error: str = ""
+    """Error family; empty for none."""
+    error_kind: str = ""
+    retry: str = ""
+    duration: int = 0
+    """ns from the attempt's first step to its end; 0 on an intent."""
+    bytes_in: int = 0
+    """Size of the request body as it came."""
+    bytes_out: int = 0
+    """Size of the answer body as it came; 0 on an intent."""
+    flags: tuple[Flag, ...] = ()
+    trace: str = ""
+    """W3C trace id, 32 hex digits; empty for none."""
+    protocol: str = ""
+    """MCP revision, or `http/1.1` for a plain tool; empty when unknown."""
+    http_status: int = 0
+    """Status code of the upstream's answer; 0 when there was none."""
+    code: int | None = None
+    """JSON-RPC error code of the upstream's answer."""
+    expires: int = 0
+    """When a parked leg becomes `outcome_unknown`, ns UTC; 0 for never."""
+
+
+class Link(Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a commit stands. Only the store makes one."""
+
+    session: bytes
+    seq: int
+    epoch: int
+    turn: int
+    step: int
+    turn_source: TurnSource
+    ref: int | None
+    """seq of the commit this one answers: an outcome's intent, a later outcome's intent."""
+    body_hash: bytes
+    """sha256 of the body's bytes; empty where a commit has no body."""
+    prev: bytes
+    """`digest` of the session's commit before this one."""
+    linked: bool = False
+    """Whether the body carries `links`, so that an index decodes only those bodies."""
+
+
+class Body(Struct, frozen=True, kw_only=True, array_like=True):
+    """The detachable part of a commit: everything that is content, or a hash of content."""
+
+    version: int = VERSION
+    salt: bytes = b""
+    """16 random bytes, so that `body_hash` tells nothing once the body is gone."""
+    input_hash: str | None = None
+    output_hash: str | None = None
+    summary: str = ""
+    delta: tuple[Raw, ...] = ()
+    preview: str = ""
+    detail: str = ""
+    lineage: tuple[str, ...] = ()
+    input_blob: bytes = b""
+    """sha256 of the stored input; empty where none is kept."""
+    output_blob: bytes = b""
+    links: tuple[bytes, ...] = ()
+    """Keyed digests by which a later leg finds its call: a task id, a `requestState`."""
+    metadata: dict[str, str] = {}
+    """On `open`: what the session was named by (rung, aliases, client name and version)."""
+    null_result: bool = False
+
+
+class _Record(Struct, frozen=True, array_like=True):
+    version: int
+    link: Link
+    facts: Raw
+
+
+class Commit(Struct, frozen=True, kw_only=True):
+    """A commit as readers see it. `body` is `None` where there is none or it was dropped."""
+
+    position: int
+    """The store's global counter."""
+    link: Link
+    facts: Facts
+    hash: bytes
+    body: Body | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(_Record).decode
+_decode_facts = msgspec.msgpack.Decoder(Facts).decode
+_decode_body = msgspec.msgpack.Decoder(Body).decode
+
+
+def encode_facts(facts: Facts) -> bytes:
+    """Return the bytes of one header's facts."""
+    return _encode(facts)
+
+
+def encode_header(link: Link, facts: bytes) -> bytes:
+    """Return a header's bytes, from the bytes of its facts."""
+    return _encode(_Record(VERSION, link, Raw(facts)))
+
+
+def decode_link(header: bytes) -> Link:
+    """Return the link alone. Raises `msgspec.DecodeError` for bytes that are no header."""
+    return _decode_record(header).link
+
+
+def decode_header(header: bytes) -> tuple[Link, Facts]:
+    """Return both halves. Raises `msgspec.DecodeError` for bytes that are no header."""
+    record = _decode_record(header)
+    return record.link, _decode_facts(record.facts)
+
+
+def encode_body(body: Body) -> bytes:
+    """Return a body's bytes."""
+    return _encode(body)
+
+
+def decode_body(body: bytes) -> Body:
+    """Return a body. Raises `msgspec.DecodeError` for bytes that are none."""
+    return _decode_body(body)
+
+
+def digest(header: bytes) -> bytes:
+    """Return the chain hash of a header's stored bytes."""
+    return sha256(b"\x00" + header).digest()
+
+
+def body_digest(body: bytes) -> bytes:
+    """Return what `Link.body_hash` says of a body's stored bytes; empty for no body."""
+    return sha256(body).digest() if body else b""

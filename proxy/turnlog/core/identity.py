@@ -1,0 +1,283 @@
+"""Find out which session a call belongs to: the ladder of semantics, section 6.
+
+Pure: the caller gathers `Evidence`, and passes the vendor table that `rules/identity.yaml` holds.
+Evidence comes from outside, so a value that cannot be a name is passed over, never an error.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from .kinds import Rung, TurnSource
+
+NAME_BYTES = 200
+"""A longer name stands in aliases as its hash."""
+LONGEST_NAME = 4096
+"""Bytes; what is longer is no name at all."""
+_META_BYTES = 64 * 1024
+"""A longer value in `_meta` is not looked into."""
+
+Keys = Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, max_length=8)]
+"""A way down into nested objects, key by key; an object may also stand as JSON in a string."""
+
+
+class Where(StrEnum):
+    """Where a vendor puts its keys."""
+
+    META = "meta"
+    HEADER = "header"
+    ENVIRONMENT = "environment"
+
+
+class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one client names its conversations, turns and calls. The first key that is there wins."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+    where: Where = Where.META
+    session: tuple[Keys, ...] = ()
+    turn: tuple[Keys, ...] = ()
+    call: tuple[Keys, ...] = ()
+
+
+class VendorTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `rules/identity.yaml`: the first vendor that names a session wins."""
+
+    identity: tuple[Vendor, ...]
+
+
+class Confidence(StrEnum):
+    """How sure it is that a session is one conversation of one agent."""
+
+    GIVEN = "given"
+    OBSERVED = "observed"
+    TRANSPORT = "transport"
+    INFERRED = "inferred"
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a call shows of its caller. Everything but the connection may be absent."""
+
+    path_session: str = ""
+    """`NAME` of `/s/NAME/...`, or of `wrap --session`."""
+    header_session: str = ""
+    header_turn: str = ""
+    meta: Mapping[str, bytes] = {}
+    """`params._meta`, each value as raw JSON."""
+    headers: Mapping[str, str] = {}
+    """Headers that the table asks for, names in lower case."""
+    environment: Mapping[str, str] = {}
+    """Of a wrapped command; the variables that the table asks for."""
+    mcp_session_id: str = ""
+    """A keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
+    upstream: str = ""
+    credential: str = ""
+    """A keyed digest of what authenticates the caller."""
+    client_name: str = ""
+    connection: int | str = 0
+    """The connection, or the process of a wrapped command."""
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Which session a call belongs to, and who said so."""
+
+    rung: Rung
+    aliases: tuple[str, ...]
+    """`RUNG:NAME`, and `#PRINCIPAL` behind it where the caller is authenticated; none on the
+    implicit rung."""
+    turn_label: str
+    turn_source: TurnSource
+    why: str
+    """What named the session, as `header Turnlog-Session`."""
+    confidence: Confidence
+    client: str
+    """The vendor's name, else the client's own."""
+    call_label: str
+    """The call as the vendor numbers it."""
+    implicit_key: str
+    """Calls with the same one, and no long pause between, are one implicit session."""
+
+
+class _Found(Struct, frozen=True):
+    rung: Rung
+    name: str
+    why: str
+    confidence: Confidence
+    vendor: str = ""
+
+
+def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
+    """Climb the ladder: explicit, vendor, environment, transport, implicit; first hit wins."""
+    found = _session(evidence, table)
+    turn, source, turn_vendor = _turn(evidence, table)
+    call, call_vendor = _first(evidence, table, "call")
+    alias = f"{found.rung}:{found.name}" if found.name else ""
+    if alias and evidence.credential:
+        alias = f"{alias}#{evidence.credential}"
+    return Identity(
+        rung=found.rung,
+        aliases=(alias,) if alias else (),
+        turn_label=turn,
+        turn_source=source,
+        why=found.why,
+        confidence=found.confidence,
+        client=found.vendor or turn_vendor or call_vendor or _name(evidence.client_name),
+        call_label=call,
+        implicit_key=_implicit_key(evidence),
+    )
+
+
+def wanted_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
+    """Return the names, in lower case, of the headers that belong into `Evidence.headers`."""
+    return frozenset(name.lower() for name in _wanted(table, Where.HEADER))
+
+
+def wanted_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
+    """Return the names of the variables that belong into `Evidence.environment`."""
+    return frozenset(_wanted(table, Where.ENVIRONMENT))
+
+
+def _wanted(table: tuple[Vendor, ...], where: Where) -> Iterator[str]:
+    for vendor in table:
+        if vendor.where is where:
+            for keys in (*vendor.session, *vendor.turn, *vendor.call):
+                yield keys[0]
+
+
+def _session(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found:
+    return (
+        _explicit(evidence)
+        or _vendor(evidence, table, Rung.VENDOR)
+        or _vendor(evidence, table, Rung.ENVIRONMENT)
+        or _transport(evidence)
+        or _Found(Rung.IMPLICIT, "", _implicit_why(evidence), Confidence.INFERRED)
+    )
+
+
+def _explicit(evidence: Evidence) -> _Found | None:
+    if name := _name(evidence.path_session):
+        return _Found(Rung.EXPLICIT, name, "path", Confidence.GIVEN)
+    if name := _name(evidence.header_session):
+        return _Found(Rung.EXPLICIT, name, "header Turnlog-Session", Confidence.GIVEN)
+    if name := _meta_name(evidence.meta, ("turnlog/session",)):
+        return _Found(Rung.EXPLICIT, name, "_meta turnlog/session", Confidence.GIVEN)
+    return None
+
+
+def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:
+    for vendor in table:
+        if (vendor.where is Where.ENVIRONMENT) is not (rung is Rung.ENVIRONMENT):
+            continue
+        for keys in vendor.session:
+            if name := _lookup(evidence, vendor.where, keys):
+                why = f"{vendor.where} {'.'.join(keys)}"
+                return _Found(
+                    rung, f"{vendor.name}/{name}", why, Confidence.OBSERVED, vendor.name
+                )
+    return None
+
+
+def _transport(evidence: Evidence) -> _Found | None:
+    if not evidence.mcp_session_id:
+        return None
+    # Two servers may hand out the same id.
+    name = _name(f"{evidence.upstream}/{evidence.mcp_session_id}")
+    return _Found(Rung.TRANSPORT, name, "header Mcp-Session-Id", Confidence.TRANSPORT)
+
+
+def _turn(evidence: Evidence, table: tuple[Vendor, ...]) -> tuple[str, TurnSource, str]:
+    explicit = _name(evidence.header_turn) or _meta_name(evidence.meta, ("turnlog/turn",))
+    if explicit:
+        return explicit, TurnSource.EXPLICIT, ""
+    label, vendor = _first(evidence, table, "turn")
+    return label, TurnSource.VENDOR if label else TurnSource.GAP, vendor
+
+
+def _first(evidence: Evidence, table: tuple[Vendor, ...], what: str) -> tuple[str, str]:
+    """Return the first name that a vendor gives to `what` (turn or call), and that vendor."""
+    for vendor in table:
+        for keys in vendor.turn if what == "turn" else vendor.call:
+            if name := _lookup(evidence, vendor.where, keys):
+                return name, vendor.name
+    return "", ""
+
+
+def _lookup(evidence: Evidence, where: Where, keys: tuple[str, ...]) -> str:
+    match where:
+        case Where.META:
+            return _meta_name(evidence.meta, keys)
+        case Where.HEADER:
+            return _outer_name(evidence.headers.get(keys[0].lower(), ""), keys[1:])
+        case Where.ENVIRONMENT:
+            return _outer_name(evidence.environment.get(keys[0], ""), keys[1:])
+
+
+def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:
+    raw = meta.get(keys[0])
+    return "" if raw is None else _dig(_decoded(raw), keys[1:])
+
+
+def _outer_name(value: str, keys: tuple[str, ...]) -> str:
+    return _dig(value, keys)
+
+
+def _dig(value: Any, keys: tuple[str, ...]) -> str:
+    for key in keys:
+        if isinstance(value, str):
+            value = _decoded(value)
+        if not isinstance(value, dict):
+            return ""
+        value = value.get(key)
+    return _name(value)
+
+
+def _decoded(raw: bytes | str) -> Any:
+    if len(raw) > _META_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _name(value: object) -> str:
+    """Return `value` as a name: one printable line of bounded length; empty where it is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        return ""
+    name = value.strip()
+    # Not printable are control characters, lone surrogates and line separators.
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        return ""
+    data = name.encode()
+    if len(data) <= NAME_BYTES:
+        return name
+    return f"sha256:{sha256(data).hexdigest()}" if len(data) <= LONGEST_NAME else ""
+
+
+def _implicit_key(evidence: Evidence) -> str:
+    """Return credential and client name; where both are unknown, the connection.
+
+    A client opens several connections, and some one for each call: the connection tells agents
+    apart only where nothing else does.
+    """
+    client = _name(evidence.client_name)
+    if evidence.credential or client:
+        return f"{evidence.credential}\n{client}"
+    return f"\n\n{evidence.connection}"
+
+
+def _implicit_why(evidence: Evidence) -> str:
+    known = [
+        word
+        for word, value in (
+            ("credential", evidence.credential),
+            ("client name", evidence.client_name),
+        )
+        if value
+    ]
+    return " and ".join(known) or "connection"

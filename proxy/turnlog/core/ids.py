@@ -1,0 +1,23 @@
+"""Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7). The caller brings clock and dice."""
+
+from uuid import UUID
+
+
+def uuid7(at: int, entropy: bytes) -> bytes:
+    """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC; `entropy` holds 10 random bytes."""
+    millis = at // 1_000_000
+    tail = int.from_bytes(entropy[:10], "big")
+    rand_a = (tail >> 62) & 0xFFF
+    rand_b = tail & ((1 << 62) - 1)
+    value = (millis & ((1 << 48) - 1)) << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b
+    return value.to_bytes(16, "big")
+
+
+def to_text(identifier: bytes) -> str:
+    """Return the usual hyphenated form of a 16 byte identifier."""
+    return str(UUID(bytes=identifier))
+
+
+def from_text(text: str) -> bytes:
+    """Return the 16 bytes of a UUID in text form. Raises `ValueError` when it is none."""
+    return UUID(text).bytes

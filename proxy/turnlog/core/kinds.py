@@ -1,0 +1,158 @@
+"""The closed lists: every status, phase, effect, kind and flag that a commit may carry.
+
+The error kinds (`connect_failed`, `null_result`, ...) and retry classes are strings on disk, with
+empty meaning none, so that this version can read what a newer one wrote.
+"""
+
+from enum import StrEnum
+
+
+class CommitKind(StrEnum):
+    """What a commit records."""
+
+    OPEN = "open"
+    INTENT = "intent"
+    OUTCOME = "outcome"
+    NOTE = "note"
+    LIFECYCLE = "lifecycle"
+    REWIND = "rewind"
+    COMPACT = "compact"
+    REDACT = "redact"
+
+
+class Status(StrEnum):
+    """How an attempt stands. `PENDING` is derived (an intent without outcome), never stored."""
+
+    PENDING = "pending"
+    OK = "ok"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    INPUT_REQUIRED = "input_required"
+    ACCEPTED = "accepted"
+    REPLAYED = "replayed"
+
+    @property
+    def unsettled(self) -> bool:
+        """Tell whether a call that stands here belongs in `pending_actions`."""
+        return self in _UNSETTLED
+
+    @property
+    def parked(self) -> bool:
+        """Tell whether the call waits for another leg: more input, or a task's end."""
+        return self is Status.INPUT_REQUIRED or self is Status.ACCEPTED
+
+
+_UNSETTLED = frozenset({Status.PENDING, Status.INPUT_REQUIRED, Status.ACCEPTED, Status.UNKNOWN})
+
+
+class Phase(StrEnum):
+    """How far an attempt came."""
+
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    SENDING = "sending"
+    SENT = "sent"
+    HEAD = "head"
+    BODY = "body"
+    DONE = "done"
+
+
+class Executed(StrEnum):
+    """Whether the tool's work may have happened."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    YES = "yes"
+
+
+class Effect(StrEnum):
+    """What a tool does to the world outside."""
+
+    READ = "read"
+    IDEMPOTENT_WRITE = "idempotent_write"
+    WRITE = "write"
+    IRREVERSIBLE = "irreversible"
+    UNKNOWN = "unknown"
+
+
+class Actor(StrEnum):
+    """Who caused a commit."""
+
+    AGENT = "agent"
+    TURNLOG = "turnlog"
+    OPERATOR = "operator"
+
+
+class Durability(StrEnum):
+    """Who waits for the disk: non-reads, everybody, nobody."""
+
+    BALANCED = "balanced"
+    STRICT = "strict"
+    RELAXED = "relaxed"
+
+
+class WhenFull(StrEnum):
+    """What happens to a call whose intent the store has no room for."""
+
+    REFUSE_WRITES = "refuse_writes"
+    FORWARD_UNRECORDED = "forward_unrecorded"
+
+
+class TurnSource(StrEnum):
+    """Where a turn number comes from."""
+
+    EXPLICIT = "explicit"
+    VENDOR = "vendor"
+    GAP = "gap"
+
+
+class Rung(StrEnum):
+    """The rung of the identity ladder that named a session, strongest first."""
+
+    EXPLICIT = "explicit"
+    VENDOR = "vendor"
+    ENVIRONMENT = "environment"
+    TRANSPORT = "transport"
+    IMPLICIT = "implicit"
+
+
+class Flag(StrEnum):
+    """A mark on an outcome."""
+
+    NULL_RESULT = "null_result"
+    VOID = "void"
+    EMPTY = "empty"
+    ERROR_LIKE_TEXT = "error_like_text"
+    MALFORMED = "malformed"
+    NOT_JSON = "not_json"
+    SCHEMA_MISMATCH = "schema_mismatch"
+    CONTENT_TYPE_MISMATCH = "content_type_mismatch"
+    DUPLICATE_KEYS = "duplicate_keys"
+    INVALID_UTF8 = "invalid_utf8"
+    LONE_SURROGATE = "lone_surrogate"
+    NONSTANDARD_JSON = "nonstandard_json"
+    BOM = "bom"
+    ID_MISMATCH = "id_mismatch"
+    ID_REUSED = "id_reused"
+    TRUNCATED_RECORD = "truncated_record"
+    REDACTED = "redacted"
+    LATE = "late"
+    RETRIED = "retried"
+    REPLAYED = "replayed"
+    JOINED = "joined"
+    REPEAT_OF_UNKNOWN = "repeat_of_unknown"
+    LOOP = "loop"
+    UNRECORDED = "unrecorded"
+    SESSION_REPLACED = "session_replaced"
+    CHANGED_DEFINITION = "changed_definition"
+    UNVERIFIED = "unverified"
+    TAINTED_IN = "tainted_in"
+    TAINTED_OUT = "tainted_out"
+    STRAY_OUTPUT = "stray_output"
+    PROCESS_EXIT = "process_exit"
+    SERVER_REQUEST = "server_request"
+    RESUMED = "resumed"
+    RESOLVED = "resolved"
+    EXPIRED = "expired"
+    REDIRECTED = "redirected"
+    INFERRED = "inferred"

@@ -1,0 +1,78 @@
+"""Name the tool behind a plain HTTP request, and put its input into one JSON object."""
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+from msgspec import Raw
+
+from .kinds import Effect
+
+TOOL_BYTES = 128
+"""Longest tool name made from a path, in bytes."""
+SEGMENT_CHARS = 24
+"""A longer path segment is taken for an identifier."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_raw = msgspec.json.Decoder(Raw).decode
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_IDEMPOTENT = frozenset({"PUT", "DELETE"})
+
+
+def http_tool(method: str, path: str) -> str:
+    """Return `METHOD /path/*`: a path pattern with few values, cut at `TOOL_BYTES`.
+
+    A segment that holds a digit or exceeds `SEGMENT_CHARS` becomes `*`: it names a thing, or is a
+    token, and must not stand in a record's permanent part.
+    """
+    bare = path.partition("?")[0]
+    name = f"{method} " + "/".join(map(_segment, bare.split("/")))
+    return name.encode("utf-8", "replace")[:TOOL_BYTES].decode("utf-8", "ignore")
+
+
+def http_input(
+    path: str,
+    query: str,
+    body: bytes,
+    *,
+    digest: Callable[[bytes], bytes] | None = None,
+) -> bytes:
+    """Return `{"path", "query", "body"}` as JSON: the body as JSON, `null` for none, or its digest.
+
+    `digest` gives a keyed digest of a body that is no JSON (a form may hold a short password, and
+    a bare sha256 of it can be guessed); without it the digest is a plain sha256.
+    """
+    return _encode({"path": _text(path), "query": _text(query), "body": _body(body, digest)})
+
+
+def http_effect(method: str) -> Effect:
+    """Return the effect that a method suggests. It decides class and durability only."""
+    if method in _READS:
+        return Effect.READ
+    if method in _IDEMPOTENT:
+        return Effect.IDEMPOTENT_WRITE
+    return Effect.UNKNOWN
+
+
+def _segment(segment: str) -> str:
+    if len(segment) > SEGMENT_CHARS or any(map(str.isdigit, segment)):
+        return "*"
+    # The name is shown in terminals.
+    return segment if segment.isprintable() else "*"
+
+
+def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str | None:
+    if not body:
+        return None
+    try:
+        _decode_raw(body)
+        body.decode()
+    except (ValueError, RecursionError):
+        if digest is None:
+            return "sha256:" + sha256(body).hexdigest()
+        return "hmac-sha256:" + digest(body).hex()
+    return Raw(body)
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,223 @@
+"""Cut secrets out of what is recorded or logged. What is forwarded never comes here.
+
+A cheap first look tells that there is nothing to do, which is the usual case, and then the bytes
+come back as they are. Otherwise a tolerant scan walks the JSON token by token and replaces values
+in place, so that broken JSON, duplicate keys and cut texts hide nothing.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from .secret_names import SecretNames
+from .secret_text import cut_assignments, cut_urls
+from .secret_values import PLACEHOLDER, FirstLook, cut_shapes, decoded
+from .secret_walk import Texts, Walk
+
+_ROUNDS: Final = 4
+"""A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
+_DEPTH: Final = 6
+"""JSON in strings in JSON: how deep it is looked into."""
+_TAIL: Final = 256
+"""Bytes left out at the end of a cut text."""
+_TAIL_RUN: Final = 1024
+"""Bytes left out where the text is one unbroken run of characters there."""
+_OPEN_JWT: Final = re.compile(r"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
+_JSON_START: Final = re.compile(r"\ufeff?\s*+[{\[\"]")
+_RUN: Final = re.compile(r"\S++")
+_SHORTEST: Final = 4
+"""Characters below which no string can hold a secret, name included."""
+_HALF_PAIR: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates but for those that stand for a byte of invalid UTF-8."""
+_PLACEHOLDER: Final = PLACEHOLDER.encode()
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
+
+
+class Redacted(Struct, frozen=True):
+    """What is left of some content, and whether anything was cut out of it."""
+
+    data: bytes
+    touched: bool
+
+
+class Redactor:
+    """Knows what is secret: the built-in names and shapes, and those of an operator.
+
+    Raises `ValueError` for a pattern that is no regular expression. An operator's own patterns
+    cost what they cost: only the built-in ones are known to be linear.
+    """
+
+    def __init__(
+        self,
+        headers: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+    ) -> None:
+        headers, keys = tuple(headers), tuple(keys)
+        self._names = SecretNames(headers, keys)
+        self._own = tuple(map(_compile, patterns))
+        self._look = FirstLook((*headers, *keys))
+
+    def json(self, data: bytes, *, complete: bool = True) -> Redacted:
+        """Cut secrets out of JSON, or out of what should have been JSON.
+
+        With `complete=False` the data was cut by a cap: its last part is left out as well, because
+        a secret that began there cannot be told any more. That alone does not count as touched.
+        """
+        if not self._own and not self._look(data):
+            return Redacted(data if complete else _without_tail(data), False)
+        if b"\0" in data:
+            return self._wide(data)
+        text = data.decode("utf-8", "surrogateescape")
+        cut = self._document(text if complete else _OPEN_JWT.sub(PLACEHOLDER, text))
+        left = data if cut == text else _to_bytes(cut)
+        return Redacted(left if complete else _without_tail(left), cut != text)
+
+    def text(self, s: str) -> tuple[str, bool]:
+        """Cut secrets out of a text; tell whether there were any."""
+        cut = self._text(s, 0)
+        return cut, cut != s
+
+    def query(self, query: bytes) -> Redacted:
+        """Cut secrets out of a URL's path and query, as it came: percent-encoded."""
+        text = query.decode("utf-8", "surrogateescape")
+        cut = self._text(text, 0)
+        return Redacted(query if cut == text else _to_bytes(cut), cut != text)
+
+    def secret_header(self, name: str) -> bool:
+        """Tell whether the value of this header is a secret."""
+        return self._names.header(name)
+
+    def _wide(self, data: bytes) -> Redacted:
+        """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
+        text = data.replace(b"\0", b"").decode("utf-8", "replace")
+        if self._document(text) == text:
+            return Redacted(data, False)
+        return Redacted(f'"{PLACEHOLDER}"'.encode(), True)
+
+    def _document(self, text: str) -> str:
+        if not _JSON_START.match(text):
+            return self._text(text, 0)
+        cut, sound = self._walk(text, 0)
+        return cut if sound else self._text(cut, _DEPTH)
+
+    def _walk(self, text: str, depth: int) -> tuple[str, bool]:
+        texts = Texts(partial(self._string, depth=depth), _plain, self._is_own)
+        walk = Walk(text, self._names, texts)
+        return walk.run(), walk.sound
+
+    def _string(self, raw: str, *, depth: int) -> str:
+        """Cut secrets out of a string as it stands in JSON."""
+        if not self._own and (len(raw) < _SHORTEST or not self._look(_to_bytes(raw))):
+            return raw
+        plain = _plain(raw) if "\\" in raw else raw
+        cut = self._text(plain, depth + 1)
+        return raw if cut == plain else _escaped(cut)
+
+    def _text(self, text: str, depth: int) -> str:
+        if not self._own and not self._look(_to_bytes(text)):
+            return text
+        if depth > _DEPTH + _ROUNDS:
+            return PLACEHOLDER
+        for _ in range(_ROUNDS):
+            text, before = self._round(text, depth), text
+            if text == before:
+                return self._uncover(text, depth)
+        return PLACEHOLDER
+
+    def _round(self, text: str, depth: int) -> str:
+        if depth < _DEPTH and _JSON_START.match(text):
+            text, sound = self._walk(text, depth)
+            if sound:
+                return text
+        return self._flat(text, depth)
+
+    def _flat(self, text: str, depth: int) -> str:
+        """Cut secrets out of text that is no JSON, or only in part."""
+        text = cut_assignments(text, self._names)
+        text = cut_urls(text, self._names, lambda part: self._text(part, depth + 1) != part)
+        text = cut_shapes(text)
+        for pattern in self._own:
+            text = PLACEHOLDER.join(
+                pattern.sub(lambda m: PLACEHOLDER if m[0] else "", piece)
+                for piece in text.split(PLACEHOLDER)
+            )
+        return text
+
+    def _uncover(self, text: str, depth: int) -> str:
+        """Hide what shows only once escapes and percent signs are decoded."""
+        if not self._is_covered(text, depth):
+            return text
+        text = _RUN.sub(
+            lambda m: PLACEHOLDER if self._is_covered(m[0], depth) else m[0],
+            text,
+        )
+        return PLACEHOLDER if self._is_covered(text, depth) else text
+
+    def _is_covered(self, text: str, depth: int) -> bool:
+        if "%" not in text and "\\" not in text:
+            return False
+        raw = _to_bytes(text)
+        plain = decoded(raw)
+        if plain == raw:
+            return False
+        shown = plain.decode("utf-8", "surrogateescape")
+        return self._flat(shown, depth + 1) != shown
+
+    def _is_own(self, token: str) -> bool:
+        return any(pattern.search(token) for pattern in self._own)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"redaction pattern {pattern!r} is no regular expression ({error}), correct it"
+        ) from error
+
+
+def _plain(raw: str) -> str:
+    """Return what a JSON string says. Broken escapes are read as far as they go."""
+    try:
+        said: str = json.loads(f'"{raw}"', strict=False)
+    except ValueError:
+        return _ESCAPE.sub(_unescape, raw)
+    return said
+
+
+def _unescape(match: re.Match[str]) -> str:
+    if match[1]:
+        return chr(int(match[1], 16))
+    return _SHORT.get(match[2], match[2])
+
+
+def _escaped(text: str) -> str:
+    """Return `text` as it stands in a JSON string; half a surrogate pair stays an escape."""
+    return _HALF_PAIR.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def _to_bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _without_tail(data: bytes) -> bytes:
+    """Return cut data without its last part, ending where a word, a character or a cut ends."""
+    end = max(0, len(data) - _TAIL)
+    start = max(0, len(data) - _TAIL_RUN)
+    edge = max(data.rfind(mark, start, end) for mark in (b" ", b"\n", b'"', b","))
+    end = edge + 1 if edge >= 0 else start
+    whole = data.rfind(_PLACEHOLDER, max(0, end - len(_PLACEHOLDER)), end + len(_PLACEHOLDER))
+    if 0 <= whole < end < whole + len(_PLACEHOLDER):
+        end = whole
+    while end and data[end : end + 1] and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return data[:end]

@@ -1,0 +1,163 @@
+"""Which names (of JSON members, headers, variables, query parameters) have secrets for values."""
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+
+class Hides(IntEnum):
+    """What vanishes under a name."""
+
+    NOTHING = 0
+    STRINGS = 1
+    """Strings; numbers stay: `max_tokens`, `csrf_token`."""
+    ALL = 2
+    """Whatever stands there, numbers and whole objects too."""
+
+
+SECRET_HEADERS: Final = (
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "set-cookie",
+    "x-api-key",
+    "api-key",
+    "apikey",
+    "x-auth-token",
+    "x-access-token",
+    "x-session-token",
+    "x-amz-security-token",
+    "x-goog-api-key",
+    "x-goog-iap-jwt-assertion",
+    "x-csrf-token",
+    "x-xsrf-token",
+    "x-vault-token",
+    "x-github-token",
+    "x-functions-key",
+    "x-forwarded-access-token",
+    "private-token",
+    "job-token",
+    "ocp-apim-subscription-key",
+    "cf-access-client-secret",
+    "cf-access-jwt-assertion",
+    "mcp-session-id",
+)
+
+# Ends of names, written without separators. These are long enough to need no word border.
+_ENDS: Final = (
+    "password",
+    "passwords",
+    "passwordhash",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "secrets",
+    "secretkey",
+    "apikey",
+    "apikeys",
+    "accesskey",
+    "privatekey",
+    "signingkey",
+    "encryptionkey",
+    "masterkey",
+    "sharedkey",
+    "accountkey",
+    "storagekey",
+    "subscriptionkey",
+    "authkey",
+    "sessionkey",
+    "sshkey",
+    "accesstoken",
+    "accesstokens",
+    "refreshtoken",
+    "refreshtokens",
+    "idtoken",
+    "authtoken",
+    "bearertoken",
+    "sessiontoken",
+    "apitoken",
+    "apitokens",
+    "securitytoken",
+    "csrftoken",
+    "xsrftoken",
+    "credential",
+    "credentials",
+    "authorization",
+    "connectionstring",
+    "cookie",
+    "cookies",
+    "sessid",
+)
+# Last words: too short to be looked for inside a word.
+_LAST_WORDS: Final = frozenset({"pwd", "auth", "bearer", "creds", "jwt", "otp", "totp"})
+_WHOLE: Final = {
+    "token": Hides.ALL,
+    "pass": Hides.STRINGS,
+    "xamzsignature": Hides.ALL,
+    "xgoogsignature": Hides.ALL,
+}
+# A token after one of these says where a list or a text goes on, or counts; it opens nothing.
+_HARMLESS_TOKENS: Final = frozenset(
+    "page next prev previous continuation continue progress cursor sync cancel cancellation "
+    "pagination paging resume delta change start end first last stop eos bos pad unk mask sep cls "
+    "special max min num total count".split()
+)
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_LONGEST: Final = 128
+_CACHE: Final = 4096
+
+
+class SecretNames:
+    """The built-in names and those of an operator. Case, `-`, `_`, `.` and camelCase do not matter."""
+
+    def __init__(self, headers: Iterable[str], keys: Iterable[str]) -> None:
+        self._exact = frozenset(map(_joined, (*SECRET_HEADERS, *headers, *keys))) - {""}
+        self._headers = frozenset(name.lower() for name in (*SECRET_HEADERS, *headers))
+        self._known: dict[str, Hides] = {}
+
+    def hides(self, name: str) -> Hides:
+        """Return what vanishes under `name`. Names come in few kinds, so answers are kept."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        if len(name) > _LONGEST:
+            return Hides.NOTHING
+        if len(self._known) >= _CACHE:
+            self._known.clear()
+        self._known[name] = answer = self._decide(name)
+        return answer
+
+    def header(self, name: str) -> bool:
+        """Tell whether the value of the HTTP header `name` is a secret."""
+        return name.lower() in self._headers or self.hides(name) is Hides.ALL
+
+    def _decide(self, name: str) -> Hides:
+        whole = _joined(name)
+        if whole in self._exact:
+            return Hides.ALL
+        joined = whole.rstrip("0123456789")
+        if joined in _WHOLE:
+            return _WHOLE[joined]
+        if joined.endswith(_ENDS):
+            return Hides.ALL
+        words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]
+        if not words:
+            return Hides.NOTHING
+        if words[-1] in _LAST_WORDS:
+            return Hides.ALL
+        return _token(words)
+
+
+def _token(words: list[str]) -> Hides:
+    last = words[-1].removesuffix("s")
+    if not last.endswith("token"):
+        return Hides.NOTHING
+    before = last.removesuffix("token") or (words[-2] if len(words) > 1 else "")
+    return Hides.NOTHING if before in _HARMLESS_TOKENS else Hides.STRINGS
+
+
+def _joined(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

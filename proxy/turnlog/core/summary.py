@@ -1,0 +1,210 @@
+"""Say in one line what a call was asked and what came back. Deterministic, never by a model.
+
+What comes in is redacted already, and may be cut or broken. What goes out is shown in terminals:
+printable characters only, blanks folded, bounded in bytes.
+"""
+
+import re
+from collections import Counter
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+SUMMARY_BYTES = 512
+PREVIEW_BYTES = 256
+EMPTY = "empty"
+
+# CSI, OSC (with its end) and the other escape sequences of terminals.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]{0,8}[0-~]?"
+)
+_CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
+_CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
+_TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class _Resource(Struct):
+    uri: str = ""
+    text: str = ""
+    mime_type: str = field(name="mimeType", default="")
+    blob: Raw = Raw(b"")
+
+
+class _Block(Struct):
+    type: str = ""
+    text: str = ""
+    uri: str = ""
+    mime_type: str = field(name="mimeType", default="")
+    data: Raw = Raw(b"")
+    resource: _Resource | None = None
+
+
+class _Error(Struct):
+    code: int | float | str | None = None
+    message: str = ""
+
+
+class _Result(Struct):
+    """A result of `tools/call`, or the whole message around it."""
+
+    content: list[_Block] | None = None
+    structured: Raw = field(name="structuredContent", default=Raw(b""))
+    is_error: bool | None = field(name="isError", default=None)
+    kind: str = field(name="resultType", default="")
+    result: Raw = Raw(b"")
+    error: _Error | None = None
+    code: int | float | str | None = None
+    message: str = ""
+
+
+_decode_result = msgspec.json.Decoder(_Result).decode
+
+
+def summarize(
+    answer: bytes, *, media_type: str, size: int, is_mcp: bool, limit: int = SUMMARY_BYTES
+) -> str:
+    """Return what an answer says, in at most `limit` bytes. `size` is that of the whole answer."""
+    if is_mcp:
+        return _cut(_mcp(answer, size, limit), limit)
+    return _cut(_plain(answer, media_type, size, limit), limit)
+
+
+def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
+    """Return the head of a call's arguments, in at most `limit` bytes."""
+    return _cut(_fold(_head(arguments, limit)), limit)
+
+
+def human_size(size: int) -> str:
+    """Return a size as `512 B` or `12.3 MiB`."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    number = f"{value:.1f}".removesuffix(".0") if unit else str(size)
+    return f"{number} {_UNITS[unit]}"
+
+
+def _mcp(answer: bytes, size: int, limit: int) -> str:
+    if not answer.strip():
+        return EMPTY
+    try:
+        result = _decode_result(answer)
+        if result.result:
+            result = _decode_result(result.result)
+    except (ValueError, RecursionError):
+        return _broken(answer, size, limit)
+    error = result.error or _Error(result.code, result.message)
+    if error.code is not None:
+        return _fold(f"error {error.code}: {error.message[:limit]}")
+    return _result(result, answer, limit)
+
+
+def _result(result: _Result, answer: bytes, limit: int) -> str:
+    blocks = result.content or []
+    text = next((found for block in blocks if (found := _text_of(block, limit))), "")
+    # The tail names what else came; it must not be pushed out by a long text.
+    tail = _others(blocks)
+    if not text and result.structured:
+        text = _fold(_head(bytes(result.structured), limit))
+    if not text and not tail:
+        text = _without_content(result, answer, limit)
+    if result.is_error:
+        text = f"error: {text}"
+    return _cut(text, max(limit - len(tail.encode()) - 1, limit // 2)) + (f" {tail}" if tail else "")
+
+
+def _without_content(result: _Result, answer: bytes, limit: int) -> str:
+    if result.kind and result.kind != "complete":
+        return result.kind
+    shown = _fold(_head(answer, limit))
+    return EMPTY if result.content is not None or shown in {"{}", "null"} else shown
+
+
+def _text_of(block: _Block, limit: int) -> str:
+    text = block.text or (block.resource.text if block.resource else "")
+    return _fold(text[: 4 * limit]) if text else ""
+
+
+def _others(blocks: list[_Block]) -> str:
+    """Return `[image/png 34 KiB, 2 text]`: what stands beside the first text."""
+    counts: Counter[str] = Counter()
+    first_text = True
+    for block in blocks:
+        if first_text and (block.text or (block.resource and block.resource.text)):
+            first_text = False
+        else:
+            counts[_kind(block)] += 1
+    shown = [f"{n} x {kind}" if n > 1 else kind for kind, n in counts.most_common(4) if kind]
+    if len(counts) > len(shown):
+        shown.append("...")
+    return f"[{', '.join(shown)}]" if shown else ""
+
+
+def _kind(block: _Block) -> str:
+    resource = block.resource or _Resource()
+    payload = bytes(block.data or resource.blob)
+    if payload:
+        kind = block.mime_type or resource.mime_type or block.type
+        return _fold(f"{kind[:64]} {human_size(max(0, len(payload) - 2) * 3 // 4)}")
+    if uri := block.uri or resource.uri:
+        return _fold(f"{block.type[:32].replace('_', ' ')} {uri[:120]}")
+    return _fold(block.type[:32]) or "block"
+
+
+def _broken(answer: bytes, size: int, limit: int) -> str:
+    """Return what can be read of a result that is cut, or no JSON."""
+    text = _CUT_TEXT.search(answer)
+    if text:
+        head = text[1][: 4 * limit].decode("utf-8", "replace")
+        return _fold(_unescape(head))
+    if kind := _CUT_KIND.search(answer):
+        return f"{kind[1].decode()} {human_size(size)}"
+    return _fold(_head(answer, limit)) or EMPTY
+
+
+def _unescape(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        try:
+            decoded: Any = msgspec.json.decode(f'"{match[0]}"')
+        except ValueError:
+            return " "
+        return str(decoded)
+
+    return re.sub(r"(?:\\u[0-9a-fA-F]{4}){1,2}|\\.", one, text, flags=re.DOTALL)
+
+
+def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
+    if size == 0 or not answer:
+        return EMPTY if size == 0 else f"{human_size(size)} {_fold(media_type[:64])}".rstrip()
+    if _is_text(answer, media_type):
+        return _fold(_head(answer, limit)) or EMPTY
+    return f"{human_size(size)} {_fold(media_type[:64]) or 'application/octet-stream'}"
+
+
+def _is_text(answer: bytes, media_type: str) -> bool:
+    if media_type:
+        return _TEXTUAL.search(media_type.lower()) is not None
+    head = answer[:1024]
+    return b"\0" not in head and head.decode("utf-8", "ignore").encode() == head[: len(head)]
+
+
+def _head(data: bytes, limit: int) -> str:
+    # Blanks fold and escapes vanish: read more than is shown.
+    return data[: 4 * limit].decode("utf-8", "replace")
+
+
+def _fold(text: str) -> str:
+    """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
+    if not text.isprintable():
+        text = "".join(
+            c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text)
+        )
+    return " ".join(text.split())
+
+
+def _cut(text: str, limit: int) -> str:
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    return data[: max(0, limit - 3)].decode("utf-8", "ignore").rstrip() + "…"

@@ -1,0 +1,74 @@
+"""Place calls in turns and steps, from what a session's head remembers."""
+
+from msgspec import Struct
+
+from .kinds import TurnSource
+
+STEP_GAP = 250_000_000
+"""ns: calls that start closer together than this belong to one step."""
+TURN_GAP = 120_000_000_000
+"""ns: a session that was quiet this long, with nothing in flight, begins a new turn."""
+
+
+class Place(Struct, frozen=True, kw_only=True, array_like=True):
+    """The turn and step at which a session stands. Times are ns UTC."""
+
+    turn: int = 1
+    step: int = 0
+    label: str = ""
+    source: TurnSource = TurnSource.GAP
+    started_at: int = 0
+    """When the newest intent was made."""
+    active_at: int = 0
+    """When the newest commit was made."""
+    in_flight: int = 0
+    """Attempts without outcome."""
+
+
+def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
+    """Return the place of a call that starts at `at`.
+
+    `label` is the turn as `source` names it; empty leaves it to the gaps.
+    """
+    turn, step = place.turn, place.step
+    turn_changed = _turn_changed(place, at, label)
+    if turn_changed:
+        turn, step = turn + 1, 1
+    elif place.step == 0 or (place.in_flight == 0 and at - place.started_at >= STEP_GAP):
+        step += 1
+    return Place(
+        turn=turn,
+        step=step,
+        label=label or ("" if turn_changed else place.label),
+        source=_source(place, source if label else None, turn_changed),
+        started_at=at,
+        active_at=at,
+        in_flight=place.in_flight + 1,
+    )
+
+
+def touch(place: Place, at: int, *, ended: int) -> Place:
+    """Return the place after a commit that starts no call; `ended` attempts got their outcome."""
+    return Place(
+        turn=place.turn,
+        step=place.step,
+        label=place.label,
+        source=place.source,
+        started_at=place.started_at,
+        active_at=max(place.active_at, at),
+        in_flight=max(0, place.in_flight - ended),
+    )
+
+
+def _turn_changed(place: Place, at: int, label: str) -> bool:
+    if place.step == 0:
+        return False
+    if label:
+        return label != place.label
+    return place.in_flight == 0 and at - place.active_at >= TURN_GAP
+
+
+def _source(place: Place, given: TurnSource | None, turn_changed: bool) -> TurnSource:
+    if given is not None:
+        return given
+    return TurnSource.GAP if turn_changed or place.step == 0 else place.source
