@@ -1,0 +1,200 @@
+"""Undo Content-Encoding for the observer, piece by piece, with an upper bound on what comes out."""
+
+import sys
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol
+
+if sys.version_info >= (3, 14):  # pragma: no cover
+    from compression import zstd
+else:  # pragma: no cover
+    from backports import zstd
+
+_brotli: Any = import_module("brotli")
+"""Through `Any`, for the package brings no types."""
+_MAX_CODINGS = 4
+_WINDOW_LOG = 23
+"""8 MiB: what RFC 9659 lets a sender of `zstd` ask of a receiver."""
+_ERRORS: tuple[type[Exception], ...] = (
+    zlib.error,
+    zstd.ZstdError,
+    _brotli.error,
+    EOFError,
+)
+
+
+class _Stage(Protocol):
+    """Undoes one coding."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the coded data is whole."""
+        ...
+
+    def feed(self, data: bytes, room: int) -> bytes:
+        """Decode all of `data`, or as much as gives `room` bytes. Raises one of `_ERRORS`."""
+        ...
+
+
+class ContentDecoder:
+    """Decodes a body that comes in pieces. Never raises.
+
+    Wrong data sets `failed`; more than `limit` bytes set `overflow`: both end the decoding, what
+    came out before stands. Without any coding the data passes through, without limit.
+    """
+
+    __slots__ = ("_begun", "_limit", "_produced", "_stages", "failed", "overflow")
+
+    def __init__(self, stages: "list[_Stage]", limit: int) -> None:
+        self._stages = stages
+        self._limit = limit
+        self._produced = 0
+        self._begun = False
+        self.failed = False
+        self.overflow = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what the next piece decodes to."""
+        if not self._stages:
+            return data
+        if self.failed or self.overflow or not data:
+            return b""
+        self._begun = True
+        # One byte too many tells that there is more; a stage in between gets no more room either.
+        room = self._limit - self._produced + 1
+        try:
+            for stage in self._stages:
+                data = stage.feed(data, room)
+                self.overflow = self.overflow or len(data) >= room
+        except _ERRORS:
+            self.failed = True
+            return b""
+        decoded = data[: room - 1]
+        self._produced += len(decoded)
+        return decoded
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was coded has come out; so it has where nothing was."""
+        if self.failed or self.overflow:
+            return False
+        return not self._begun or all(stage.ended for stage in self._stages)
+
+
+def decoder_for(content_encoding: str, limit: int) -> ContentDecoder | None:
+    """Return a decoder for a Content-Encoding; `None` where one of its codings is unknown.
+
+    `limit` bounds the decoded bytes.
+    """
+    names = [name.strip().lower() for name in content_encoding.split(",")]
+    codings = [name for name in names if name not in ("", "identity")]
+    if len(codings) > _MAX_CODINGS or any(name not in _STAGES for name in codings):
+        return None
+    return ContentDecoder([_STAGES[name]() for name in reversed(codings)], limit)
+
+
+class _Gzip:
+    """RFC 1952: one or more members; what follows the last one and is no member is ignored."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(31)
+
+    @property
+    def ended(self) -> bool:
+        return self._member.eof
+
+    def feed(self, data: bytes, room: int) -> bytes:
+        pieces: list[bytes] = []
+        while data and room > 0:
+            if self._member.eof:
+                if not data.startswith(b"\x1f"):
+                    break
+                self._member = zlib.decompressobj(31)
+            piece = self._member.decompress(data, room)
+            pieces.append(piece)
+            room -= len(piece)
+            data = self._member.unused_data if self._member.eof else b""
+        return b"".join(pieces)
+
+
+class _Deflate:
+    """RFC 1950 as the RFC has it, or the bare RFC 1951 that some servers send."""
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._inner: Any = None
+
+    @property
+    def ended(self) -> bool:
+        return self._inner is not None and bool(self._inner.eof)
+
+    def feed(self, data: bytes, room: int) -> bytes:
+        if self._inner is None:
+            data = self._start + data
+            if len(data) < 2:
+                self._start = data
+                return b""
+            wrapped = data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+            self._inner = zlib.decompressobj(15 if wrapped else -15)
+        piece: bytes = self._inner.decompress(data, room)
+        return piece
+
+
+class _Brotli:
+    """RFC 7932."""
+
+    def __init__(self) -> None:
+        self._inner: Any = _brotli.Decompressor()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._inner.is_finished())
+
+    def feed(self, data: bytes, room: int) -> bytes:
+        pieces: list[bytes] = []
+        while room > 0:
+            piece: bytes = self._inner.process(data, output_buffer_limit=room)
+            data = b""
+            pieces.append(piece)
+            room -= len(piece)
+            if not piece or self._inner.can_accept_more_data():
+                break
+        return b"".join(pieces)
+
+
+class _Zstd:
+    """RFC 8878: one or more frames."""
+
+    def __init__(self) -> None:
+        self._frame = self._new()
+
+    @staticmethod
+    def _new() -> zstd.ZstdDecompressor:
+        return zstd.ZstdDecompressor(
+            options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self._frame.eof
+
+    def feed(self, data: bytes, room: int) -> bytes:
+        pieces: list[bytes] = []
+        while data and room > 0:
+            if self._frame.eof:
+                self._frame = self._new()
+            piece = self._frame.decompress(data, room)
+            pieces.append(piece)
+            room -= len(piece)
+            data = self._frame.unused_data if self._frame.eof else b""
+        return b"".join(pieces)
+
+
+_STAGES: dict[str, Callable[[], _Stage]] = {
+    "gzip": _Gzip,
+    "x-gzip": _Gzip,
+    "deflate": _Deflate,
+    "br": _Brotli,
+    "zstd": _Zstd,
+}

@@ -1,0 +1,280 @@
+"""What a proxy does to HTTP heads (RFC 9110, RFC 9112): which fields go on, how long a body is.
+
+Fields stay raw pairs of bytes, in order, duplicates kept: a mapping would join or drop them.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from .coding import ContentDecoder, decoder_for
+from .origin import allowed_host, allowed_origin
+
+__all__ = [
+    "BadFraming",
+    "Body",
+    "ContentDecoder",
+    "Framing",
+    "Headers",
+    "allowed_host",
+    "allowed_origin",
+    "content_length",
+    "decoder_for",
+    "field",
+    "fields",
+    "framing",
+    "media_type",
+    "request_headers",
+    "response_headers",
+    "without_length",
+]
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names and values as they came, without the line's white space."""
+
+VIA = b"1.1 turnlog"
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Never forwarded. `TE` and `Trailer` go because trailers do: neither side's connection hands
+them on. The proxy credentials go because they were meant for a proxy (RFC 9110, 11.7)."""
+
+_END_TO_END = frozenset(
+    {
+        b"age",
+        b"allow",
+        b"authorization",
+        b"baggage",
+        b"cache-control",
+        b"cookie",
+        b"date",
+        b"digest",
+        b"etag",
+        b"expires",
+        b"forwarded",
+        b"from",
+        b"host",
+        b"idempotency-key",
+        b"last-event-id",
+        b"last-modified",
+        b"link",
+        b"location",
+        b"origin",
+        b"pragma",
+        b"prefer",
+        b"range",
+        b"referer",
+        b"retry-after",
+        b"server",
+        b"set-cookie",
+        b"signature",
+        b"signature-input",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"vary",
+        b"via",
+        b"warning",
+        b"www-authenticate",
+        b"x-accel-buffering",
+        b"x-api-key",
+    }
+)
+_END_TO_END_PREFIXES = (
+    b"accept",
+    b"access-control-",
+    b"content-",
+    b"if-",
+    b"mcp-",
+    b"sec-",
+    b"want-",
+    b"x-forwarded-",
+)
+"""Fields that `Connection` cannot take away. RFC 9110, 7.6.1 forbids a sender to name fields meant
+for all recipients; whoever does so is broken, or wants the proxy to strip what the server relies
+on (its session, its credentials), so those stay. Other nominated fields go, as the RFC says."""
+
+_OWN_PREFIX = b"turnlog-"
+
+
+class Body(StrEnum):
+    """How the end of an answer's body is known."""
+
+    NONE = "none"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    UNTIL_CLOSE = "until_close"
+
+
+class Framing(Struct, frozen=True):
+    """How long an answer's body is; `length` in bytes where `body` is `LENGTH`, else 0."""
+
+    body: Body
+    length: int = 0
+
+
+class BadFraming(StrEnum):
+    """Why nobody can tell where an answer ends."""
+
+    BAD_LENGTH = "bad_length"
+    CONTRADICTING_LENGTHS = "contradicting_lengths"
+    BAD_TRANSFER_CODING = "bad_transfer_coding"
+
+
+def fields(raw: Headers, name: bytes) -> list[bytes]:
+    """Return all values of a field; `name` in lower case."""
+    return [value for key, value in raw if key.lower() == name]
+
+
+def field(raw: Headers, name: bytes) -> bytes | None:
+    """Return a field's value if it stands there exactly once; `name` in lower case."""
+    found = fields(raw, name)
+    return found[0] if len(found) == 1 else None
+
+
+def request_headers(
+    raw: Headers, *, authority: bytes, forwarded_host: bytes
+) -> list[tuple[bytes, bytes]]:
+    """Return the fields of a request as they go upstream.
+
+    Hop-by-hop fields and turnlog's own are out; Host is `authority`; Via, and X-Forwarded-Host
+    unless `forwarded_host` is empty, are added behind what was there. Content-Length and Expect
+    are out as well: the connection frames the body itself (`content_length` tells its length).
+    """
+    dropped = _nominated(raw) | {b"host", b"content-length", b"expect"}
+    kept = [(b"Host", authority)]
+    kept += [
+        pair for pair in _forwardable(raw, dropped) if not pair[0].lower().startswith(_OWN_PREFIX)
+    ]
+    kept.append((b"Via", VIA))
+    if forwarded_host:
+        kept.append((b"X-Forwarded-Host", forwarded_host))
+    return kept
+
+
+def response_headers(
+    raw: Headers, *, cookie_path: bytes | None, upstream_path: bytes = b"/"
+) -> list[tuple[bytes, bytes]]:
+    """Return the fields of an answer as they go to the agent: all but the hop-by-hop ones.
+
+    With `cookie_path` (several upstreams behind one origin) each cookie is confined to that path:
+    Domain is dropped, and Path becomes `cookie_path` where the cookie covers `upstream_path`, the
+    path of the upstream's URL, which the agent knows as `cookie_path`; else it is put before it.
+    """
+    kept = list(_forwardable(raw, _nominated(raw)))
+    if cookie_path is None:
+        return kept
+    return [
+        (name, _confined(value, cookie_path, upstream_path))
+        if name.lower() == b"set-cookie"
+        else (name, value)
+        for name, value in kept
+    ]
+
+
+def without_length(raw: Headers) -> list[tuple[bytes, bytes]]:
+    """Return all fields but Content-Length, for a body that is framed anew."""
+    return [pair for pair in raw if pair[0].lower() != b"content-length"]
+
+
+def _forwardable(raw: Headers, dropped: frozenset[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    for pair in raw:
+        name = pair[0].lower()
+        if name not in _HOP_BY_HOP and name not in dropped:
+            yield pair
+
+
+def _nominated(raw: Headers) -> frozenset[bytes]:
+    """Return the fields that `Connection` names and may take away."""
+    values = fields(raw, b"connection")
+    if not values:
+        return frozenset()
+    names = {name.strip(b" \t").lower() for value in values for name in value.split(b",")}
+    return frozenset(
+        name
+        for name in names
+        if name not in _END_TO_END and not name.startswith(_END_TO_END_PREFIXES)
+    )
+
+
+def _confined(cookie: bytes, cookie_path: bytes, upstream_path: bytes) -> bytes:
+    first, *attributes = cookie.split(b";")
+    path = b""
+    kept = [first]
+    for attribute in attributes:
+        name, _, value = attribute.partition(b"=")
+        match name.strip(b" \t").lower():
+            case b"path":
+                path = value.strip(b" \t")
+            case b"domain":
+                pass
+            case _:
+                kept.append(attribute)
+    kept.append(b" Path=" + _new_path(path, cookie_path, upstream_path))
+    return b";".join(kept)
+
+
+def _new_path(path: bytes, cookie_path: bytes, upstream_path: bytes) -> bytes:
+    # No usable path means the folder of the request's URL (RFC 6265, 5.1.4), which for a prefix of
+    # one segment would be the root, and so every other upstream.
+    if not path.startswith(b"/") or _covers(path, upstream_path):
+        return cookie_path
+    return cookie_path + path
+
+
+def _covers(path: bytes, wanted: bytes) -> bool:
+    """Tell whether a cookie's path matches a request's (RFC 6265, 5.1.4)."""
+    folder = path if path.endswith(b"/") else path + b"/"
+    return wanted == path or wanted.startswith(folder)
+
+
+def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
+    """Tell how long the body of an answer is (RFC 9112, 6.3). `method` is the request's."""
+    if method == "HEAD" or status < 200 or status in (204, 304):
+        return Framing(Body.NONE)
+    if codings := _list(fields(raw, b"transfer-encoding")):
+        # It overrides Content-Length, which then does not count, nor go on.
+        return Framing(Body.CHUNKED) if codings == [b"chunked"] else BadFraming.BAD_TRANSFER_CODING
+    length = content_length(raw)
+    if length is None:
+        return Framing(Body.UNTIL_CLOSE)
+    return length if isinstance(length, BadFraming) else Framing(Body.LENGTH, length)
+
+
+def content_length(raw: Headers) -> int | BadFraming | None:
+    """Return what Content-Length says; the same number may stand there more than once."""
+    found = fields(raw, b"content-length")
+    if not found:
+        return None
+    values = set(_list(found))
+    if not values or any(not value.isdigit() or len(value) > 18 for value in values):
+        return BadFraming.BAD_LENGTH
+    if len({int(value) for value in values}) > 1:
+        return BadFraming.CONTRADICTING_LENGTHS
+    return int(values.pop())
+
+
+def _list(values: list[bytes]) -> list[bytes]:
+    if not values:
+        return []
+    joined = b",".join(values).split(b",")
+    return [item for each in joined if (item := each.strip(b" \t").lower())]
+
+
+def media_type(value: bytes) -> str:
+    """Return a Content-Type's type and subtype in lower case, without parameters."""
+    return value.partition(b";")[0].strip(b" \t").lower().decode("latin-1")

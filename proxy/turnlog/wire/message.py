@@ -1,0 +1,76 @@
+"""Collect one JSON text that comes in pieces: the start of it, its size, its digest, its meaning."""
+
+from hashlib import sha256
+
+from .jsonrpc import Batch, Malformed, Message, parse
+from .skim import Outline, Skimmer
+
+LIMIT = 1 << 20
+"""Bytes kept unless told otherwise."""
+
+
+class MessageReader:
+    """Keeps the first `limit` bytes; what lies beyond is hashed, counted and skimmed.
+
+    Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
+    """
+
+    __slots__ = ("_content", "_hash", "_kept", "_pieces", "_skimmer", "limit", "size")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self.size = 0
+        """Bytes fed so far."""
+        self._pieces: list[bytes] = []
+        self._kept: bytes | None = None
+        self._hash = sha256()
+        self._skimmer: Skimmer | None = None
+        self._content: Message | Batch | Malformed | Outline | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        self._hash.update(data)
+        room = self.limit - self.size
+        self.size += len(data)
+        if self._skimmer is not None:
+            self._skimmer.feed(data)
+        elif len(data) <= room:
+            self._pieces.append(data)
+        else:
+            self._overflow(data, room)
+
+    def _overflow(self, data: bytes, room: int) -> None:
+        skimmer = Skimmer()
+        for piece in self._pieces:
+            skimmer.feed(piece)
+        skimmer.feed(data)
+        self._pieces.append(data[:room])
+        self._skimmer = skimmer
+
+    def finish(self) -> bytes:
+        """Return what was kept of the text. May be called again."""
+        if self._kept is None:
+            pieces = self._pieces
+            self._kept = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._pieces = []
+        return self._kept
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text is longer than what was kept."""
+        return self._skimmer is not None
+
+    @property
+    def digest(self) -> bytes:
+        """sha256 of the whole text."""
+        return self._hash.digest()
+
+    @property
+    def content(self) -> Message | Batch | Malformed | Outline:
+        """What the text says; of a truncated one an `Outline`. Call after `finish`."""
+        if self._content is None:
+            if self._skimmer is not None:
+                self._content = self._skimmer.finish()
+            else:
+                self._content = parse(self.finish())
+        return self._content

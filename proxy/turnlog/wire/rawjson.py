@@ -1,0 +1,275 @@
+"""Read JSON text without building what it holds: ends, members, strings, shapes.
+
+Everything here takes any bytes, raises nothing and does not recurse, however deep the text nests.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+SCALAR = re.compile(rb"[-+.0-9A-Za-z_]+")
+NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+LITERAL = re.compile(NUMBER.pattern + rb"|true|false|null|NaN|-?Infinity")
+_WHOLE = re.compile(rb'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*', re.DOTALL)
+_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
+_OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+_WINDOW = 65536
+
+_T = TypeVar("_T", bound=Struct)
+
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_string = msgspec.json.Decoder(str).decode
+_lax_string = json.JSONDecoder(strict=False).decode
+
+
+class Shape(StrEnum):
+    """What kind of value stands in a place, as far as emptiness is concerned."""
+
+    ABSENT = "absent"
+    NULL = "null"
+    EMPTY = "empty"
+    """An array or object without members."""
+    FULL = "full"
+    """An array or object with members."""
+    SCALAR = "scalar"
+
+
+def shape(raw: bytes) -> Shape:
+    """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
+    view = memoryview(raw)  # `Raw` is no bytes, whatever its type says
+    if not view:
+        return Shape.ABSENT
+    if view[0] == 0x6E:  # n: only null begins so
+        return Shape.NULL
+    if view[0] not in b"[{":
+        return Shape.SCALAR
+    return Shape.EMPTY if _EMPTY.fullmatch(view) else Shape.FULL
+
+
+class Skipper:
+    """Runs to the end of one array or object, over any number of pieces of text.
+
+    Strings and the number of open brackets are all it looks at: `[}` passes, and what stands
+    between brackets is not checked. Memory is bounded; speed is some 200 MB/s.
+    """
+
+    __slots__ = ("_depth", "_escaped", "_quoted")
+
+    def __init__(self) -> None:
+        self._depth = 1
+        self._quoted = 0
+        self._escaped = False
+
+    def feed(self, data: bytes, start: int) -> int:
+        """Go on at `start`; return where the container has ended, or -1 for not in this piece."""
+        size = len(data)
+        step = _WINDOW
+        while start < size:
+            stop = min(start + step, size)
+            if self._pass(data[start:stop]):
+                start = stop
+            elif stop - start == 1:
+                return stop
+            else:
+                # The end is in this window: halve it until the window is the last bracket.
+                step = (stop - start) // 2
+        return -1
+
+    def _pass(self, window: bytes) -> bool:
+        """Move over a window unless the container ends in it."""
+        text = window[1:] if self._escaped and window[0] in b'"\\' else window
+        escaped = False
+        if b"\\" in text:
+            # Pairs first: what is left of a run of backslashes is one that escapes, or none.
+            text = text.replace(b"\\\\", b"")
+            escaped = text.endswith(b"\\")
+            text = text.replace(b'\\"', b"")
+        parts = text.split(b'"')
+        steps = b"".join(parts[self._quoted :: 2]).translate(_STEPS, _OUTSIDE)
+        depths = list(accumulate(memoryview(steps).cast("b"), initial=self._depth))
+        if min(depths) <= 0:
+            return False
+        self._depth = depths[-1]
+        self._quoted ^= (len(parts) - 1) & 1
+        self._escaped = escaped
+        return True
+
+
+def string_end(data: bytes, start: int, *, escaped: bool = False) -> tuple[int, bool]:
+    """Find the end of a string whose opening quote stands before `start`.
+
+    Returns the position behind the closing quote, or -1, and then whether the text ends between a
+    backslash and what it escapes. `escaped` is what an earlier piece of the string ended with.
+    """
+    if escaped:
+        start += 1
+    while True:
+        quote = data.find(b'"', start)
+        part = data[start:] if quote < 0 else data[start:quote]
+        odd = (len(part) - len(part.rstrip(b"\\"))) & 1 == 1
+        if quote < 0:
+            return -1, odd
+        if not odd:
+            return quote + 1, False
+        start = quote + 1
+
+
+def value_end(data: bytes, start: int) -> int:
+    """Return where the value that begins at `start` ends, or -1. Containers are not checked."""
+    first = data[start : start + 1]
+    if first == b'"':
+        return string_end(data, start + 1)[0]
+    if first in (b"{", b"["):
+        return Skipper().feed(data, start + 1)
+    found = SCALAR.match(data, start)
+    return found.end() if found else -1
+
+
+def members(raw: bytes) -> dict[str, Raw]:
+    """Return an object's members as text, the last of equal keys; nothing for another value."""
+    try:
+        return _decode_members(raw)
+    except (ValueError, RecursionError):
+        return dict(scan_members(bytes(raw)))
+
+
+def items(raw: bytes) -> list[Raw]:
+    """Return an array's items as text; nothing for another value."""
+    try:
+        return _decode_items(raw)
+    except (ValueError, RecursionError):
+        return scan_items(bytes(raw))
+
+
+def load(kind: type[_T], raw: bytes) -> _T:
+    """Read an object into a Struct whose fields are all `Raw`, empty where absent.
+
+    Another value than an object gives nothing but empty fields.
+    """
+    if not raw:
+        return kind()
+    try:
+        found: _T = _decoder(kind)(raw)
+    except (ValueError, RecursionError):
+        return pick(kind, members(raw))
+    return found
+
+
+def pick(kind: type[_T], found: dict[str, Raw]) -> _T:
+    """Fill a Struct of `Raw` fields from the members that it has fields for."""
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    return kind(**{name: found[key] for name, key in names.items() if key in found})
+
+
+@cache
+def _decoder(kind: type[Struct]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+def scan_members(raw: bytes) -> list[tuple[str, Raw]]:
+    """Return an object's members in order, equal keys too, as far as the text goes."""
+    found: list[tuple[str, Raw]] = []
+    place = _after(raw, 0, b"{")
+    while place >= 0:
+        key_start = _after(raw, place, b'"')
+        key_end = string_end(raw, key_start)[0] if key_start >= 0 else -1
+        colon = _after(raw, key_end, b":") if key_end >= 0 else -1
+        if colon < 0:
+            break
+        start = past_space(raw, colon)
+        end = value_end(raw, start)
+        if end < 0:
+            break
+        found.append((decode_string(raw[key_start - 1 : key_end]), Raw(raw[start:end])))
+        place = _after(raw, end, b",")
+    return found
+
+
+def scan_items(raw: bytes) -> list[Raw]:
+    """Return an array's items in order, as far as the text goes."""
+    found: list[Raw] = []
+    place = _after(raw, 0, b"[")
+    while place >= 0:
+        start = past_space(raw, place)
+        end = value_end(raw, start)
+        if end < 0:
+            break
+        found.append(Raw(raw[start:end]))
+        place = _after(raw, end, b",")
+    return found
+
+
+def past_space(data: bytes, start: int) -> int:
+    """Return the place of the first byte from `start` on that is no white space."""
+    found = _SPACE.match(data, start)
+    return found.end() if found else start
+
+
+def _after(data: bytes, start: int, mark: bytes) -> int:
+    place = past_space(data, start)
+    return place + 1 if data.startswith(mark, place) else -1
+
+
+def decode_string(token: bytes) -> str:
+    """Return the text of a JSON string with its quotes; what UTF-8 cannot carry is U+FFFD."""
+    if b"\\" not in token:
+        return token[1:-1].decode("utf-8", "replace")
+    try:
+        return _decode_string(token)
+    except ValueError:
+        pass
+    try:
+        text: str = _lax_string(token.decode("utf-8", "replace"))
+    except ValueError:
+        return token[1:-1].decode("utf-8", "replace")
+    return without_surrogates(text)
+
+
+def without_surrogates(text: str) -> str:
+    """Return `text` with every half of a pair that stands alone replaced by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def has_lone_surrogate(data: bytes) -> bool:
+    """Tell whether a JSON text escapes half of a surrogate pair without the other half."""
+    text = data.replace(b"\\\\", b"..")
+    return _HALF.search(_PAIR.sub(b"", text)) is not None
+
+
+def text_of(raw: bytes, limit: int = 4096) -> str:
+    """Return a string value's text, cut to `limit` characters; empty for any other value.
+
+    `raw` may have lost its end; 12 bytes are enough for any one character.
+    """
+    if not raw.startswith(b'"'):
+        return ""
+    if b"\\" not in raw and raw.endswith(b'"') and len(raw) > 1:
+        return raw[1:-1].decode("utf-8", "replace")[:limit]
+    whole = _WHOLE.match(raw[: 12 * limit + 12])
+    return decode_string(whole[0] + b'"')[:limit] if whole else ""
+
+
+def integer_of(raw: bytes) -> int | None:
+    """Return a whole number of at most 64 bits (`5`, `5.0`, `5e0`), else nothing."""
+    if len(raw) > 32 or not NUMBER.fullmatch(raw):
+        return None
+    if raw.lstrip(b"-").isdigit():
+        number = int(raw)
+    else:
+        value = float(raw)
+        if not value.is_integer():
+            return None
+        number = int(value)
+    return number if -(1 << 63) <= number < 1 << 63 else None

@@ -1,0 +1,193 @@
+"""Watch an event stream (WHATWG HTML, section 9.2) go by without changing a byte.
+
+A line ends with LF, CR or CRLF; a CR at the end of a chunk ends its line at once, and an LF that
+follows belongs to it. Every block that a blank line ends is reported, also what a browser would
+not dispatch: an event with an id and no data primes a resumable stream.
+"""
+
+from msgspec import Struct
+
+from .message import LIMIT, MessageReader
+
+FIELD_LIMIT = 65536
+"""Bytes of a line other than data that are looked at; a longer one is ignored."""
+_BOM = b"\xef\xbb\xbf"
+_DATA = b"data:"
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One block of fields. `id` is `None` without an id field; `retry` is in ms."""
+
+    type: str
+    id: str | None
+    retry: int | None
+    body: MessageReader | None
+    """The data lines joined by LF, finished; `None` without a data field."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there was data that is not empty: the rest is for the stream itself."""
+        return self.body is not None and self.body.size > 0
+
+    @property
+    def data(self) -> bytes:
+        """What was kept of the data."""
+        return self.body.finish() if self.body is not None else b""
+
+
+class Piece(Struct, frozen=True):
+    """Bytes as they came; with `event`, they end with the blank line that completes it."""
+
+    raw: bytes
+    event: Event | None
+
+
+class EventReader:
+    """Cuts chunks where events end. The pieces of a chunk, joined, are the chunk."""
+
+    __slots__ = (
+        "_after_cr",
+        "_body",
+        "_fields",
+        "_first",
+        "_id",
+        "_limit",
+        "_line",
+        "_retry",
+        "_streaming",
+        "_type",
+    )
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._first = True
+        self._after_cr = False
+        self._line = bytearray()
+        """The start of a line whose end has not come."""
+        self._streaming = False
+        """Whether the line under way is data whose start was already passed on."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._type = ""
+        self._id: str | None = None
+        self._retry: int | None = None
+        self._body: MessageReader | None = None
+        self._fields = False
+
+    def feed(self, chunk: bytes) -> list[Piece]:
+        """Take a chunk; return it in pieces."""
+        pieces: list[Piece] = []
+        done = place = 0
+        for line in chunk.splitlines(keepends=True):
+            place += len(line)
+            event = self._take(line)
+            if event is not None:
+                pieces.append(Piece(chunk[done:place], event))
+                done = place
+        if done < len(chunk):
+            pieces.append(Piece(chunk[done:] if done else chunk, None))
+        return pieces
+
+    def finish(self) -> bool:
+        """Tell whether the stream has ended in the middle of an event."""
+        rest = bytes(self._line)
+        begun = rest not in (b"", _BOM) and not rest.startswith(b":")
+        return self._fields or self._streaming or begun
+
+    def _take(self, line: bytes) -> Event | None:
+        """Take a line, or what has come of it."""
+        if self._after_cr:
+            self._after_cr = False
+            if line == b"\n":
+                return None
+        if line.endswith(b"\n"):
+            return self._end_line(line[: -2 if line.endswith(b"\r\n") else -1])
+        if line.endswith(b"\r"):
+            self._after_cr = True
+            return self._end_line(line[:-1])
+        self._hold(line)
+        return None
+
+    def _hold(self, part: bytes) -> None:
+        """Keep a line's beginning, or pass it on where it is known to be data."""
+        if self._streaming:
+            self._data(part)
+            return
+        self._line += part
+        head = bytes(self._line[: len(_BOM) + len(_DATA) + 1])
+        if self._first:
+            head = head.removeprefix(_BOM)
+        # One byte more than the name, to see whether a space is to be dropped.
+        if head.startswith(_DATA) and len(head) > len(_DATA):
+            line = self._whole(b"")
+            self._begin_data(line)
+            self._streaming = True
+        elif len(self._line) > FIELD_LIMIT:
+            del self._line[FIELD_LIMIT + 1 :]
+
+    def _end_line(self, rest: bytes) -> Event | None:
+        if self._streaming:
+            self._streaming = False
+            self._data(rest)
+            return None
+        line = self._whole(rest)
+        if not line:
+            return self._dispatch()
+        if line.startswith(_DATA):
+            self._begin_data(line)
+        elif len(line) <= FIELD_LIMIT:
+            self._field(line)
+        return None
+
+    def _whole(self, rest: bytes) -> bytes:
+        """Return the line under way with its rest."""
+        line = rest
+        if self._line:
+            line = bytes(self._line) + rest
+            self._line.clear()
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        return line
+
+    def _begin_data(self, line: bytes) -> None:
+        start = len(_DATA)
+        self._add_data(line[start + 1 :] if line.startswith(b" ", start) else line[start:])
+
+    def _add_data(self, value: bytes) -> None:
+        self._fields = True
+        if self._body is None:
+            self._body = MessageReader(self._limit)
+        else:
+            self._body.feed(b"\n")
+        self._data(value)
+
+    def _data(self, value: bytes) -> None:
+        if value and self._body is not None:
+            self._body.feed(value)
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._add_data(b"")
+            case b"event":
+                self._type = value.decode("utf-8", "replace")
+            case b"id" if b"\0" not in value:
+                self._id = value.decode("utf-8", "replace")
+            case b"retry" if value.isdigit() and len(value) < 16:
+                self._retry = int(value)
+            case _:
+                return
+        self._fields = True
+
+    def _dispatch(self) -> Event | None:
+        if not self._fields:
+            return None
+        if self._body is not None:
+            self._body.finish()
+        event = Event(type=self._type or "message", id=self._id, retry=self._retry, body=self._body)
+        self._reset()
+        return event
