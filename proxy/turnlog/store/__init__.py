@@ -1,0 +1,1 @@
+"""Where commits are kept: the contract in `base`, the engine in `lmdb`."""

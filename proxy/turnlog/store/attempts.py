@@ -1,0 +1,181 @@
+"""Find the attempts that a filter wants, by the index that narrows most."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from turnlog.core.kinds import CommitKind
+
+from .base import Filter
+from .index import Entry
+from .keys import ERROR, FLAG, KIND, TOOL, read_tool_term, text_term
+from .snapshot import Snapshot
+from .tables import NEVER
+
+Attempt = list[Entry]
+_REMEMBERED = 64
+"""Calls whose commits are kept at hand, because attempts of one call stand close together."""
+
+
+class AttemptReader:
+    """Joins intents with their outcomes."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._calls: dict[bytes, list[Entry]] = {}
+
+    def read(self, intent: Entry) -> Attempt:
+        """Return an intent with its outcomes."""
+        facts, session = intent.facts, intent.link.session
+        return [intent] + [
+            entry
+            for entry in self._call(facts.call)
+            if entry.facts.kind is CommitKind.OUTCOME
+            and entry.facts.leg == facts.leg
+            and entry.facts.attempt == facts.attempt
+            and entry.link.session == session
+        ]
+
+    def _call(self, call: bytes) -> list[Entry]:
+        found = self._calls.get(call)
+        if found is None:
+            if len(self._calls) >= _REMEMBERED:
+                self._calls.clear()
+            positions = self._snapshot.call(call)
+            found = self._calls[call] = [self._snapshot.entry(p) for p in positions]
+        return found
+
+
+def find_attempts(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> Iterator[Attempt]:
+    """Yield the attempts that `want` covers, in order of the intent's position."""
+    reader = AttemptReader(snapshot)
+    for position in _candidates(snapshot, want, newest_first=newest_first):
+        intent = snapshot.entry(position)
+        if intent.facts.kind is not CommitKind.INTENT or not wants_intent(want, intent):
+            continue
+        attempt = reader.read(intent)
+        if wants_outcome(want, attempt):
+            yield attempt
+
+
+def wants_intent(want: Filter, intent: Entry) -> bool:
+    """Tell whether an attempt's intent is what `want` asks for."""
+    link, facts = intent.link, intent.facts
+    return (
+        (not want.sessions or link.session in want.sessions)
+        and _within(link.seq, want.after, want.before, exclusive=True)
+        and _within(link.turn, want.first_turn, want.last_turn, exclusive=False)
+        and _within(facts.at, want.since, want.until, exclusive=False)
+        and (not want.tool or fnmatchcase(facts.tool, want.tool))
+        and (not want.server or fnmatchcase(facts.server, want.server))
+    )
+
+
+def wants_outcome(want: Filter, attempt: Attempt) -> bool:
+    """Tell whether an attempt's last outcome is what `want` asks for."""
+    if not (want.error or want.kind or want.flag):
+        return True
+    last = attempt[-1].facts
+    return (
+        len(attempt) > 1
+        and want.error in ("", last.error)
+        and want.kind in ("", last.error_kind)
+        and (not want.flag or want.flag in last.flags)
+    )
+
+
+def _within(value: int, low: int | None, high: int | None, *, exclusive: bool) -> bool:
+    edge = 1 if exclusive else 0
+    return (low is None or value >= low + edge) and (high is None or value <= high - edge)
+
+
+def _candidates(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> Iterator[int]:
+    low, high = snapshot.bounds(want.since, want.until)
+    if want.sessions:
+        return _of_sessions(snapshot, want, newest_first=newest_first)
+    if want.kind or want.flag or want.error:
+        return _by_outcome(snapshot, _outcome_term(want), low, high, newest_first=newest_first)
+    if want.tool or want.server:
+        terms = [term for term in snapshot.terms(TOOL) if _may_match(want, term)]
+        found = (snapshot.term(t, low, high, newest_first=newest_first) for t in terms)
+        return heapq.merge(*found, reverse=newest_first)
+    return iter(range(high, low - 1, -1) if newest_first else range(low, high + 1))
+
+
+def _of_sessions(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> Iterator[int]:
+    first = 0 if want.after is None else want.after + 1
+    last = NEVER - 1 if want.before is None else want.before - 1
+    if want.first_turn is not None and not newest_first:
+        found = _of_sessions(snapshot, want, newest_first=True)
+        return iter(sorted(found))
+    streams = (
+        _until_turn(
+            snapshot,
+            snapshot.session(session, first, max(last, 0), newest_first=newest_first),
+            want.first_turn,
+        )
+        for session in want.sessions
+    )
+    return heapq.merge(*streams, reverse=newest_first)
+
+
+def _until_turn(
+    snapshot: Snapshot, positions: Iterable[int], first_turn: int | None
+) -> Iterator[int]:
+    """Yield positions, newest first, as long as their intents are not of an earlier turn."""
+    for position in positions:
+        if first_turn is not None:
+            entry = snapshot.entry(position)
+            if entry.facts.kind is CommitKind.INTENT and entry.link.turn < first_turn:
+                return
+        yield position
+
+
+def _outcome_term(want: Filter) -> bytes:
+    if want.kind:
+        return text_term(KIND, want.kind)
+    if want.flag:
+        return text_term(FLAG, want.flag)
+    return text_term(ERROR, want.error)
+
+
+def _by_outcome(
+    snapshot: Snapshot, term: bytes, low: int, high: int, *, newest_first: bool
+) -> Iterator[int]:
+    """Yield once the intents, in order, whose outcomes carry a term.
+
+    Outcomes are found by their own position, at any distance behind their intents, whose times
+    alone `high` bounds.
+    """
+    outcomes = snapshot.term(term, low, snapshot.last, newest_first=newest_first)
+    if not newest_first:
+        found = {_intent_of(snapshot, position) for position in outcomes}
+        yield from sorted(p for p in found if p is not None and p <= high)
+        return
+    waiting: list[int] = []
+    seen: set[int] = set()
+    for position in outcomes:
+        # All outcomes to come stand before this one, and so do their intents.
+        while waiting and -waiting[0] > position:
+            yield -heapq.heappop(waiting)
+        intent = _intent_of(snapshot, position)
+        if intent is not None and intent not in seen:
+            seen.add(intent)
+            heapq.heappush(waiting, -intent)
+    while waiting:
+        yield -heapq.heappop(waiting)
+
+
+def _intent_of(snapshot: Snapshot, outcome: int) -> int | None:
+    link = snapshot.entry(outcome).link
+    return None if link.ref is None else snapshot.find(link.session, link.ref)
+
+
+def _may_match(want: Filter, term: bytes) -> bool:
+    names = read_tool_term(term)
+    if names is None:
+        return True
+    server, tool = names
+    return (not want.server or fnmatchcase(server, want.server)) and (
+        not want.tool or fnmatchcase(tool, want.tool)
+    )

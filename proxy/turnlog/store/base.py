@@ -1,0 +1,278 @@
+"""What the rest of turnlog asks of a store; `tests/conformance/store` holds every engine to it.
+
+Writing: `submit` a `Draft`, keep the `Ticket`, `await ticket.done()` where the disk must be
+waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+from msgspec import Struct
+
+from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.kinds import Rung
+from turnlog.core.turns import Place
+
+ALIAS_SEPARATOR = "\x1f"
+
+
+class StoreError(Exception):
+    """The store cannot be used. The message says what, where and what to do."""
+
+
+class StoreFull(StoreError):  # noqa: N818 - named by the style guide
+    """There is no room left for an intent: the limit, or the disk, is nearly reached."""
+
+
+class StoreClosed(StoreError):  # noqa: N818 - named by the style guide
+    """The store was closed before the draft reached the disk."""
+
+
+class Corrupt(StoreError):  # noqa: N818 - named by the style guide
+    """A record cannot be read. `position` is the global counter where reading stopped."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+def alias(rung: Rung, name: str, principal: str) -> str:
+    """Return the alias that `name` is on `rung` for `principal`.
+
+    The name stands first, so that `View.find_sessions` finds it whatever the rest is.
+    """
+    return f"{name}{ALIAS_SEPARATOR}{rung}{ALIAS_SEPARATOR}{principal}"
+
+
+class SessionRef:
+    """A session as its first caller sees it: maybe not on disk yet.
+
+    The store looks the aliases up inside the write transaction of the first draft, so that two
+    processes that meet the same name at once end in one session: the first alias that is known
+    decides, the others become names of that session too. `id` is set from then on; a ref made
+    with the `candidate` of a session that exists means that session.
+    Aliases are made by `alias`; implicit sessions have none.
+    """
+
+    __slots__ = ("aliases", "candidate", "id", "metadata", "rung")
+
+    def __init__(
+        self,
+        *,
+        candidate: bytes,
+        rung: Rung,
+        aliases: tuple[str, ...] = (),
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self.candidate = candidate
+        """UUIDv7 that the session gets if no alias is known."""
+        self.rung = rung
+        self.aliases = aliases
+        self.metadata = metadata or {}
+        self.id: bytes | None = None
+
+
+class Blob(Struct, frozen=True):
+    """Content to keep beside a commit, as redaction left it."""
+
+    data: bytes
+    redacted: bool = False
+    cut: bool = False
+
+
+class Draft(Struct, kw_only=True):
+    """A commit before the store gave it its place. `body.input_blob`, `.output_blob` and `.salt`
+    are filled in by the store from `input_blob` and `output_blob`."""
+
+    session: SessionRef
+    facts: Facts
+    body: Body | None = None
+    intent: "Ticket | None" = None
+    """The intent that this outcome answers (its seq becomes `Link.ref`, its turn is copied).
+    Without one the store looks the attempt up. If the intent could not be written, it is tried
+    again with its outcome, in one transaction."""
+    input_blob: Blob | None = None
+    output_blob: Blob | None = None
+    more: "Draft | None" = None
+    """Another draft of the same session for the same transaction, right behind this one. An
+    outcome there answers the intent before it when `intent` is not given."""
+
+
+class Ticket(Protocol):
+    """A promise that a draft will be on disk."""
+
+    @property
+    def placed(self) -> Commit | None:
+        """The commit once its transaction is on disk, else `None`.
+
+        A draft that was on disk before (same session, call, leg, attempt, kind and n) is not
+        written again: its ticket is placed at the commit that exists.
+        """
+        ...
+
+    @property
+    def more(self) -> "Ticket | None":
+        """The ticket of `Draft.more`."""
+        ...
+
+    async def done(self) -> Commit:
+        """Wait until the transaction is on disk. Raises `StoreClosed`, `StoreError`.
+
+        A cancelled wait cancels nothing else.
+        """
+        ...
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """One session, as `turnlog sessions` lists it."""
+
+    session: bytes
+    rung: Rung
+    aliases: tuple[str, ...]
+    metadata: dict[str, str]
+    opened_at: int
+    head_seq: int
+    head_hash: bytes
+    place: Place
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What the store holds and has room for, in bytes."""
+
+    commits: int
+    sessions: int
+    log_bytes: int
+    blob_bytes: int
+    limit: int
+    disk_free: int
+    pending: int
+    """Calls whose last status is pending, input_required, accepted or unknown."""
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which commits a slice wants. Empty fields do not narrow. Globs as in `fnmatch`."""
+
+    sessions: tuple[bytes, ...] = ()
+    after: int | None = None
+    """seq, exclusive; needs exactly one session, as `before` does."""
+    before: int | None = None
+    first_turn: int | None = None
+    last_turn: int | None = None
+    tool: str = ""
+    server: str = ""
+    error: str = ""
+    kind: str = ""
+    flag: str = ""
+    since: int | None = None
+    """Wall clock, ns UTC, inclusive."""
+    until: int | None = None
+
+
+class Reader(Protocol):
+    """A store opened for reading only, beside its writers."""
+
+    def view(self) -> "View":
+        """Open a snapshot."""
+        ...
+
+    def close(self) -> None:
+        """Give the files back."""
+        ...
+
+
+class View(Protocol):
+    """A consistent snapshot for reading; a context manager. Newest commits of any process count."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+    def sessions(self) -> Iterator[SessionRow]:
+        """Yield all sessions, the most recently active first."""
+        ...
+
+    def find_sessions(self, name: str) -> list[bytes]:
+        """Return the sessions that `name` means: a UUID, an unambiguous prefix of one, an alias."""
+        ...
+
+    def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
+        """Yield a session's commits in seq order, with bodies."""
+        ...
+
+    def get(self, session: bytes, seq: int) -> Commit | None:
+        """Return one commit."""
+        ...
+
+    def call(self, call: bytes) -> list[Commit]:
+        """Return all commits of one call, in order of position."""
+        ...
+
+    def find_calls(self, prefix: str) -> list[bytes]:
+        """Return the calls whose UUID text starts with `prefix` (at most 10)."""
+        ...
+
+    def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
+        """Yield attempts that `want` covers: `[intent, outcome, later outcome, ...]`.
+
+        Order is by the intent's position. tool, server, times and turns are matched on the intent,
+        error, kind and flag on the last outcome.
+        """
+        ...
+
+    def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
+        """Yield the newest attempt of each call that belongs in `pending_actions`."""
+        ...
+
+    def linked(self, key: bytes) -> Commit | None:
+        """Return the newest commit whose body carries the link `key`."""
+        ...
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """Return stored content, or `None` when it is gone (`payload lost` or retention)."""
+        ...
+
+    def usage(self) -> Usage:
+        """Return sizes and counts."""
+        ...
+
+    def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Yield `(position, header bytes, body bytes or None)` in seq order, for `verify`."""
+        ...
+
+
+class Store(Protocol):
+    """One store on disk, opened for writing by one process among several."""
+
+    @property
+    def recovered(self) -> list[Commit]:
+        """The outcomes that opening wrote for attempts that nobody can finish any more."""
+        ...
+
+    def submit(self, draft: Draft, *, wait: bool) -> Ticket:
+        """Queue a draft. Called on the event loop's thread; never blocks.
+
+        With `wait` the writer is woken at once; without, the draft goes along with the next
+        transaction, within 50 ms. Raises `StoreFull` when an intent has no room, `StoreClosed`,
+        `ValueError` for facts that cannot be stored (text with a lone surrogate, an intent or
+        outcome without a call).
+        """
+        ...
+
+    def view(self) -> View:
+        """Open a snapshot."""
+        ...
+
+    def keyed(self, data: bytes) -> bytes:
+        """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
+        ...
+
+    async def recover(self) -> list[Commit]:
+        """Close the open attempts of writers that died; return the outcomes written."""
+        ...
+
+    async def expire(self, now: int) -> list[Commit]:
+        """Close the parked legs whose `Facts.expires` passed at `now`; return the outcomes."""
+        ...
+
+    async def close(self) -> None:
+        """Flush what is queued, give up the epoch, close. Nothing submitted is lost."""
+        ...

@@ -1,0 +1,209 @@
+"""The writing side of the LMDB store: what the writer's thread does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.commit import Body, Commit, encode_body, encode_facts
+from turnlog.core.kinds import Flag, Rung
+
+from . import recovery
+from .attention import abandoned, overdue
+from .base import Blob, Draft, SessionRef, StoreError
+from .blobs import BlobWriter, Packed, pack
+from .epochs import EpochLock, lock_epoch
+from .flush import flush
+from .folder import close_environment, translated
+from .index import Entry
+from .ledger import Ledger
+from .room import Room
+from .tables import Tables
+from .tickets import Pending
+from .writer import chained
+
+FLUSH_EVERY = 2000
+"""Commits behind the watermark that are worth a transaction for the derived tables."""
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Where time and chance come from, and where swallowed errors go."""
+
+    now: Callable[[], int]
+    """Wall clock, ns UTC."""
+    clock: Callable[[], int]
+    """Monotonic clock, ns."""
+    entropy: Callable[[int], bytes]
+    report: Callable[[StoreError], None]
+    """Called in the writer's thread."""
+
+
+class LmdbEngine:
+    """Owns the ledger, the blob writer and the epoch. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        data: Path,
+        env: lmdb.Environment,
+        tables: Tables,
+        *,
+        epoch: int,
+        lock: EpochLock,
+        room: Room,
+        blobs: BlobWriter,
+        sources: Sources,
+    ) -> None:
+        self._data = data
+        self._env = env
+        self._tables = tables
+        self._epoch = epoch
+        self._lock = lock
+        self._room = room
+        self._blobs = blobs
+        self._sources = sources
+        self._ledger = Ledger(tables, epoch, sources.entropy)
+
+    def write(self, batch: list[Pending]) -> list[Pending]:
+        """Write a batch in one transaction; return earlier, failed intents that went along.
+
+        Raises `StoreError`; then nothing of the batch is on disk.
+        """
+        drafts = list(chained(batch))
+        self._prepare([pending for pending, _ in drafts])
+        try:
+            with translated("write to", self._data), self._env.begin(write=True) as txn:
+                self._ledger.begin(txn)
+                for pending, before in drafts:
+                    self._ledger.append(txn, pending, before)
+                written = self._ledger.put(txn)
+        except BaseException:
+            self._ledger.forget()
+            for pending, _ in drafts:
+                pending.forget()
+            raise
+        self._room.wrote(written)
+        return self._ledger.settle()
+
+    def tend(self) -> None:
+        """Flush the derived tables and make room, when that is due. Reports its errors."""
+        if self._ledger.last - self._ledger.watermark >= FLUSH_EVERY:
+            self._reported("index", self.flush)
+        self._reported("make room in", lambda: self._room.make(self._blobs.unlink))
+
+    def flush(self) -> None:
+        """Bring the derived tables up to the log's end."""
+        flush(self._env, self._tables)
+        self._env.reader_check()
+        with self._env.begin() as txn:
+            self._ledger.trim(txn)
+
+    def recover(self) -> list[Commit]:
+        """Close the open attempts of writers that died. Raises `StoreError`."""
+        locks: dict[int, EpochLock] = {}
+        try:
+            return self._close_all(
+                lambda txn: [
+                    self._outcome(intent, 0, (), recovery.CRASHED)
+                    for intent in abandoned(txn, self._tables, lambda e: self._is_dead(e, locks))
+                ]
+            )
+        finally:
+            for lock in locks.values():
+                lock.release()
+
+    def expire(self, now: int) -> list[Commit]:
+        """Close the parked legs whose time passed. Raises `StoreError`."""
+        return self._close_all(
+            lambda txn: [
+                self._outcome(intent, state.n + 1, (Flag.EXPIRED,), recovery.EXPIRED)
+                for state, intent in overdue(txn, self._tables, now)
+            ]
+        )
+
+    def close(self) -> None:
+        """Give up the epoch and the files. Reports its errors."""
+        if self._ledger.last - self._ledger.watermark >= FLUSH_EVERY // 8:
+            self._reported("index", self.flush)
+        self._reported("close the blobs of", self._blobs.close)
+        self._reported("give up the epoch of", self._lock.release)
+        close_environment(self._env)
+
+    def _close_all(
+        self, find: Callable[["lmdb.Transaction[bytes]"], list[Pending]]
+    ) -> list[Commit]:
+        with translated("read", self._data), self._env.begin() as snapshot:
+            # Mostly there is nothing to do: other writers need not wait for that answer.
+            if not find(snapshot):
+                return []
+        try:
+            with translated("write to", self._data), self._env.begin(write=True) as txn:
+                self._ledger.begin(txn)
+                found = find(txn)
+                self._prepare(found)
+                for pending in found:
+                    self._ledger.append(txn, pending)
+                self._room.wrote(self._ledger.put(txn))
+        except BaseException:
+            self._ledger.forget()
+            raise
+        self._ledger.settle()
+        for pending in found:
+            pending.land()
+        return [commit for pending in found if (commit := pending.placed)]
+
+    def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: Body) -> Pending:
+        facts = recovery.closing(
+            intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
+        )
+        ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
+        return Pending(Draft(session=ref, facts=facts, body=body), encode_facts(facts))
+
+    def _is_dead(self, epoch: int, locks: dict[int, EpochLock]) -> bool:
+        if epoch == self._epoch:
+            return False
+        if epoch not in locks:
+            lock = lock_epoch(self._data / "epochs", epoch)
+            if lock:
+                locks[epoch] = lock
+        return epoch in locks
+
+    def _prepare(self, drafts: list[Pending]) -> None:
+        salts = self._sources.entropy(16 * len(drafts))
+        blobs: list[Packed] = []
+        for i, pending in enumerate(drafts):
+            draft = pending.draft
+            if draft.body or draft.input_blob or draft.output_blob:
+                pending.body = encode_body(_sealed(draft, salts[16 * i : 16 * i + 16], blobs))
+        if blobs:
+            # A commit without its blob is worth more than none: readers say `payload lost`.
+            self._reported("write blobs to", lambda: self._blobs.write(blobs, self._sources.now()))
+            self._room.wrote(sum(len(blob.value) for blob in blobs))
+
+    def _reported(self, doing: str, action: Callable[[], None]) -> None:
+        try:
+            with translated(doing, self._data):
+                action()
+        except StoreError as error:
+            self._sources.report(error)
+
+
+def _sealed(draft: Draft, salt: bytes, blobs: list[Packed]) -> Body:
+    body = draft.body or Body()
+    if not draft.input_blob and not draft.output_blob:
+        return msgspec.structs.replace(body, salt=salt)
+    return msgspec.structs.replace(
+        body,
+        salt=salt,
+        input_blob=_packed(draft.input_blob, blobs) or body.input_blob,
+        output_blob=_packed(draft.output_blob, blobs) or body.output_blob,
+    )
+
+
+def _packed(blob: Blob | None, blobs: list[Packed]) -> bytes:
+    if blob is None:
+        return b""
+    packed = pack(blob)
+    blobs.append(packed)
+    return packed.digest

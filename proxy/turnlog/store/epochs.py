@@ -1,0 +1,46 @@
+"""Epochs: the numbers of writers, each with a lock file that lives as long as its process."""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class EpochLock:
+    """The lock on one epoch, held by an open file; the system drops it when the process ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the epoch up for good: its number is never used again."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
+    """Take the lock of an epoch; `None` while a living process holds it. Raises `OSError`.
+
+    A writer locks its own epoch before the transaction that counts it commits: whoever meets the
+    number finds the lock taken.
+    """
+    path = folder / f"{epoch}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return EpochLock(path, descriptor)
+
+
+def sweep(folder: Path, newest: int) -> None:
+    """Remove the lock files of dead epochs up to `newest`. Raises `OSError`."""
+    for path in folder.glob("*.lock"):
+        if path.stem.isdigit() and int(path.stem) <= newest:
+            lock = lock_epoch(folder, int(path.stem))
+            if lock:
+                lock.release()

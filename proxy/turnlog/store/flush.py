@@ -1,0 +1,137 @@
+"""Write the derived tables: the log's tail, folded in memory, sorted, in a transaction of its own."""
+
+from collections.abc import Iterable, Iterator
+
+import lmdb
+
+from .index import (
+    CallState,
+    Entry,
+    Segment,
+    begins_call,
+    fold_call,
+    fold_head,
+    open_attempts,
+)
+from .keys import WATERMARK, link_key, number, pack_many
+from .tables import (
+    Table,
+    Tables,
+    Txn,
+    call_entries,
+    encode,
+    read_call_state,
+    read_head,
+    read_number,
+    tail,
+)
+
+
+def flush(env: lmdb.Environment, tables: Tables) -> int:
+    """Bring the derived tables up to the log's end; return the new watermark.
+
+    The tail is read before the write lock is taken. If another process flushed meanwhile, its work
+    stands and nothing is written.
+    """
+    with env.begin() as snapshot:
+        segment = tail(snapshot, tables)
+    with env.begin(write=True) as txn:
+        watermark = read_number(txn, tables, WATERMARK)
+        if watermark != segment.after or not segment.entries:
+            return watermark
+        write_segment(txn, tables, segment)
+    return segment.last
+
+
+def write_segment(txn: Txn, tables: Tables, segment: Segment) -> None:
+    """Write what `segment` adds to the derived tables, and the watermark."""
+    entries = [entry for entry in segment.entries if entry]
+    blocks = (
+        (tables.seqs, _seq_blocks(segment)),
+        (tables.calls, _blocks(segment.calls)),
+        (tables.postings, _blocks(segment.terms)),
+        (tables.links, ((link_key(k), number(p[-1])) for k, p in segment.links.items())),
+    )
+    for table, items in blocks:
+        _put_sorted(txn, table, items)
+    _write_heads(txn, tables, segment)
+    _write_open(txn, tables, entries)
+    for call, positions in segment.calls.items():
+        _write_call_state(txn, tables, call, segment.pick(positions))
+    ats = [max(0, entry.facts.at) for entry in entries] or [0]
+    bounds = pack_many((segment.last, min(ats), max(ats)))
+    txn.put(number(segment.after + 1), bounds, db=tables.segments)
+    txn.put(WATERMARK, number(segment.last), db=tables.meta)
+
+
+def call_state_after(
+    txn: Txn, tables: Tables, call: bytes, entries: list[Entry]
+) -> CallState | None:
+    """Return how a call stands after `entries`, its commits behind the watermark."""
+    if entries and begins_call(entries[0]):
+        return fold_call(entries)
+    before = read_call_state(txn, tables, call)
+    # A settled call is in no table: what came before is folded again.
+    return fold_call(entries, before or fold_call(call_entries(txn, tables, call)))
+
+
+def _put_sorted(txn: Txn, table: Table, items: Iterable[tuple[bytes, bytes]]) -> None:
+    with txn.cursor(table) as cursor:
+        cursor.putmulti(sorted(items))
+
+
+def _blocks(found: dict[bytes, list[int]]) -> Iterator[tuple[bytes, bytes]]:
+    return ((key + number(p[0]), pack_many(p)) for key, p in found.items())
+
+
+def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
+    for session, positions in segment.sessions.items():
+        run: list[int] = []
+        first = seq = -1
+        for entry in segment.pick(positions):
+            if entry.link.seq != seq + 1 and run:
+                yield session + number(first), pack_many(run)
+                run = []
+            seq = entry.link.seq
+            first = first if run else seq
+            run.append(entry.position)
+        if run:
+            yield session + number(first), pack_many(run)
+
+
+def _write_heads(txn: Txn, tables: Tables, segment: Segment) -> None:
+    heads: list[tuple[bytes, bytes]] = []
+    active: list[tuple[bytes, bytes]] = []
+    for session, positions in segment.sessions.items():
+        before = read_head(txn, tables, session)
+        head = fold_head(before, segment.pick(positions))
+        if before:
+            txn.delete(number(before.position), db=tables.activity)
+        heads.append((session, encode(head)))
+        active.append((number(head.position), session))
+    _put_sorted(txn, tables.heads, heads)
+    _put_sorted(txn, tables.activity, active)
+
+
+def _write_open(txn: Txn, tables: Tables, entries: Iterable[Entry]) -> None:
+    for (session, seq), attempt in open_attempts(entries).items():
+        key = session + number(seq)
+        if attempt is None:
+            txn.delete(key, db=tables.open)
+        else:
+            txn.put(key, encode(attempt), db=tables.open)
+
+
+def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry]) -> None:
+    state = call_state_after(txn, tables, call, entries)
+    unsettled = state is not None and state.status.unsettled
+    before = None if begins_call(entries[0]) else read_call_state(txn, tables, call)
+    if before and before.expires:
+        txn.delete(number(before.expires) + call, db=tables.parked)
+    if before and not unsettled:
+        txn.delete(call, db=tables.unsettled)
+    if not unsettled:
+        return
+    txn.put(call, encode(state), db=tables.unsettled)
+    if state and state.expires:
+        txn.put(number(state.expires) + call, b"", db=tables.parked)

@@ -1,0 +1,200 @@
+"""The data folder: its marker, its key, and opening LMDB environments in it.
+
+DATA/format    what this folder is        DATA/log/      headers, bodies, indexes
+DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
+DATA/epochs/   one lock file for each writer that lives
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from .base import StoreError
+
+FORMAT = 1
+MAP_SIZE = 16 << 40
+"""Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
+READERS = 1024
+_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "turnlog.lock"}
+
+
+@contextmanager
+def translated(doing: str, path: Path) -> Generator[None]:
+    """Turn what LMDB and the system raise into a `StoreError` that says what to do."""
+    try:
+        yield
+    except (OSError, lmdb.Error) as error:
+        raise StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}") from error
+
+
+def _advice(error: Exception) -> str:
+    match error:
+        case PermissionError():
+            return "run as the user who owns the folder"
+        case FileNotFoundError():
+            return "give the data folder of a store with --data"
+        case lmdb.ReadersFullError():
+            return "too many readers are open: end some of them"
+        case lmdb.VersionMismatchError() | lmdb.InvalidError() | lmdb.CorruptedError():
+            return "the file is damaged or no store: restore it from a backup"
+        case lmdb.PanicError():
+            return "restart turnlog: the disk refused a write that cannot be taken back"
+        case lmdb.Error() if "Permission denied" in str(error):
+            return "run as the user who owns the folder"
+        case _:
+            return "check the disk and the folder's permissions"
+
+
+def create(path: Path) -> None:
+    """Make `path` a data folder, if it is none yet. Raises `StoreError`."""
+    with translated("create the data folder", path):
+        fresh = not (path / "format").exists()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if fresh:
+            strange = sorted({entry.name for entry in path.iterdir()} - _OURS)
+            if strange:
+                raise StoreError(
+                    f"cannot make {str(path)!r} a store: it holds other files ({strange[0]!r}); "
+                    "give an empty or a new folder with --data"
+                )
+            path.chmod(0o700)
+        for name in ("log", "epochs", "blobs"):
+            (path / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def mark(path: Path) -> None:
+    """Say that the folder is complete: readers may open it from now on."""
+    if not (path / "format").exists():
+        with translated("write", path / "format"):
+            _publish(path / "format", f"turnlog {FORMAT}\n".encode())
+
+
+def check(path: Path) -> None:
+    """Raise `StoreError` unless `path` is a store that this version can read."""
+    if not path.is_dir():
+        raise StoreError(
+            f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
+            "with --data"
+        )
+    marker = path / "format"
+    try:
+        name, _, version = marker.read_text().strip().partition(" ")
+    except FileNotFoundError:
+        raise StoreError(
+            f"{str(path)!r} is not a turnlog store; name the data folder with --data"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read {str(marker)!r}: {error}; {_advice(error)}") from error
+    if name != "turnlog" or not version.isdigit():
+        raise StoreError(f"{str(path)!r} is not a turnlog store; name the data folder with --data")
+    if int(version) > FORMAT:
+        raise StoreError(
+            f"the store {str(path)!r} has format {version}, this turnlog reads up to {FORMAT}; "
+            "install a newer turnlog"
+        )
+
+
+def read_key(path: Path) -> bytes:
+    """Return the store's secret; make it on first use. Processes that race get the same one."""
+    file = path / "key"
+    with translated("read", file):
+        if not file.exists():
+            _publish(file, secrets.token_bytes(32))
+        key = file.read_bytes()
+    if len(key) != 32:
+        raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
+    return key
+
+
+def _publish(file: Path, content: bytes) -> None:
+    """Create `file` with `content`, whole and on disk, unless it exists."""
+    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(descriptor)
+        draft.unlink()
+    sync_folder(file.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make what was created in or removed from a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Shared:
+    def __init__(self, env: lmdb.Environment, *, readonly: bool) -> None:
+        self.env = env
+        self.readonly = readonly
+        self.users = 1
+
+
+# LMDB must not open one file twice in a process: its locks belong to the process. This is the one
+# piece of state that has to be the process's own.
+_environments: dict[tuple[int, str], _Shared] = {}
+_guard = threading.Lock()
+
+
+def open_environment(
+    path: Path,
+    *,
+    readonly: bool,
+    durable: bool = True,
+    map_size: int = MAP_SIZE,
+    tables: int = 0,
+) -> lmdb.Environment:
+    """Open the environment in folder `path`, or share the one this process has open.
+
+    Give it back with `close_environment`. Raises `StoreError`.
+    """
+    key = (os.getpid(), str(path.resolve()))
+    with _guard, translated("open", path):
+        shared = _environments.get(key)
+        if shared and (readonly or not shared.readonly):
+            shared.users += 1
+            return shared.env
+        if shared:
+            raise StoreError(
+                f"cannot open {str(path)!r} for writing: this process reads it already; "
+                "close the reader first"
+            )
+        env = lmdb.open(
+            str(path),
+            map_size=map_size,
+            readonly=readonly,
+            create=not readonly,
+            sync=durable,
+            metasync=durable,
+            mode=0o600,
+            max_readers=READERS,
+            max_dbs=tables,
+        )
+        _environments[key] = _Shared(env, readonly=readonly)
+        return env
+
+
+def close_environment(env: lmdb.Environment) -> None:
+    """Give back what `open_environment` returned."""
+    with _guard:
+        mine = next((item for item in _environments.items() if item[1].env is env), None)
+        if mine is None:
+            return
+        key, shared = mine
+        shared.users -= 1
+        if shared.users == 0:
+            del _environments[key]
+            env.close()

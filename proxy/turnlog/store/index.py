@@ -1,0 +1,237 @@
+"""What the derived indexes say, worked out from nothing but stored headers and bodies.
+
+The same folds serve a flush (tail of the log -> tables), a view (tables + tail in memory) and a
+rebuild (the whole log), so that an index made at once equals one made bit by bit.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.commit import (
+    Commit,
+    Facts,
+    Link,
+    decode_body,
+    decode_header,
+    digest,
+)
+from turnlog.core.kinds import CommitKind, Status
+from turnlog.core.turns import Place, start, touch
+
+from .keys import terms_of
+
+NOWHERE = Place()
+
+
+class Entry(Struct, frozen=True):
+    """One commit as the log holds it: its bytes, and what they say."""
+
+    position: int
+    header: bytes
+    link: Link
+    facts: Facts
+
+
+class Head(Struct, frozen=True, array_like=True):
+    """The newest commit of a session, and where the session stands after it."""
+
+    seq: int
+    hash: bytes
+    place: Place
+    position: int
+    opened: int
+    """Position of the session's first commit."""
+
+
+class CallState(Struct, frozen=True, array_like=True):
+    """How a call stands: the newest attempt of its newest leg, and that attempt's last outcome."""
+
+    session: bytes
+    intent: int
+    """Position of that attempt's intent."""
+    seq: int
+    leg: int
+    attempt: int
+    status: Status
+    n: int = -1
+    """Number of the last outcome; -1 for none."""
+    expires: int = 0
+    behind: "CallState | None" = None
+    """The parked leg that a poll asks about, while the poll runs."""
+
+
+class OpenAttempt(Struct, frozen=True, array_like=True):
+    """An intent without outcome."""
+
+    epoch: int
+    position: int
+
+
+def read_entry(position: int, header: bytes) -> Entry:
+    """Return what a header says. Raises `msgspec.DecodeError` for bytes that are none."""
+    link, facts = decode_header(header)
+    return Entry(position, header, link, facts)
+
+
+def commit_of(entry: Entry, body: bytes | None) -> Commit:
+    """Return the commit that readers see."""
+    return Commit(
+        position=entry.position,
+        link=entry.link,
+        facts=entry.facts,
+        hash=digest(entry.header),
+        body=decode_body(body) if body else None,
+    )
+
+
+def next_place(place: Place, facts: Facts) -> Place:
+    """Return where a session stands after one more commit."""
+    if facts.kind is CommitKind.INTENT:
+        return start(place, facts.at, facts.turn_label, facts.turn_source)
+    first_outcome = facts.kind is CommitKind.OUTCOME and facts.n == 0
+    return touch(place, facts.at, ended=1 if first_outcome else 0)
+
+
+def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
+    """Return a session's head after `entries`, its next commits; there is at least one."""
+    place = head.place if head else NOWHERE
+    for entry in entries:
+        place = next_place(place, entry.facts)
+    newest = entries[-1]
+    opened = head.opened if head else entries[0].position
+    return Head(newest.link.seq, digest(newest.header), place, newest.position, opened)
+
+
+def next_call_state(state: CallState | None, entry: Entry) -> CallState | None:
+    """Return how a call stands after one more of its commits.
+
+    A late outcome of an earlier attempt changes nothing. Neither does a poll for a task that
+    failed without an answer from the upstream: the task runs on.
+    """
+    match entry.facts.kind:
+        case CommitKind.INTENT:
+            return _begun(state, entry)
+        case CommitKind.OUTCOME if state and _same_attempt(state, entry.facts):
+            return _ended(state, entry.facts)
+        case _:
+            return state
+
+
+def _same_attempt(state: CallState, facts: Facts) -> bool:
+    return (facts.leg, facts.attempt) == (state.leg, state.attempt)
+
+
+def _begun(state: CallState | None, entry: Entry) -> CallState:
+    link, facts = entry.link, entry.facts
+    behind = None
+    if state:
+        if (facts.leg, facts.attempt) < (state.leg, state.attempt):
+            return state
+        if facts.method.startswith("tasks/"):
+            behind = state if state.status.parked else state.behind
+    return CallState(
+        link.session,
+        entry.position,
+        link.seq,
+        facts.leg,
+        facts.attempt,
+        Status.PENDING,
+        behind=behind,
+    )
+
+
+def _ended(state: CallState, facts: Facts) -> CallState:
+    failed = facts.status in (Status.ERROR, Status.UNKNOWN)
+    if state.behind and failed and facts.code is None:
+        return state.behind
+    return CallState(
+        state.session,
+        state.intent,
+        state.seq,
+        state.leg,
+        state.attempt,
+        facts.status,
+        facts.n,
+        facts.expires if facts.status.parked else 0,
+    )
+
+
+def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallState | None:
+    """Return how a call stands after `entries`, in order of position."""
+    for entry in entries:
+        state = next_call_state(state, entry)
+    return state
+
+
+def begins_call(entry: Entry) -> bool:
+    """Tell whether no commit of the same call can stand before this one."""
+    facts = entry.facts
+    return facts.kind is CommitKind.INTENT and facts.leg == 0 and facts.attempt == 1
+
+
+class Segment:
+    """A run of the log in memory, with an index of its own; positions are gapless.
+
+    It only grows. A view that opened earlier leaves out what lies beyond its last position.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.last = after
+        self.entries: list[Entry | None] = []
+        """`None` stands for a header that cannot be read."""
+        self.sessions: dict[bytes, list[int]] = {}
+        self.calls: dict[bytes, list[int]] = {}
+        self.terms: dict[bytes, list[int]] = {}
+        self.links: dict[bytes, list[int]] = {}
+
+    def add(self, position: int, header: bytes) -> Entry | None:
+        """Take in the next commit of the log; return what it says."""
+        self.last = position
+        try:
+            entry = read_entry(position, header)
+        except msgspec.DecodeError:
+            # A damaged header must not stop the index: `verify` reports it by its seq.
+            self.entries.append(None)
+            return None
+        self.entries.append(entry)
+        self.sessions.setdefault(entry.link.session, []).append(position)
+        if entry.facts.call:
+            self.calls.setdefault(entry.facts.call, []).append(position)
+        for term in terms_of(entry.facts):
+            self.terms.setdefault(term, []).append(position)
+        return entry
+
+    def add_links(self, position: int, body: bytes) -> None:
+        """Take in the links of a commit's body."""
+        with suppress(msgspec.DecodeError):
+            for key in decode_body(body).links:
+                self.links.setdefault(key, []).append(position)
+
+    def entry(self, position: int) -> Entry | None:
+        """Return the commit at a position of this run; `None` when it cannot be read."""
+        return self.entries[position - self.after - 1]
+
+    def pick(self, positions: Iterable[int]) -> list[Entry]:
+        """Return the readable commits at `positions`."""
+        return [entry for entry in map(self.entry, positions) if entry]
+
+
+def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttempt | None]:
+    """Return by session and seq the intents that stay open.
+
+    `None` stands for an intent before `entries` that an outcome among them closed.
+    """
+    found: dict[tuple[bytes, int], OpenAttempt | None] = {}
+    for entry in entries:
+        link = entry.link
+        if entry.facts.kind is CommitKind.INTENT:
+            found[link.session, link.seq] = OpenAttempt(link.epoch, entry.position)
+        elif entry.facts.kind is CommitKind.OUTCOME and link.ref is not None:
+            intent = (link.session, link.ref)
+            if found.pop(intent, None) is None:
+                found[intent] = None
+    return found

@@ -1,0 +1,120 @@
+"""The key layout of the log environment: pure functions between values and bytes.
+
+Durable, written in the transaction that a caller waits for:
+
+    log        position -> header           bodies   position -> body
+    aliases    "n" + name -> session        meta     epoch, limit
+               "s" + session + digest -> alias text
+
+Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
+
+    segments   first position of a flush -> last position, earliest and latest wall clock
+    seqs       session + first seq -> positions of consecutive seqs
+    calls      call + first position -> positions
+    postings   term + first position -> positions
+    links      link key -> position of the newest commit that carries it
+    heads      session -> `Head`            activity  position of its newest commit -> session
+    open       session + intent's seq -> epoch, position of an attempt without outcome
+    unsettled  call -> `CallState`          parked   expiry + call -> nothing
+"""
+
+import struct
+from collections.abc import Sequence
+from hashlib import sha256
+
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import CommitKind
+
+LONGEST_NAME = 400
+"""Bytes of a name that still fit in a key: LMDB's limit is 511."""
+
+EPOCH = b"epoch"
+LIMIT = b"limit"
+WATERMARK = b"watermark"
+
+_u64 = struct.Struct(">Q")
+number = _u64.pack
+"""Return 8 bytes that sort as the number does."""
+
+
+def unpack(data: bytes) -> int:
+    """Return the number in `data`."""
+    return int.from_bytes(data, "big")
+
+
+def pack_many(numbers: Sequence[int]) -> bytes:
+    """Return 8 bytes for each number."""
+    return struct.pack(f">{len(numbers)}Q", *numbers)
+
+
+def unpack_many(data: bytes) -> tuple[int, ...]:
+    """Return the numbers that `pack_many` packed."""
+    return struct.unpack(f">{len(data) // 8}Q", data)
+
+
+def alias_key(alias: str) -> bytes:
+    """Return the key under which an alias leads to its session."""
+    raw = b"n" + alias.encode()
+    if len(raw) <= LONGEST_NAME:
+        return raw
+    # The name stands first, so that a search by a short name still finds a long principal.
+    return raw[: LONGEST_NAME - 32] + sha256(raw).digest()
+
+
+def alias_prefix(name: str) -> bytes:
+    """Return what the keys of all aliases called `name` start with."""
+    return b"n" + name.encode()[: LONGEST_NAME - 33]
+
+
+def alias_text_prefix(session: bytes) -> bytes:
+    """Return what the keys of a session's alias texts start with."""
+    return b"s" + session
+
+
+def alias_text_key(session: bytes, alias: str) -> bytes:
+    """Return the key under which a session's alias is written out."""
+    return alias_text_prefix(session) + sha256(alias.encode()).digest()[:8]
+
+
+def tool_term(server: str, tool: str) -> bytes:
+    """Return the posting list that an intent for this tool belongs to."""
+    raw = f"{server}\0{tool}".encode()
+    if len(raw) > LONGEST_NAME or raw.count(0) != 1:
+        raw = b"\0" + sha256(raw).digest()
+    return b"t" + raw + b"\0"
+
+
+def read_tool_term(term: bytes) -> tuple[str, str] | None:
+    """Return server and tool of a `tool_term`; `None` when only its hash is kept."""
+    if term[1:2] == b"\0" and len(term) == 35:
+        return None
+    server, _, tool = term[1:-1].partition(b"\0")
+    return server.decode(), tool.decode()
+
+
+def text_term(mark: bytes, text: str) -> bytes:
+    """Return the posting list of outcomes that carry `text` as an error, kind or flag."""
+    raw = text.encode()
+    return mark + (raw if len(raw) <= LONGEST_NAME else sha256(raw).digest()) + b"\0"
+
+
+def link_key(key: bytes) -> bytes:
+    """Return the key under which the newest commit with a link is found."""
+    return key if len(key) <= LONGEST_NAME else sha256(key).digest()
+
+
+ERROR, KIND, FLAG, TOOL = b"e", b"k", b"f", b"t"
+
+
+def terms_of(facts: Facts) -> list[bytes]:
+    """Return the posting lists that a commit belongs to."""
+    if facts.kind is CommitKind.INTENT:
+        return [tool_term(facts.server, facts.tool)]
+    if facts.kind is not CommitKind.OUTCOME:
+        return []
+    terms = [text_term(FLAG, flag) for flag in facts.flags]
+    if facts.error:
+        terms.append(text_term(ERROR, facts.error))
+    if facts.error_kind:
+        terms.append(text_term(KIND, facts.error_kind))
+    return terms

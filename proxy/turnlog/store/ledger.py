@@ -1,0 +1,296 @@
+"""Give drafts their place at the end of the log, inside a write transaction.
+
+A `Ledger` remembers the heads of the sessions it met and what it appended behind the watermark.
+Other processes write to the same log: `begin` takes in what they added. Every session with commits
+behind the watermark has its head here, so a head read from disk is complete.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from turnlog.core.commit import (
+    GENESIS,
+    Body,
+    Commit,
+    Facts,
+    Link,
+    body_digest,
+    digest,
+    encode_body,
+    encode_facts,
+    encode_header,
+)
+from turnlog.core.kinds import CommitKind, Phase, Status
+
+from .base import Draft, SessionRef, StoreError
+from .index import NOWHERE, Head, commit_of, next_place, read_entry
+from .keys import WATERMARK, alias_key, alias_text_key, number
+from .tables import (
+    Tables,
+    Txn,
+    call_entries,
+    last_position,
+    read_head,
+    read_log,
+    read_number,
+)
+from .tickets import Pending
+
+MOST_HEADS = 4096
+"""Heads kept in memory, beside those of sessions with commits behind the watermark."""
+Key = tuple[bytes, bytes, int, int, CommitKind, int]
+_PAIRED = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
+
+
+class Found(NamedTuple):
+    """A commit of an attempt, and where it stands."""
+
+    position: int
+    link: Link
+
+
+def attempt_key(session: bytes, facts: Facts) -> Key:
+    """Return what no two commits share."""
+    return session, facts.call, facts.leg, facts.attempt, facts.kind, facts.n
+
+
+class Ledger:
+    """The end of the log as one writer sees it. Not thread-safe."""
+
+    def __init__(self, tables: Tables, epoch: int, entropy: Callable[[int], bytes]) -> None:
+        self.last = 0
+        self.watermark = 0
+        self._tables = tables
+        self._epoch = epoch
+        self._entropy = entropy
+        self._heads: dict[bytes, Head] = {}
+        self._recent: dict[Key, Found] = {}
+        self._newest_call = b""
+        self._refs: dict[SessionRef, bytes] = {}
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._bodies: list[tuple[bytes, bytes]] = []
+        self._again: list[Pending] = []
+        self._loaded = False
+
+    def begin(self, txn: Txn) -> None:
+        """Take in what other processes appended since the last transaction."""
+        last = last_position(txn, self._tables)
+        if self._loaded and last == self.last:
+            return
+        watermark = read_number(txn, self._tables, WATERMARK)
+        if not self._loaded or watermark > self.last:
+            # Indexed commits that were never seen here may have moved any head.
+            self._heads.clear()
+            self.last = watermark
+        self._advance(txn, watermark)
+        for position in range(self.last + 1, last + 1):
+            self._take_in(txn, position)
+        self.last = last
+        self._loaded = True
+
+    def append(self, txn: Txn, pending: Pending, before: Pending | None = None) -> None:
+        """Place a draft, and the session's `open` commit before its first.
+
+        `before` is the draft that this one follows in one `Draft.more` chain.
+        """
+        draft = pending.draft
+        session = self._session(txn, draft)
+        key = attempt_key(session, draft.facts)
+        paired = draft.facts.kind in _PAIRED
+        found = self._find(txn, key) if paired else None
+        if found:
+            pending.position, pending.link = found
+            pending.commit = self._read(txn, found.position)
+            return
+        answered = None
+        if draft.facts.kind is CommitKind.OUTCOME:
+            answered = self._answered(txn, key, draft.intent or before)
+        linked = bool(draft.body and draft.body.links)
+        head, link = self._extend(
+            session, draft.facts, pending.facts, pending.body, answered=answered, linked=linked
+        )
+        pending.position, pending.link, pending.hash = head.position, link, head.hash
+        if paired:
+            self._recent[key] = Found(head.position, link)
+
+    def _extend(
+        self,
+        session: bytes,
+        facts: Facts,
+        raw: bytes,
+        body: bytes,
+        *,
+        answered: Link | None = None,
+        linked: bool = False,
+    ) -> tuple[Head, Link]:
+        head = self._heads.get(session)
+        place = next_place(head.place if head else NOWHERE, facts)
+        where = answered or place
+        link = Link(
+            session=session,
+            seq=head.seq + 1 if head else 0,
+            epoch=self._epoch,
+            turn=where.turn,
+            step=where.step,
+            turn_source=answered.turn_source if answered else place.source,
+            ref=answered.seq if answered else None,
+            body_hash=body_digest(body),
+            prev=head.hash if head else GENESIS,
+            linked=linked,
+        )
+        header = encode_header(link, raw)
+        self.last = position = self.last + 1
+        key = number(position)
+        self._headers.append((key, header))
+        if body:
+            self._bodies.append((key, body))
+        new = Head(link.seq, digest(header), place, position, head.opened if head else position)
+        self._heads[session] = new
+        return new, link
+
+    def put(self, txn: Txn) -> int:
+        """Write what was appended, return the bytes.
+
+        Raises `StoreError` when the log's end is not where it was.
+        """
+        written = 0
+        for table, items in (
+            (self._tables.log, self._headers),
+            (self._tables.bodies, self._bodies),
+        ):
+            with txn.cursor(table) as cursor:
+                _, added = cursor.putmulti(items, append=True)
+            if added != len(items):
+                raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
+            written += sum(len(value) + 8 for _, value in items)
+        self._headers = []
+        self._bodies = []
+        return written
+
+    def settle(self) -> list[Pending]:
+        """Take the transaction as committed: sessions have their ids from now on.
+
+        Return the intents of earlier, failed transactions that were written along.
+        """
+        for ref, session in self._refs.items():
+            ref.id = session
+        self._refs.clear()
+        again, self._again = self._again, []
+        return again
+
+    def forget(self) -> None:
+        """Drop everything remembered, because a transaction failed."""
+        self._heads.clear()
+        self._recent.clear()
+        self._refs.clear()
+        for pending in self._again:
+            pending.forget()
+        self._again = []
+        self._headers = []
+        self._bodies = []
+        self.last = self.watermark = 0
+        self._loaded = False
+
+    def trim(self, txn: Txn) -> None:
+        """Let go of what the derived tables hold by now."""
+        self._advance(txn, read_number(txn, self._tables, WATERMARK))
+
+    def _advance(self, txn: Txn, watermark: int) -> None:
+        if self._loaded and watermark == self.watermark:
+            return
+        self.watermark = watermark
+        self._recent = {k: f for k, f in self._recent.items() if f.position > watermark}
+        with txn.cursor(self._tables.calls) as cursor:
+            self._newest_call = cursor.key()[:16] if cursor.last() else b""
+        if len(self._heads) > MOST_HEADS:
+            self._heads = {s: h for s, h in self._heads.items() if h.position > watermark}
+
+    def _take_in(self, txn: Txn, position: int) -> None:
+        try:
+            entry = read_log(txn, self._tables, position)
+        except msgspec.DecodeError:
+            return
+        if entry is None:
+            return
+        session = entry.link.session
+        head = self._heads.get(session) or read_head(txn, self._tables, session)
+        self._heads[session] = Head(
+            entry.link.seq,
+            digest(entry.header),
+            next_place(head.place if head else NOWHERE, entry.facts),
+            position,
+            head.opened if head else position,
+        )
+        self._recent[attempt_key(session, entry.facts)] = Found(position, entry.link)
+
+    def _find(self, txn: Txn, key: Key) -> Found | None:
+        call = key[1]
+        found = self._recent.get(key)
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        if found or call > self._newest_call:
+            return found
+        for entry in call_entries(txn, self._tables, call):
+            if attempt_key(entry.link.session, entry.facts) == key:
+                return Found(entry.position, entry.link)
+        return None
+
+    def _answered(self, txn: Txn, key: Key, intent: object) -> Link | None:
+        if isinstance(intent, Pending):
+            if intent.link is None:
+                # Its transaction failed: an outcome without its intent would tell nothing.
+                self.append(txn, intent)
+                self._again.append(intent)
+            return intent.link
+        found = self._find(txn, (*key[:4], CommitKind.INTENT, 0))
+        return found.link if found else None
+
+    def _read(self, txn: Txn, position: int) -> Commit | None:
+        key = number(position)
+        header = dict(self._headers).get(key) or txn.get(key, db=self._tables.log)
+        body = dict(self._bodies).get(key) or txn.get(key, db=self._tables.bodies)
+        return commit_of(read_entry(position, header), body) if header else None
+
+    def _session(self, txn: Txn, draft: Draft) -> bytes:
+        ref = draft.session
+        session = ref.id or self._refs.get(ref)
+        if session is None:
+            session = self._refs[ref] = self._named(txn, ref)
+        if session not in self._heads:
+            head = read_head(txn, self._tables, session)
+            if head:
+                self._heads[session] = head
+            else:
+                self._open(session, ref, draft.facts)
+        return session
+
+    def _named(self, txn: Txn, ref: SessionRef) -> bytes:
+        keys = [alias_key(alias) for alias in ref.aliases]
+        known = (txn.get(key, db=self._tables.aliases) for key in keys)
+        session = next((s for s in known if s), ref.candidate)
+        for key, alias in zip(keys, ref.aliases, strict=True):
+            if txn.put(key, session, overwrite=False, db=self._tables.aliases):
+                text = alias.encode()
+                txn.put(alias_text_key(session, alias), text, db=self._tables.aliases)
+        return session
+
+    def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
+        facts = Facts(
+            kind=CommitKind.OPEN,
+            at=cause.at,
+            clock=cause.clock,
+            actor=cause.actor,
+            server=cause.server,
+            phase=Phase.DONE,
+            status=Status.OK,
+            protocol=cause.protocol,
+        )
+        body = Body(salt=self._entropy(16), metadata=named_by(ref))
+        self._extend(session, facts, encode_facts(facts), encode_body(body))
+
+
+def named_by(ref: SessionRef) -> dict[str, str]:
+    """Return what an `open` commit says of how its session was named."""
+    aliases = msgspec.json.encode(ref.aliases).decode()
+    return {**ref.metadata, "rung": ref.rung.value, "aliases": aliases}

@@ -1,0 +1,220 @@
+"""The LMDB engine behind the contract of `base`: one log for all writers of a host."""
+
+import asyncio
+import hmac
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import lmdb
+
+from turnlog.core.commit import Commit, encode_body, encode_facts
+from turnlog.core.kinds import CommitKind
+
+from . import epochs, folder
+from .base import Draft, StoreClosed, StoreError, StoreFull
+from .blobs import BlobReader, BlobWriter, boot_id
+from .engine import LmdbEngine, Sources
+from .keys import EPOCH, LIMIT, number
+from .room import Room
+from .snapshot import Snapshot, TailCache
+from .tables import NAMES, Tables, read_number
+from .tickets import Pending
+from .view import LmdbView
+from .writer import Writer
+
+DEFAULT_LIMIT = 10 << 30
+DEFAULT_RECORD = 1 << 20
+DAY = 86_400_000_000_000
+_PAIRED = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
+
+
+class LmdbStore:
+    """A `Store` for one event loop of one process. Open it after forking."""
+
+    def __init__(
+        self,
+        data: Path,
+        env: lmdb.Environment,
+        tables: Tables,
+        *,
+        engine: LmdbEngine,
+        blobs: BlobReader,
+        room: Room,
+        record: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._data = data
+        self._env = env
+        self._tables = tables
+        self._engine = engine
+        self._blobs = blobs
+        self._room = room
+        self._record = record
+        self._key = folder.read_key(data)
+        self._tails = TailCache()
+        self._process = os.getpid()
+        self._recovered = engine.recover()
+        self._writer = Writer(engine, loop)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        record: int = DEFAULT_RECORD,
+        span: int = DAY,
+        now: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = time.monotonic_ns,
+        entropy: Callable[[int], bytes] = os.urandom,
+        report: Callable[[StoreError], None] = lambda _: None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Self:
+        """Open the store in folder `path` for writing; create it if need be. Blocks.
+
+        `limit` and `record` are bytes: of the whole store, and of one commit's header or body.
+        `span` is what a bucket of blobs covers, in ns. `now` and `clock` return ns, wall clock and
+        monotonic. `report` gets the errors that harm no commit (blobs, indexes), in the writer's
+        thread. Raises `StoreError`.
+        """
+        data = Path(path)
+        folder.create(data)
+        if (data / "format").exists():
+            folder.check(data)
+        folder.read_key(data)
+        env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
+        try:
+            with folder.translated("open", data):
+                env.reader_check()
+                tables = Tables(env, create=True)
+                epoch, lock = _take_epoch(data, env, tables, limit)
+            folder.mark(data)
+        except BaseException:
+            folder.close_environment(env)
+            raise
+        boot = boot_id()
+        blobs = BlobReader(data / "blobs", boot, readonly=False)
+        room = Room(data, limit)
+        engine = LmdbEngine(
+            data,
+            env,
+            tables,
+            epoch=epoch,
+            lock=lock,
+            room=room,
+            blobs=BlobWriter(data, span, blobs, boot, epoch),
+            sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
+        )
+        return cls(
+            data,
+            env,
+            tables,
+            engine=engine,
+            blobs=blobs,
+            room=room,
+            record=record,
+            loop=loop or asyncio.get_running_loop(),
+        )
+
+    @property
+    def recovered(self) -> list[Commit]:
+        return self._recovered
+
+    def submit(self, draft: Draft, *, wait: bool) -> Pending:
+        if os.getpid() != self._process:
+            raise StoreClosed("the store was opened before a fork; open it in the child")
+        pending = self._pending(draft)
+        self._writer.submit(pending, wait=wait)
+        return pending
+
+    def view(self) -> LmdbView:
+        with folder.translated("read", self._data):
+            snapshot = Snapshot(self._env, self._tables, self._tails)
+        return LmdbView(snapshot, self._data, self._blobs)
+
+    def keyed(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, data, "sha256")
+
+    async def recover(self) -> list[Commit]:
+        return await self._writer.run(self._engine.recover)
+
+    async def expire(self, now: int) -> list[Commit]:
+        return await self._writer.run(lambda: self._engine.expire(now))
+
+    async def close(self) -> None:
+        await self._writer.stop()
+        self._blobs.close()
+
+    def _pending(self, draft: Draft) -> Pending:
+        more = self._pending(draft.more) if draft.more else None
+        facts = draft.facts
+        if facts.kind in _PAIRED and len(facts.call) != 16:
+            raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
+        if facts.kind is CommitKind.INTENT and not self._room.has_room():
+            raise StoreFull(
+                f"no room for an intent in {str(self._data)!r}; raise limits.store, "
+                "or free space on the disk"
+            )
+        raw = encode_facts(facts)
+        size = max(len(raw), len(encode_body(draft.body)) if draft.body else 0)
+        if size > self._record:
+            raise ValueError(f"a commit of {size} bytes is over the cap of {self._record}; cut it")
+        return Pending(draft, raw, more)
+
+
+class LmdbReader:
+    """A `Reader`: what commands use beside running writers."""
+
+    def __init__(self, data: Path, env: lmdb.Environment, tables: Tables) -> None:
+        self._data = data
+        self._env = env
+        self._tables = tables
+        self._tails = TailCache()
+        self._blobs = BlobReader(data / "blobs", boot_id(), readonly=True)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the store in folder `path` for reading. Needs no writer. Raises `StoreError`."""
+        data = Path(path)
+        folder.check(data)
+        env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
+        try:
+            with folder.translated("open", data):
+                tables = Tables(env, create=False)
+        except BaseException:
+            folder.close_environment(env)
+            raise
+        return cls(data, env, tables)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def view(self) -> LmdbView:
+        with folder.translated("read", self._data):
+            snapshot = Snapshot(self._env, self._tables, self._tails)
+        return LmdbView(snapshot, self._data, self._blobs)
+
+    def close(self) -> None:
+        self._blobs.close()
+        folder.close_environment(self._env)
+
+
+def _take_epoch(
+    data: Path, env: lmdb.Environment, tables: Tables, limit: int
+) -> tuple[int, epochs.EpochLock]:
+    """Count up the epochs and lock the new one, before anybody can meet its number."""
+    with env.begin(write=True) as txn:
+        epoch = read_number(txn, tables, EPOCH) + 1
+        lock = epochs.lock_epoch(data / "epochs", epoch)
+        if lock is None:
+            raise StoreError(f"epoch {epoch} of {str(data)!r} is locked already; run this again")
+        txn.put(EPOCH, number(epoch), db=tables.meta)
+        txn.put(LIMIT, number(limit), db=tables.meta)
+    epochs.sweep(data / "epochs", epoch - 1)
+    return epoch, lock

@@ -1,0 +1,89 @@
+"""How much the store may still write: its limit, the disk, and the reserve that outcomes may use."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from . import blobs
+from .blobs import Bucket
+
+RESERVE = 64 << 20
+_MEASURE_EVERY = 256 << 10
+"""Bytes that may be written before the disk is looked at again."""
+
+
+def reserve_of(limit: int) -> int:
+    """Return the bytes below which intents are refused: 64 MiB, or 5 % of a smaller limit."""
+    return min(RESERVE, limit // 20)
+
+
+def log_size(data: Path) -> int:
+    """Return the bytes that headers, bodies and indexes take on disk."""
+    try:
+        return (data / "log" / "data.mdb").stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def blob_size(data: Path) -> int:
+    """Return the bytes that all buckets take on disk."""
+    folder = data / "blobs"
+    return sum(blobs.size(folder, bucket) for bucket in blobs.buckets(folder))
+
+
+def disk_free(data: Path) -> int:
+    """Return the bytes that the disk has left for this user. Raises `OSError`."""
+    disk = os.statvfs(data)
+    return disk.f_bavail * disk.f_frsize
+
+
+class Room:
+    """Watches the room. `has_room` is cheap enough to ask at every intent."""
+
+    def __init__(self, data: Path, limit: int) -> None:
+        self._data = data
+        self._limit = limit
+        self._reserve = reserve_of(limit)
+        self._written = _MEASURE_EVERY
+        self._full = False
+
+    def has_room(self) -> bool:
+        """Tell whether an intent may be written. Raises `OSError`."""
+        if self._full or self._written >= _MEASURE_EVERY:
+            self._measure()
+        return not self._full
+
+    def wrote(self, count: int) -> None:
+        """Take note of bytes that went to the disk."""
+        self._written += count
+
+    def make(self, unlink: Callable[[Bucket], None]) -> None:
+        """Unlink the oldest buckets while log and blobs together exceed what they may take.
+
+        The present bucket goes only if it alone is left. Raises `OSError`.
+        """
+        if self._written < _MEASURE_EVERY and not self._full:
+            return
+        folder = self._data / "blobs"
+        oldest_first = blobs.buckets(folder)
+        sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}
+        need = self._need(sum(sizes.values()))
+        for bucket in oldest_first:
+            if need <= 0:
+                break
+            unlink(bucket)
+            need -= sizes[bucket]
+        self._measure()
+
+    def _need(self, blob_bytes: int) -> int:
+        over_limit = log_size(self._data) + blob_bytes - (self._limit - self._reserve)
+        over_disk = self._reserve - disk_free(self._data)
+        return max(over_limit, over_disk)
+
+    def _measure(self) -> None:
+        self._written = 0
+        left = min(
+            self._limit - log_size(self._data),
+            disk_free(self._data) + blob_size(self._data),
+        )
+        self._full = left < self._reserve

@@ -1,0 +1,230 @@
+"""One moment of the store: derived tables up to the watermark, and the tail behind it in memory."""
+
+import threading
+from collections.abc import Iterator
+from itertools import chain
+
+import lmdb
+import msgspec
+
+from turnlog.core.commit import Commit
+
+from .base import Corrupt
+from .flush import call_state_after
+from .index import CallState, Entry, Head, Segment, commit_of, fold_head, read_entry
+from .keys import WATERMARK, link_key, number, unpack
+from .tables import (
+    NEVER,
+    Table,
+    Tables,
+    Txn,
+    block_positions,
+    find_position,
+    keys_with,
+    last_position,
+    read_head,
+    read_number,
+    read_segment,
+    session_positions,
+    terms_after,
+)
+
+
+class TailCache:
+    """Keeps the tail of the log between views, so that each decodes only what is new."""
+
+    def __init__(self) -> None:
+        self._segment = Segment(0)
+        self._lock = threading.Lock()
+
+    def get(self, txn: Txn, tables: Tables) -> tuple[Segment, int]:
+        """Return the tail and the last position that counts for this snapshot."""
+        watermark = read_number(txn, tables, WATERMARK)
+        last = last_position(txn, tables)
+        with self._lock:
+            if self._segment.after < watermark:
+                self._segment = Segment(watermark)
+            if self._segment.after == watermark:
+                return read_segment(txn, tables, self._segment, last), last
+        # A view that stayed open while others moved on.
+        return read_segment(txn, tables, Segment(watermark), last), last
+
+
+class Snapshot:
+    """Look-ups that see tables and tail as one. Positions ascend unless newest first is asked."""
+
+    def __init__(self, env: lmdb.Environment, tables: Tables, tails: TailCache) -> None:
+        self.txn: Txn = env.begin()
+        self.tables = tables
+        self._tails = tails
+        self._tail: tuple[Segment, int] | None = None
+
+    def close(self) -> None:
+        """End the read transaction: one that stays open keeps old pages from being used again."""
+        self.txn.abort()
+
+    @property
+    def tail(self) -> Segment:
+        """The log behind the watermark; entries beyond `last` belong to later snapshots."""
+        return self._load()[0]
+
+    @property
+    def last(self) -> int:
+        """Position of the newest commit."""
+        return self._load()[1]
+
+    def entry(self, position: int) -> Entry:
+        """Return the commit at a position. Raises `Corrupt`."""
+        tail = self.tail
+        if tail.after < position <= tail.last:
+            entry = tail.entry(position)
+            if entry:
+                return entry
+        header = self.header(position)
+        try:
+            return read_entry(position, header)
+        except msgspec.DecodeError as error:
+            raise Corrupt(
+                f"the record at position {position} is damaged: {error}; run `turnlog verify`",
+                position,
+            ) from error
+
+    def header(self, position: int) -> bytes:
+        """Return the stored bytes at a position. Raises `Corrupt` when there are none."""
+        header = self.txn.get(number(position), db=self.tables.log)
+        if header is None:
+            raise Corrupt(
+                f"the record at position {position} is missing; run `turnlog verify`", position
+            )
+        return header
+
+    def body(self, position: int) -> bytes | None:
+        """Return a commit's body as stored; `None` where it has none or it was dropped."""
+        return self.txn.get(number(position), db=self.tables.bodies)
+
+    def commit(self, entry: Entry) -> Commit:
+        """Return the commit that readers see. Raises `Corrupt`."""
+        try:
+            return commit_of(entry, self.body(entry.position))
+        except msgspec.DecodeError as error:
+            raise Corrupt(
+                f"the body at position {entry.position} is damaged: {error}; run `turnlog verify`",
+                entry.position,
+            ) from error
+
+    def find(self, session: bytes, seq: int) -> int | None:
+        """Return the position of a session's commit."""
+        for entry in self.tail.pick(self._recent(self.tail.sessions, session)):
+            if entry.link.seq == seq:
+                return entry.position
+        return find_position(self.txn, self.tables, session, seq)
+
+    def session(
+        self, session: bytes, first: int, last: int, *, newest_first: bool
+    ) -> Iterator[int]:
+        """Yield the positions of a session's commits whose seq is in [first, last]."""
+        recent = [
+            entry.position
+            for entry in self.tail.pick(self._recent(self.tail.sessions, session))
+            if first <= entry.link.seq <= last
+        ]
+        older = session_positions(
+            self.txn, self.tables, session, first, last, newest_first=newest_first
+        )
+        return chain(reversed(recent), older) if newest_first else chain(older, recent)
+
+    def call(self, call: bytes) -> list[int]:
+        """Return the positions of a call's commits."""
+        table = self.tables.calls
+        older = block_positions(self.txn, table, call, 0, NEVER, newest_first=False)
+        return [*older, *self._recent(self.tail.calls, call)]
+
+    def term(self, term: bytes, low: int, high: int, *, newest_first: bool) -> Iterator[int]:
+        """Yield the positions in [low, high] that belong to a term."""
+        recent = [p for p in self._recent(self.tail.terms, term) if low <= p <= high]
+        older = block_positions(
+            self.txn, self.tables.postings, term, low, high, newest_first=newest_first
+        )
+        return chain(reversed(recent), older) if newest_first else chain(older, recent)
+
+    def terms(self, mark: bytes) -> list[bytes]:
+        """Return all terms that start with `mark`."""
+        recent = [term for term in list(self.tail.terms) if term.startswith(mark)]
+        return list(dict.fromkeys([*terms_after(self.txn, self.tables, mark), *recent]))
+
+    def linked(self, key: bytes) -> int | None:
+        """Return the position of the newest commit with the link `key`."""
+        recent = self._recent(self.tail.links, key)
+        if recent:
+            return recent[-1]
+        data = self.txn.get(link_key(key), db=self.tables.links)
+        return unpack(data) if data else None
+
+    def bounds(self, since: int | None, until: int | None) -> tuple[int, int]:
+        """Return positions [low, high] outside of which no commit is of [since, until]."""
+        if since is None and until is None:
+            return 1, self.last
+        low, high = (0, -1)
+        for first, last, earliest, latest in self._segments():
+            if (since is None or latest >= since) and (until is None or earliest <= until):
+                low = low or first
+                high = last
+        return (low or 1), high
+
+    def heads(self) -> Iterator[tuple[bytes, Head]]:
+        """Yield all sessions, the most recently active first."""
+        recent = {session: self.head(session) for session in list(self.tail.sessions)}
+        found = [(session, head) for session, head in recent.items() if head]
+        yield from sorted(found, key=lambda pair: -pair[1].position)
+        seen = {session for session, _ in found}
+        with self.txn.cursor(self.tables.activity) as cursor:
+            for session in cursor.iterprev(keys=False, values=True):
+                head = None if session in seen else read_head(self.txn, self.tables, session)
+                if head:
+                    yield session, head
+
+    def head(self, session: bytes) -> Head | None:
+        """Return a session's head; `None` when there is no such session."""
+        before = read_head(self.txn, self.tables, session)
+        recent = self.tail.pick(self._recent(self.tail.sessions, session))
+        return fold_head(before, recent) if recent else before
+
+    def prefixed(self, table: Table, recent: dict[bytes, list[int]], prefix: bytes) -> list[bytes]:
+        """Return the ids (16 bytes, in the keys of `table` or in `recent`) that start so."""
+        found = dict.fromkeys(key[:16] for key, _ in keys_with(self.txn, table, prefix))
+        for key in list(recent):
+            if key.startswith(prefix) and self._recent(recent, key):
+                found[key] = None
+        return sorted(found)
+
+    def call_states(self) -> Iterator[tuple[bytes, CallState]]:
+        """Yield the unsettled calls, in no order."""
+        recent = {
+            call: positions
+            for call in list(self.tail.calls)
+            if (positions := self._recent(self.tail.calls, call))
+        }
+        for call, value in keys_with(self.txn, self.tables.unsettled, b""):
+            if call not in recent:
+                yield call, msgspec.msgpack.decode(value, type=CallState)
+        for call, positions in recent.items():
+            entries = self.tail.pick(positions)
+            state = call_state_after(self.txn, self.tables, call, entries)
+            if state and state.status.unsettled:
+                yield call, state
+
+    def _load(self) -> tuple[Segment, int]:
+        if self._tail is None:
+            self._tail = self._tails.get(self.txn, self.tables)
+        return self._tail
+
+    def _recent(self, index: dict[bytes, list[int]], key: bytes) -> list[int]:
+        last = self.last
+        return [position for position in index.get(key, ()) if position <= last]
+
+    def _segments(self) -> Iterator[tuple[int, int, int, int]]:
+        with self.txn.cursor(self.tables.segments) as cursor:
+            for key, value in cursor:
+                yield unpack(key), unpack(value[:8]), unpack(value[8:16]), unpack(value[16:])
+        if self.tail.after < self.last:
+            yield self.tail.after + 1, self.last, 0, NEVER

@@ -1,0 +1,210 @@
+"""The tables of the log environment, and the look-ups in them.
+
+Nothing here knows of the tail: what the derived tables say ends at the watermark.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeAlias
+
+import lmdb
+import msgspec
+
+from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
+from .keys import WATERMARK, number, unpack, unpack_many
+
+# The classes are generic, and the second one named, in lmdb's stubs only.
+Txn: TypeAlias = "lmdb.Transaction[bytes]"
+Table: TypeAlias = "lmdb._Database"  # noqa: SLF001 - it has no public name  # pyright: ignore[reportPrivateUsage]
+Cursor: TypeAlias = "lmdb.Cursor[bytes]"
+
+NAMES = (
+    "log",
+    "bodies",
+    "aliases",
+    "meta",
+    "segments",
+    "seqs",
+    "calls",
+    "postings",
+    "links",
+    "heads",
+    "activity",
+    "open",
+    "unsettled",
+    "parked",
+)
+NEVER = 2**64 - 1
+"""No position is as high."""
+_AFTER = b"\xff" * 9
+"""Sorts behind every 8-byte number."""
+
+encode = msgspec.msgpack.Encoder().encode
+decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_call_state = msgspec.msgpack.Decoder(CallState).decode
+decode_open = msgspec.msgpack.Decoder(OpenAttempt).decode
+
+
+class Tables:
+    """The handles of all tables. See `keys` for what each holds."""
+
+    def __init__(self, env: lmdb.Environment, *, create: bool) -> None:
+        handles = [env.open_db(name.encode(), create=create) for name in NAMES]
+        (
+            self.log,
+            self.bodies,
+            self.aliases,
+            self.meta,
+            self.segments,
+            self.seqs,
+            self.calls,
+            self.postings,
+            self.links,
+            self.heads,
+            self.activity,
+            self.open,
+            self.unsettled,
+            self.parked,
+        ) = handles
+
+
+def last_position(txn: Txn, tables: Tables) -> int:
+    """Return the position of the log's newest commit; 0 when there is none."""
+    with txn.cursor(tables.log) as cursor:
+        return unpack(cursor.key()) if cursor.last() else 0
+
+
+def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
+    """Return a number of the meta table; 0 when it was never set."""
+    return unpack(txn.get(name, b"", db=tables.meta))
+
+
+def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segment:
+    """Extend `segment` with the log up to `last`."""
+    if segment.last >= last:
+        return segment
+    with txn.cursor(tables.log) as cursor:
+        cursor.set_range(number(segment.last + 1))
+        for key, header in cursor.iternext():
+            position = unpack(key)
+            if position > last:
+                break
+            entry = segment.add(position, header)
+            if entry and entry.link.linked:
+                segment.add_links(position, txn.get(key, b"", db=tables.bodies))
+    return segment
+
+
+def tail(txn: Txn, tables: Tables) -> Segment:
+    """Return the log behind the watermark."""
+    segment = Segment(read_number(txn, tables, WATERMARK))
+    return read_segment(txn, tables, segment, last_position(txn, tables))
+
+
+def find_position(txn: Txn, tables: Tables, session: bytes, seq: int) -> int | None:
+    """Return the position of a session's commit, as far as it is indexed."""
+    with txn.cursor(tables.seqs) as cursor:
+        if not _at_or_before(cursor, session + number(seq)):
+            return None
+        key, block = cursor.item()
+        first = unpack(key[16:])
+        if key[:16] != session or seq < first or seq - first >= len(block) // 8:
+            return None
+        at = (seq - first) * 8
+        return unpack(block[at : at + 8])
+
+
+def _at_or_before(cursor: Cursor, key: bytes) -> bool:
+    if cursor.set_range(key):
+        return cursor.key() == key or cursor.prev()
+    return cursor.last()
+
+
+def session_positions(
+    txn: Txn, tables: Tables, session: bytes, first: int, last: int, *, newest_first: bool
+) -> Iterator[int]:
+    """Yield the positions of a session's indexed commits whose seq is in [first, last]."""
+    with txn.cursor(tables.seqs) as cursor:
+        edge = session + number(last if newest_first else first)
+        found = _at_or_before(cursor, edge)
+        if not newest_first and (not found or cursor.key()[:16] != session):
+            found = cursor.set_range(session)
+        for key, block in cursor.iterprev() if newest_first else cursor.iternext():
+            if not found or key[:16] != session:
+                return
+            start = unpack(key[16:])
+            if (start > last) if not newest_first else (start + len(block) // 8 <= first):
+                return
+            inside = unpack_many(block)[max(0, first - start) : max(0, last - start + 1)]
+            yield from reversed(inside) if newest_first else inside
+
+
+def block_positions(
+    txn: Txn, table: Table, term: bytes, low: int, high: int, *, newest_first: bool
+) -> Iterator[int]:
+    """Yield the positions in [low, high] that a term or call has in a table of blocks."""
+    size = len(term) + 8
+    with txn.cursor(table) as cursor:
+        found = _at_or_before(cursor, term + number(high if newest_first else low))
+        if not newest_first and (not found or not cursor.key().startswith(term)):
+            found = cursor.set_range(term)
+        for key, block in cursor.iterprev() if newest_first else cursor.iternext():
+            if not found or not key.startswith(term):
+                return
+            if len(key) != size:
+                continue
+            positions = unpack_many(block)
+            if positions[-1] < low if newest_first else positions[0] > high:
+                return
+            inside = [p for p in positions if low <= p <= high]
+            yield from reversed(inside) if newest_first else inside
+
+
+def terms_after(txn: Txn, tables: Tables, mark: bytes) -> Iterator[bytes]:
+    """Yield each term that starts with `mark`, once."""
+    with txn.cursor(tables.postings) as cursor:
+        found = cursor.set_range(mark)
+        while found and cursor.key().startswith(mark):
+            term = cursor.key()[:-8]
+            yield term
+            found = cursor.set_range(term + _AFTER)
+
+
+def read_log(txn: Txn, tables: Tables, position: int) -> Entry | None:
+    """Return the commit at a position. Raises `msgspec.DecodeError` when it is damaged."""
+    header = txn.get(number(position), db=tables.log)
+    return read_entry(position, header) if header else None
+
+
+def call_entries(txn: Txn, tables: Tables, call: bytes) -> list[Entry]:
+    """Return the indexed commits of a call that can be read, in order of position."""
+    found: list[Entry] = []
+    for position in block_positions(txn, tables.calls, call, 0, NEVER, newest_first=False):
+        with suppress(msgspec.DecodeError):
+            entry = read_log(txn, tables, position)
+            if entry:
+                found.append(entry)
+    return found
+
+
+def read_head(txn: Txn, tables: Tables, session: bytes) -> Head | None:
+    """Return a session's head as of the watermark."""
+    data = txn.get(session, db=tables.heads)
+    return decode_head(data) if data else None
+
+
+def read_call_state(txn: Txn, tables: Tables, call: bytes) -> CallState | None:
+    """Return how an unsettled call stands as of the watermark."""
+    data = txn.get(call, db=tables.unsettled)
+    return decode_call_state(data) if data else None
+
+
+def keys_with(txn: Txn, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what a table holds under keys that start with `prefix`."""
+    with txn.cursor(table) as cursor:
+        if not cursor.set_range(prefix):
+            return
+        for key, value in cursor.iternext():
+            if not key.startswith(prefix):
+                return
+            yield key, value

@@ -1,0 +1,88 @@
+"""A draft on its way to the disk, and the promise that the caller holds for it."""
+
+import asyncio
+
+from turnlog.core.commit import Commit, Link, decode_body
+
+from .base import Draft, StoreError
+
+
+class Pending:
+    """The `Ticket` of one draft.
+
+    The fields without underscore belong to the writer's thread until the batch is resolved on the
+    loop; what follows is the loop's alone.
+    """
+
+    __slots__ = (
+        "_error",
+        "_landed",
+        "_waiters",
+        "body",
+        "commit",
+        "draft",
+        "facts",
+        "hash",
+        "link",
+        "more",
+        "position",
+    )
+
+    def __init__(self, draft: Draft, facts: bytes, more: "Pending | None" = None) -> None:
+        self.draft = draft
+        self.facts = facts
+        self.more = more
+        self.body = b""
+        self.position = 0
+        self.link: Link | None = None
+        self.hash = b""
+        self.commit: Commit | None = None
+        """Set where the commit existed before, and by `placed` once it was asked for."""
+        self._landed = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._error: StoreError | None = None
+
+    @property
+    def placed(self) -> Commit | None:
+        if self.commit is None and self._landed and self.link:
+            self.commit = Commit(
+                position=self.position,
+                link=self.link,
+                facts=self.draft.facts,
+                hash=self.hash,
+                body=decode_body(self.body) if self.body else None,
+            )
+        return self.commit if self._landed else None
+
+    async def done(self) -> Commit:
+        if not self._landed and self._error is None:
+            # Each waits on a future of its own: one that is cancelled must not cancel the others.
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        placed = self.placed
+        if placed is not None:
+            return placed
+        raise self._error or StoreError("the draft was not written")
+
+    def land(self) -> None:
+        """Say that the commit is on disk. Called on the loop."""
+        self._landed = True
+        self._wake()
+
+    def fail(self, error: StoreError) -> None:
+        """Say that the commit was not written. Called on the loop."""
+        self._error = error
+        self._wake()
+
+    def forget(self) -> None:
+        """Undo what placing set, because the transaction failed."""
+        self.position = 0
+        self.link = None
+        self.commit = None
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()

@@ -1,0 +1,165 @@
+"""The reading side of the LMDB store."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+from turnlog.core.commit import Commit
+from turnlog.core.ids import to_text
+from turnlog.core.kinds import Rung
+
+from .attempts import AttemptReader, find_attempts
+from .base import ALIAS_SEPARATOR, Blob, Filter, SessionRow, Usage
+from .blobs import BlobReader
+from .index import Head
+from .keys import LIMIT, alias_key, alias_prefix, alias_text_prefix
+from .room import blob_size, disk_free, log_size
+from .snapshot import Snapshot
+from .tables import NEVER, keys_with, read_number
+
+
+class LmdbView:
+    """A `View`. Close it soon: see `Snapshot.close`."""
+
+    def __init__(self, snapshot: Snapshot, data: Path, blobs: BlobReader) -> None:
+        self._snapshot = snapshot
+        self._data = data
+        self._blobs = blobs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._snapshot.close()
+
+    def sessions(self) -> Iterator[SessionRow]:
+        for session, head in self._snapshot.heads():
+            yield self._row(session, head)
+
+    def find_sessions(self, name: str) -> list[bytes]:
+        snapshot = self._snapshot
+        whole = _uuid(name)
+        if whole and snapshot.head(whole):
+            return [whole]
+        named = {
+            session
+            for key, session in keys_with(
+                snapshot.txn, snapshot.tables.aliases, alias_prefix(name + ALIAS_SEPARATOR)
+            )
+            if key
+        }
+        exact = snapshot.txn.get(alias_key(name), db=snapshot.tables.aliases)
+        if exact:
+            named.add(exact)
+        if named:
+            return sorted(named)
+        return _by_prefix(
+            name, lambda p: snapshot.prefixed(snapshot.tables.heads, snapshot.tail.sessions, p)
+        )
+
+    def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
+        positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
+        for position in positions:
+            yield self._snapshot.commit(self._snapshot.entry(position))
+
+    def get(self, session: bytes, seq: int) -> Commit | None:
+        position = self._snapshot.find(session, seq) if seq >= 0 else None
+        return None if position is None else self._snapshot.commit(self._snapshot.entry(position))
+
+    def call(self, call: bytes) -> list[Commit]:
+        snapshot = self._snapshot
+        return [snapshot.commit(snapshot.entry(p)) for p in snapshot.call(call)]
+
+    def find_calls(self, prefix: str) -> list[bytes]:
+        snapshot = self._snapshot
+        whole = _uuid(prefix)
+        if whole:
+            return [whole] if snapshot.call(whole) else []
+        return _by_prefix(
+            prefix, lambda p: snapshot.prefixed(snapshot.tables.calls, snapshot.tail.calls, p)
+        )
+
+    def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
+        for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
+            yield [self._snapshot.commit(entry) for entry in attempt]
+
+    def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
+        reader = AttemptReader(self._snapshot)
+        intents = sorted(
+            state.intent
+            for _, state in self._snapshot.call_states()
+            if not sessions or state.session in sessions
+        )
+        for position in intents:
+            attempt = reader.read(self._snapshot.entry(position))
+            yield [self._snapshot.commit(entry) for entry in attempt]
+
+    def linked(self, key: bytes) -> Commit | None:
+        position = self._snapshot.linked(key)
+        if position is None:
+            return None
+        return self._snapshot.commit(self._snapshot.entry(position))
+
+    def blob(self, digest: bytes) -> Blob | None:
+        return self._blobs.get(digest)
+
+    def usage(self) -> Usage:
+        snapshot = self._snapshot
+        known = snapshot.txn.stat(snapshot.tables.heads)["entries"]
+        fresh = [s for s in list(snapshot.tail.sessions) if self._is_fresh(s)]
+        return Usage(
+            commits=snapshot.txn.stat(snapshot.tables.log)["entries"],
+            sessions=known + len(fresh),
+            log_bytes=log_size(self._data),
+            blob_bytes=blob_size(self._data),
+            limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
+            disk_free=disk_free(self._data),
+            pending=sum(1 for _ in snapshot.call_states()),
+        )
+
+    def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
+        for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
+            yield position, self._snapshot.header(position), self._snapshot.body(position)
+
+    def _is_fresh(self, session: bytes) -> bool:
+        """Tell whether a session of the tail is in no table yet."""
+        head = self._snapshot.head(session)
+        return head is not None and head.opened > self._snapshot.tail.after
+
+    def _row(self, session: bytes, head: Head) -> SessionRow:
+        opened = self._snapshot.commit(self._snapshot.entry(head.opened))
+        metadata = dict(opened.body.metadata) if opened.body else {}
+        rung = metadata.pop("rung", Rung.IMPLICIT.value)
+        metadata.pop("aliases", None)
+        return SessionRow(
+            session=session,
+            rung=Rung(rung),
+            aliases=self._aliases(session),
+            metadata=metadata,
+            opened_at=opened.facts.at,
+            head_seq=head.seq,
+            head_hash=head.hash,
+            place=head.place,
+        )
+
+    def _aliases(self, session: bytes) -> tuple[str, ...]:
+        tables = self._snapshot.tables
+        found = keys_with(self._snapshot.txn, tables.aliases, alias_text_prefix(session))
+        return tuple(sorted(text.decode() for _, text in found))
+
+
+def _uuid(text: str) -> bytes | None:
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        return None
+
+
+def _by_prefix(text: str, find: Callable[[bytes], list[bytes]]) -> list[bytes]:
+    """Return the ids whose text starts with `text`, at most 10 and at least 4 digits long."""
+    digits = text.replace("-", "").lower()
+    if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
+        return []
+    whole_bytes = bytes.fromhex(digits[: len(digits) // 2 * 2])
+    return [i for i in find(whole_bytes) if to_text(i).startswith(text.lower())][:10]
