@@ -1,0 +1,320 @@
+"""The closed catalogue of log events: one Struct each, so that no undocumented field is logged.
+
+Names of fields on the line are OpenTelemetry's where it has one (semantic conventions for MCP,
+HTTP and RPC), else `turnlog.*`. A field that holds its default is left out of the line. Never a
+payload, header value or query: ids, sizes, counts and closed words only. `docs/reference/events.md`
+describes each one; a test holds both against each other.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import ClassVar, Protocol
+
+from msgspec import Struct, field
+
+from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
+
+RPC_ID_CHARS = 64
+"""Longest JSON-RPC id that is logged: a caller chooses it, so it may be anything."""
+
+
+class Level(IntEnum):
+    """How much an event matters, in the numbers of the standard library."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+class Refusal(StrEnum):
+    """Why a request was not forwarded."""
+
+    HOST = "host"
+    ORIGIN = "origin"
+    METHOD = "method"
+    PATH = "path"
+    FRAMING = "framing"
+    TOO_LARGE = "too_large"
+    STORE = "store"
+    STOPPING = "stopping"
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    """What every event has. `level` is the event's own and stands on the line by name."""
+
+    level: ClassVar[Level] = Level.INFO
+
+
+class Log(Protocol):
+    """What takes events."""
+
+    def emit(self, event: Event) -> None:
+        """Write `event`, if its level is wanted. Never blocks and never raises."""
+        ...
+
+
+class ProxyReady(Event, frozen=True, kw_only=True, tag="proxy.ready"):
+    """Calls are accepted."""
+
+    urls: tuple[str, ...] = field(name="turnlog.urls")
+    """What to paste into the agent's configuration, one per upstream."""
+    version: str = field(name="service.version")
+    upstreams: tuple[str, ...] = field(name="turnlog.upstreams", default=())
+    data: str = field(name="turnlog.data", default="")
+    pid: int = field(name="process.pid", default=0)
+
+
+class ProxyStopping(Event, frozen=True, kw_only=True, tag="proxy.stopping"):
+    """No new call is accepted any more."""
+
+    reason: str = field(name="turnlog.reason")
+    in_flight: int = field(name="turnlog.in_flight")
+
+
+class ProxyStopped(Event, frozen=True, kw_only=True, tag="proxy.stopped"):
+    """Everything is on disk."""
+
+    unfinished: int = field(name="turnlog.unfinished")
+    duration_ns: int = field(name="turnlog.duration_ns", default=0)
+
+
+class ProxyFaulted(Event, frozen=True, kw_only=True, tag="proxy.faulted"):
+    """An exception nobody expected was swallowed; a bug in turnlog."""
+
+    level: ClassVar[Level] = Level.ERROR
+    exception: str = field(name="exception.type")
+    where: str = field(name="code.function.name")
+    line: int = field(name="code.line.number", default=0)
+    call: str = field(name="turnlog.call", default="")
+
+
+class CallStarted(Event, frozen=True, kw_only=True, tag="call.started"):
+    """An attempt has its intent."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    method: str = field(name="mcp.method.name", default="")
+    http_method: str = field(name="http.request.method", default="")
+    request_id: str = field(name="jsonrpc.request.id", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+    leg: int = field(name="turnlog.leg", default=0)
+    attempt: int = field(name="turnlog.attempt", default=1)
+    bytes_in: int = field(name="turnlog.input.size", default=0)
+    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
+    trace: str = field(name="trace_id", default="")
+
+
+class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
+    """An attempt has its outcome. `method` is for MCP, `http_method` for plain HTTP tools."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    seq: int = field(name="turnlog.seq", default=0)
+    turn: int = field(name="turnlog.turn", default=0)
+    step: int = field(name="turnlog.step", default=0)
+    leg: int = field(name="turnlog.leg", default=0)
+    attempt: int = field(name="turnlog.attempt", default=1)
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    method: str = field(name="mcp.method.name", default="")
+    http_method: str = field(name="http.request.method", default="")
+    request_id: str = field(name="jsonrpc.request.id", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    http_version: str = field(name="network.protocol.version", default="")
+    status: Status = field(name="turnlog.status")
+    error: str = field(name="error.type", default="")
+    kind: str = field(name="turnlog.kind", default="")
+    retry: str = field(name="turnlog.retry", default="")
+    executed: Executed = field(name="turnlog.executed")
+    effect: Effect = field(name="turnlog.effect")
+    phase: Phase = field(name="turnlog.phase")
+    http_status: int = field(name="http.response.status_code", default=0)
+    code: int | None = field(name="rpc.response.status_code", default=None)
+    duration_ns: int = field(name="turnlog.duration_ns")
+    bytes_in: int = field(name="turnlog.input.size", default=0)
+    bytes_out: int = field(name="turnlog.output.size", default=0)
+    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
+    trace: str = field(name="trace_id", default="")
+
+
+class CallRecovered(Event, frozen=True, kw_only=True, tag="call.recovered"):
+    """An attempt of a process that died got `outcome_unknown`."""
+
+    level: ClassVar[Level] = Level.WARNING
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    seq: int = field(name="turnlog.seq")
+    server: str = field(name="turnlog.server", default="")
+    tool: str = field(name="gen_ai.tool.name", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+
+
+class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):
+    """MCP traffic that is no tool call went through."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    server: str = field(name="turnlog.server")
+    http_method: str = field(name="http.request.method")
+    method: str = field(name="mcp.method.name", default="")
+    request_id: str = field(name="jsonrpc.request.id", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    http_status: int = field(name="http.response.status_code", default=0)
+    duration_ns: int = field(name="turnlog.duration_ns", default=0)
+    bytes_in: int = field(name="turnlog.input.size", default=0)
+    bytes_out: int = field(name="turnlog.output.size", default=0)
+
+
+class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
+    """A request was answered by turnlog itself and never forwarded."""
+
+    level: ClassVar[Level] = Level.WARNING
+    reason: Refusal = field(name="turnlog.reason")
+    http_method: str = field(name="http.request.method", default="")
+    http_status: int = field(name="http.response.status_code", default=0)
+    server: str = field(name="turnlog.server", default="")
+
+
+class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
+    """A tool server could not be reached, or broke off."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    address: str = field(name="server.address", default="")
+    port: int = field(name="server.port", default=0)
+    error: str = field(name="error.type", default="")
+    kind: str = field(name="turnlog.kind", default="")
+    exception: str = field(name="exception.type", default="")
+    phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
+    call: str = field(name="turnlog.call", default="")
+
+
+class StreamOpened(Event, frozen=True, kw_only=True, tag="stream.opened"):
+    """An event stream began."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    server: str = field(name="turnlog.server")
+    http_method: str = field(name="http.request.method")
+    resumed: bool = field(name="turnlog.resumed", default=False)
+    protocol: str = field(name="mcp.protocol.version", default="")
+
+
+class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
+    """An event stream ended."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    server: str = field(name="turnlog.server")
+    http_method: str = field(name="http.request.method")
+    reason: str = field(name="turnlog.reason", default="")
+    events: int = field(name="turnlog.events", default=0)
+    bytes_out: int = field(name="turnlog.output.size", default=0)
+    duration_ns: int = field(name="turnlog.duration_ns", default=0)
+
+
+class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
+    """A session was met for the first time. The name it goes by stands in the store only."""
+
+    session: str = field(name="turnlog.session")
+    rung: Rung = field(name="turnlog.rung")
+    client: str = field(name="turnlog.client", default="")
+    confidence: str = field(name="turnlog.confidence", default="")
+
+
+class ConfigRejected(Event, frozen=True, kw_only=True, tag="config.rejected"):
+    """A configuration cannot be used; the one before stays, if there was one."""
+
+    level: ClassVar[Level] = Level.ERROR
+    file: str = field(name="turnlog.config.file")
+    line: int = field(name="turnlog.config.line", default=0)
+    column: int = field(name="turnlog.config.column", default=0)
+    reason: str = field(name="error.message")
+
+
+class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
+    """There is no room for another intent."""
+
+    level: ClassVar[Level] = Level.ERROR
+    used: int = field(name="turnlog.store.size")
+    limit: int = field(name="turnlog.store.limit")
+    disk_free: int = field(name="turnlog.disk.free")
+    when_full: WhenFull = field(name="turnlog.when_full")
+
+
+class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
+    """Epochs of dead processes were closed at start."""
+
+    epochs: int = field(name="turnlog.epochs")
+    calls: int = field(name="turnlog.calls")
+    """Attempts that became `outcome_unknown`."""
+
+
+class StoreFailed(Event, frozen=True, kw_only=True, tag="store.failed"):
+    """The store cannot be read or written."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+
+
+class RecorderFailed(Event, frozen=True, kw_only=True, tag="recorder.failed"):
+    """A call went on that could not be recorded as it should."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+    flag: Flag = field(name="turnlog.flag", default=Flag.UNRECORDED)
+    call: str = field(name="turnlog.call", default="")
+
+
+class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
+    """A server's list of tools went through."""
+
+    server: str = field(name="turnlog.server")
+    tools: int = field(name="turnlog.tools")
+    added: int = field(name="turnlog.tools.added", default=0)
+    changed: int = field(name="turnlog.tools.changed", default=0)
+    complete: bool = field(name="turnlog.complete", default=True)
+    """Whether this is the whole list, and not one page of it."""
+
+
+class LogDropped(Event, frozen=True, kw_only=True, tag="log.dropped"):
+    """Lines were lost because the reader of the log was slow or gone."""
+
+    level: ClassVar[Level] = Level.WARNING
+    lines: int = field(name="turnlog.lines")
+
+
+CATALOGUE: tuple[type[Event], ...] = (
+    ProxyReady,
+    ProxyStopping,
+    ProxyStopped,
+    ProxyFaulted,
+    CallStarted,
+    CallEnded,
+    CallRecovered,
+    RequestRelayed,
+    RequestRefused,
+    UpstreamFailed,
+    StreamOpened,
+    StreamClosed,
+    SessionOpened,
+    ConfigRejected,
+    StoreFilled,
+    StoreRecovered,
+    StoreFailed,
+    RecorderFailed,
+    ToolsListed,
+    LogDropped,
+)
+
+
+def name_of(event: Event | type[Event]) -> str:
+    """Return the event's name on the line, as `call.ended`."""
+    return str(event.__struct_config__.tag)
+
+
+def rpc_id(value: int | float | str | None) -> str:
+    """Return a JSON-RPC id for `jsonrpc.request.id`: bounded and printable, or nothing."""
+    text = "" if value is None else str(value)[:RPC_ID_CHARS]
+    return text if text.isprintable() else ""

@@ -1,0 +1,171 @@
+"""Set structlog up: one line per event, JSON or for people, through a spool that never blocks."""
+
+import logging
+import time
+from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final, Literal
+
+import msgspec
+import structlog
+
+from .events import Event, Level, Log, LogDropped, ProxyFaulted, ProxyReady, name_of
+from .spool import Spool
+
+Clock = Callable[[], int]
+"""Returns ns since 1970 UTC."""
+Render = Callable[[str, Event], bytes]
+"""Makes one line, newline included, of a level's name and an event."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Logs:
+    """The log of one process, open until `close`. Is a `Log`."""
+
+    def __init__(self, spool: Spool, level: Level, render: Render) -> None:
+        self._spool = spool
+        self._level = level
+
+        def last(_: object, method: str, fields: MutableMapping[str, Any]) -> bytes:
+            return render(method, fields["record"])
+
+        self._out: Any = structlog.wrap_logger(
+            _Sink(spool),
+            processors=[last],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+        ).bind()
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost so far, because the reader was slow or gone."""
+        return self._spool.dropped
+
+    def emit(self, event: Event) -> None:
+        """Write `event`, if its level is wanted. Never blocks and never raises."""
+        level = event.level
+        if level < self._level:
+            return
+        if level == Level.INFO:
+            self._out.info("", record=event)
+        else:
+            self._out.log(level, "", record=event)
+
+    def close(self) -> None:
+        """Write what is queued, for at most a second."""
+        self._spool.close()
+
+
+class StandardLogging(logging.Handler):
+    """Turns what libraries log of exceptions into events: where and which, never the text."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.ERROR)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record as `proxy.faulted`."""
+        kind = record.exc_info[0] if record.exc_info else None
+        self._log.emit(
+            ProxyFaulted(
+                exception=kind.__qualname__ if kind is not None else "",
+                where=f"{record.name}.{record.funcName}",
+                line=record.lineno,
+            )
+        )
+
+
+def configure(
+    format: Literal["json", "console"],  # noqa: A002 - the setting's name
+    level: Literal["debug", "info", "warning", "error"],
+    stream: BinaryIO,
+    *,
+    clock: Clock = time.time_ns,
+) -> Logs:
+    """Return a log that writes to `stream`."""
+    render = console_lines(clock, stream.isatty()) if format == "console" else json_lines(clock)
+
+    def gap_line(lines: int) -> bytes:
+        return render("warning", LogDropped(lines=lines))
+
+    return Logs(Spool(stream, gap_line), Level[level.upper()], render)
+
+
+def json_lines(clock: Clock) -> Render:
+    """Return what makes JSON lines: timestamp, level and event first, then the event's fields."""
+    stamp = _stamps(clock)
+
+    def render(level: str, event: Event) -> bytes:
+        try:
+            fields = _encode(event)
+        except ValueError:
+            # A lone surrogate: a name that came in as invalid UTF-8.
+            fields = _encode(_plain(event))
+        return b'{"timestamp":"%b","level":"%b",%b\n' % (stamp(), level.encode(), fields[1:])
+
+    return render
+
+
+def console_lines(clock: Clock, colors: bool) -> Render:  # noqa: FBT001
+    """Return what makes lines for people."""
+    # It imports rich where that is installed, which costs more than all the rest.
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415
+
+    stamp = _stamps(clock)
+    console = ConsoleRenderer(colors=colors, sort_keys=False)
+
+    def render(level: str, event: Event) -> bytes:
+        fields = _plain(event)
+        if isinstance(event, ProxyReady):
+            fields["event"] = f"turnlog ready {' '.join(event.urls)}"
+        line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
+        return line.encode("utf-8", "replace") + b"\n"
+
+    return render
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    """Return an event's fields as they stand on the line, without anything unprintable."""
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return {name: _printable(value) for name, value in fields.items()}
+
+
+def _printable(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_printable(item) for item in value]
+    if isinstance(value, str) and not value.isprintable():
+        return value.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return value
+
+
+def _stamps(clock: Clock) -> Callable[[], bytes]:
+    """Return what writes the time as RFC 3339 in UTC; the part up to the second is kept."""
+    known = -1
+    prefix = ""
+
+    def stamp() -> bytes:
+        nonlocal known, prefix
+        second, rest = divmod(clock(), 1_000_000_000)
+        if second != known:
+            known = second
+            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
+        return f"{prefix}.{rest // 1000:06d}Z".encode()
+
+    return stamp
+
+
+class _Sink:
+    """What structlog takes for a logger: it hands lines to the spool."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    def info(self, line: bytes) -> None:
+        self._spool.put(line, urgent=False)
+
+    debug = info
+
+    def warning(self, line: bytes) -> None:
+        self._spool.put(line, urgent=True)
+
+    error = warning

@@ -1,0 +1,125 @@
+"""Lines on their way to a stream. The event loop only appends; one thread writes."""
+
+import atexit
+import errno
+import io
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+LINGER: Final = 0.05
+"""s: how long a line may wait for others to be written with it."""
+EAGER_BYTES: Final = 64 * 1024
+"""Waiting bytes that end the lingering at once."""
+LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""Waiting bytes beyond which lines are dropped: a reader that stalls must cost no more memory."""
+_PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+class Spool:
+    """A bounded queue of lines and the thread that writes them.
+
+    A stream that blocks holds up the thread alone. Lines that find the queue full, or the stream
+    closed by its reader, are dropped and counted; `gap_line(n)` says so once lines flow again.
+    """
+
+    def __init__(self, stream: BinaryIO, gap_line: Callable[[int], bytes]) -> None:
+        self._write = _writer(stream)
+        self._gap_line = gap_line
+        self._wake = threading.Condition()
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._urgent = False
+        self._closing = False
+        self._broken = False
+        self._gap = 0
+        self.dropped = 0
+        """Lines lost since the start."""
+        self._thread = threading.Thread(target=self._run, name="turnlog-log", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def put(self, line: bytes, *, urgent: bool) -> None:
+        """Queue one line, newline included. An urgent one does not wait for others."""
+        with self._wake:
+            if self._broken or self._closing or self._size + len(line) > LIMIT_BYTES:
+                self._count(1)
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            if urgent or self._size >= EAGER_BYTES:
+                self._urgent = True
+                self._wake.notify()
+            elif len(self._lines) == 1:
+                self._wake.notify()
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what is queued, for at most `timeout` seconds; what is left counts as dropped."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout)
+        with self._wake:
+            self._count(len(self._lines))
+            self._lines = []
+        atexit.unregister(self.close)
+
+    def _run(self) -> None:
+        while batch := self._next():
+            rest = self._send(b"".join(batch))
+            if rest:
+                with self._wake:
+                    self._count(rest.count(b"\n"))
+
+    def _next(self) -> list[bytes]:
+        """Return the next lines to write; nothing once the spool is closed and empty."""
+        with self._wake:
+            while not self._lines and not self._closing:
+                self._wake.wait()
+            if self._lines and not self._urgent and not self._closing:
+                self._wake.wait(LINGER)
+            batch, self._lines = self._lines, []
+            self._size, self._urgent = 0, False
+            if self._gap and batch:
+                batch.append(self._gap_line(self._gap))
+                self._gap = 0
+            return batch
+
+    def _send(self, data: bytes) -> bytes:
+        """Write `data`; return what could not be written."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._write(view) :]
+            except OSError as error:
+                # A full disk may have room later; a pipe without reader, or a closed file, not.
+                self._broken = error.errno not in _PASSING
+                return bytes(view)
+        return b""
+
+    def _count(self, lines: int) -> None:
+        self._gap += lines
+        self.dropped += lines
+
+
+def _writer(stream: BinaryIO) -> Callable[[memoryview], int]:
+    """Return what writes to `stream`: past its buffer where it is a real file."""
+    try:
+        stream.flush()
+        descriptor = stream.fileno()
+    except (io.UnsupportedOperation, AttributeError):
+        return stream.write
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+
+    def write(view: memoryview) -> int:
+        while True:
+            try:
+                return os.write(descriptor, view)
+            except BlockingIOError:
+                # Somebody else on the same terminal or pipe made it non-blocking.
+                poll.poll(1000)
+
+    return write
