@@ -1,0 +1,147 @@
+"""Read a YAML 1.2 file into a Struct; whatever is wrong has a file, a line and a column.
+
+The parser gives a tree of nodes with positions, msgspec the types and the path of an error; walking
+the tree along that path finds the place.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.reader import ReaderError
+
+from . import shape
+from .errors import ConfigError
+from .plain import BadYamlError, Node, Plain, compose, plain
+from .shape import MismatchError, Step
+
+T = TypeVar("T")
+
+LARGEST_FILE = 1 << 20
+"""Bytes. A configuration is written by hand; the pure parser needs a second for this much."""
+
+_OLD_YAML = re.compile(r"^%YAML\s+1\.[01]\b", re.MULTILINE)
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A file that was read: its plain data, and the nodes that know where each value stands."""
+
+    path: str
+    root: Node
+    data: Plain
+
+    def error(self, steps: tuple[Step, ...], message: str, key: str | None = None) -> ConfigError:
+        """Return the error for the value at `steps`, or for the entry `key` of the mapping there."""
+        node = _walk(self.root, steps)
+        entry = None if key is None else _key_and_value(node, key)[0]
+        return _at(self.path, entry or node, message)
+
+
+def load(path: Path, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
+    """Read the file at `path` as a `kind`. Raises `ConfigError`.
+
+    `later` names keys, dotted with `*` for any name, and `key=value` pairs that a coming version
+    understands: they are refused as such, not as mistakes.
+    """
+    return convert(read(path), kind, later=later)
+
+
+def convert(document: Document, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
+    """Return a document's data as a `kind`. Raises `ConfigError`."""
+    try:
+        return shape.convert(document.data, kind, later=later)
+    except MismatchError as error:
+        raise document.error(error.steps, error.message, error.key) from None
+
+
+def read(path: Path, *, shown: str = "") -> Document:
+    """Read and parse a file. Raises `ConfigError`, which calls the file `shown` if given."""
+    shown = shown or str(path)
+    text = _text(path, shown)
+    try:
+        root = compose(text)
+        if root is None:
+            raise ConfigError(shown, 1, 1, "the file is empty, write at least one setting")
+        return Document(path=shown, root=root, data=plain(root))
+    except MarkedYAMLError as error:
+        raise _syntax_error(shown, error) from None
+    except ReaderError as error:
+        raise _bad_character(shown, text, error) from None
+    except BadYamlError as error:
+        raise _at(shown, error.node, error.message) from None
+    except RecursionError:
+        raise ConfigError(shown, 1, 1, "nested too deeply, use fewer levels") from None
+
+
+def _text(path: Path, shown: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise ConfigError(shown, 1, 1, f"{reason}, name a readable file") from None
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(shown, 1, 1, f"larger than {LARGEST_FILE} bytes, split it")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        good = data[: error.start].decode("utf-8-sig")
+        line, column = _count(good, len(good))
+        raise ConfigError(shown, line, column, "not UTF-8, save the file as UTF-8") from None
+    if old := _OLD_YAML.search(text):
+        line, column = _count(text, old.start())
+        raise ConfigError(shown, line, column, "only YAML 1.2 is read, remove the directive")
+    return text
+
+
+def _syntax_error(shown: str, error: Any) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    problem = (error.problem or "not YAML").replace("<stream end>", "the end of the file")
+    if "'\\t'" in problem:
+        message = "a tab cannot indent, use spaces"
+    elif "another document" in problem:
+        message = "a second document begins here, keep one document per file"
+    else:
+        context = f" ({error.context})" if error.context else ""
+        message = f"{problem}{context}, correct the syntax"
+    return ConfigError(shown, line, column, message)
+
+
+def _bad_character(shown: str, text: str, error: Any) -> ConfigError:
+    # ruamel gives the character as a number here, and a position that counts from its last buffer.
+    character = chr(error.character) if isinstance(error.character, int) else error.character
+    line, column = _count(text, max(text.find(character), 0))
+    return ConfigError(shown, line, column, f"{character!r} is not allowed, remove it")
+
+
+def _count(text: str, at: int) -> tuple[int, int]:
+    """Return line and column, from 1, of the character at index `at`."""
+    before = text[:at]
+    return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
+
+
+def _at(shown: str, node: Node, message: str) -> ConfigError:
+    mark = node.start_mark
+    return ConfigError(shown, mark.line + 1, mark.column + 1, message)
+
+
+def _walk(node: Node, steps: tuple[Step, ...]) -> Node:
+    for step in steps:
+        key, inner = _key_and_value(node, step)
+        if inner is None:
+            return node
+        # A value that is left out stands nowhere.
+        node = key if inner.value == "" and not inner.style and key is not None else inner
+    return node
+
+
+def _key_and_value(node: Node, step: Step) -> tuple[Node | None, Node | None]:
+    if node.id == "sequence" and isinstance(step, int):
+        return None, node.value[step]
+    if node.id == "mapping":
+        pairs = (pair for pair in node.value if pair[0].value == step)
+        return next(pairs, (None, None))
+    return None, None

@@ -1,0 +1,146 @@
+"""From YAML text to plain data: dicts with text as keys, lists, text, numbers, booleans, nothing.
+
+ruamel.yaml parses YAML 1.2 and says where each node stands. The data is made here, because its own
+constructor follows tags, merges mappings, and fails on odd scalars without saying where. Dates stay
+text. What is refused raises `BadYamlError` with a node.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ruamel.yaml import YAML
+
+Node = Any
+"""ruamel's, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
+Plain = Any
+"""What a file says: dicts, lists and scalars, nested at will."""
+
+MOST_VALUES = 100_000
+"""Values in a file once its aliases are written out."""
+
+_TAG = "tag:yaml.org,2002:"
+_BASES = {"0x": 16, "0o": 8, "0b": 2}
+
+
+class BadYamlError(Exception):
+    """YAML that is well formed and yet refused."""
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+        self.message = message
+
+
+def compose(text: str) -> Node:
+    """Return the root node; `None` for no content. Raises ruamel's `YAMLError`."""
+    yaml: Any = YAML(typ="safe", pure=True)
+    return yaml.compose(text)
+
+
+def plain(root: Node) -> Plain:
+    """Return a tree's data. Raises `BadYamlError`, and `RecursionError` for a deep nest."""
+    _refuse_bomb(root)
+    return _plain(root)
+
+
+def _refuse_bomb(root: Node) -> None:
+    """Count values with every alias written out; an alias inside its own anchor never ends."""
+    waiting = [root]
+    count = 0
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        if count > MOST_VALUES:
+            message = f"more than {MOST_VALUES} values with aliases written out, use fewer aliases"
+            raise BadYamlError(node, message)
+        if node.id == "sequence":
+            waiting.extend(node.value)
+        elif node.id == "mapping":
+            waiting.extend(part for pair in node.value for part in pair)
+
+
+def _plain(node: Node) -> Plain:
+    if node.id == "sequence":
+        _refuse_tag(node, "seq")
+        return [_plain(item) for item in node.value]
+    if node.id == "mapping":
+        _refuse_tag(node, "map")
+        return _mapping(node)
+    return _scalar(node)
+
+
+def _mapping(node: Node) -> dict[str, Plain]:
+    made: dict[str, Plain] = {}
+    for key_node, value_node in node.value:
+        key = _key(key_node)
+        if key in made:
+            raise BadYamlError(key_node, f"{key!r} is given twice, keep one")
+        made[key] = _plain(value_node)
+    return made
+
+
+def _key(node: Node) -> str:
+    if node.tag == _TAG + "merge":
+        raise BadYamlError(node, "'<<' does not merge in YAML 1.2, write the keys out")
+    key = _plain(node)
+    if not isinstance(key, str):
+        shown = node.value if node.id == "scalar" else ""
+        raise BadYamlError(node, f"the key {shown!r} is no text, quote it")
+    return key
+
+
+def _scalar(node: Node) -> Plain:
+    text: str = node.value
+    kind = str(node.tag).removeprefix(_TAG)
+    if kind in ("str", "timestamp", "value", "merge"):
+        return text
+    reader = _SCALARS.get(kind)
+    if reader is None:
+        raise _refused_tag(node)
+    try:
+        return reader(text)
+    except ValueError:
+        raise BadYamlError(node, f"{text[:40]!r} is no {kind}, quote it to make it text") from None
+
+
+def _refuse_tag(node: Node, expected: str) -> None:
+    if node.tag != _TAG + expected:
+        raise _refused_tag(node)
+
+
+def _refused_tag(node: Node) -> BadYamlError:
+    return BadYamlError(node, f"the tag {str(node.tag)!r} is not allowed, remove it")
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    sign = -1 if digits.startswith("-") else 1
+    digits = digits.lstrip("+-")
+    base = _BASES.get(digits[:2])
+    return sign * (int(digits[2:], base) if base else int(digits))
+
+
+def _float(text: str) -> float:
+    # YAML writes `.inf` and `.nan` where Python has no dot.
+    digits = text.replace("_", "").lower()
+    special = digits.lstrip("+-")
+    return float(digits.replace(".", "") if special in (".inf", ".nan") else digits)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _null(text: str) -> None:
+    if text.lower() not in ("", "~", "null"):
+        raise ValueError(text)
+
+
+_SCALARS: dict[str, Callable[[str], Plain]] = {
+    "int": _integer,
+    "float": _float,
+    "bool": _boolean,
+    "null": _null,
+}

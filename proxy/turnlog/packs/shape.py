@@ -1,0 +1,260 @@
+"""Make a typed value of plain data; say in an operator's words what is wrong, and at which value.
+
+msgspec's error ends with a path, `$.upstreams[...].url`, that leaves out the keys of mappings and
+names neither what would be right nor what was meant. Both are found here.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, TypeGuard, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, inspect
+
+from .plain import Plain
+from .values import READER, Reader
+
+T = TypeVar("T")
+Step = str | int
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_WRONG_TYPE = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?.*", re.DOTALL)
+_NO_MEMBER = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_ANY_KEY = "..."
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+
+
+class MismatchError(Exception):
+    """Data that is not of the type: the value at `steps`, or the entry `key` of the mapping there."""
+
+    def __init__(self, steps: tuple[Step, ...], message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.steps = steps
+        self.message = message
+        self.key = key
+
+
+class _Raw(Struct, frozen=True):
+    """msgspec's error, taken apart. `steps` may hold `...` for a mapping's key."""
+
+    what: str
+    steps: tuple[Step, ...]
+
+
+def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
+    """Return `data` as a `kind`. Raises `MismatchError`.
+
+    `later` names keys (dotted, `*` for any) and `key=value` pairs that a coming version
+    understands: they are refused as such, not as mistakes.
+    """
+    data = _read(data, inspect.type_info(kind), ())
+    raw = _complaint(data, kind)
+    if raw is None:
+        return msgspec.convert(data, kind)
+    steps = _name_keys(data, kind, raw)
+    raise _translate(raw.what, steps, data, kind, later)
+
+
+def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Plain:
+    """Let the type's readers make their values, wherever they stand in `data`."""
+    reader = _reader(info)
+    if reader is not None:
+        return _read_value(data, reader, steps)
+    if is_mapping(data):
+        for key in data:
+            _read_key(key, info, steps)
+        return {key: _read(item, _inner(info, key), (*steps, key)) for key, item in data.items()}
+    if is_list(data):
+        return [_read(item, _inner(info, n), (*steps, n)) for n, item in enumerate(data)]
+    return data
+
+
+def _reader(info: inspect.Type | None) -> Reader | None:
+    if not isinstance(info, inspect.Metadata):
+        return None
+    # As `values.reads` made it; msgspec's stubs leave the types of `extra` open.
+    extra = cast("dict[str, Reader] | None", info.extra)  # pyright: ignore[reportUnknownMemberType]
+    return extra.get(READER) if extra else None
+
+
+def _read_value(data: Plain, reader: Reader, steps: tuple[Step, ...]) -> Plain:
+    try:
+        return reader(data)
+    except ValueError as error:
+        raise MismatchError(steps, str(error)) from None
+
+
+def _read_key(key: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> None:
+    reader = _reader(info.key_type) if isinstance(info, inspect.DictType) else None
+    if reader is None or not isinstance(key, str):
+        return
+    try:
+        reader(key)
+    except ValueError as error:
+        raise MismatchError(steps, str(error), key) from None
+
+
+def _translate(
+    what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]
+) -> MismatchError:
+    if unknown := _UNKNOWN.fullmatch(what):
+        key = unknown[1]
+        if _is_later((*steps, key), later):
+            message = f"{key!r} is not supported yet, remove it"
+        else:
+            message = f"unknown key {key!r}, {suggest(key, _keys_at(kind, steps))}"
+        return MismatchError(steps, message, key)
+    if missing := _MISSING.fullmatch(what):
+        return MismatchError(steps, f"{missing[1]!r} is missing, add it")
+    if wrong := _WRONG_TYPE.fullmatch(what):
+        wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
+        return MismatchError(steps, f"{_called(steps)} must be {wanted}, not {got}")
+    if _NO_MEMBER.fullmatch(what):
+        return MismatchError(steps, _no_member(steps, data, kind, later))
+    return MismatchError(steps, what)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return what to write instead of `word`: the close match, else all that is known."""
+    known = sorted(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"use one of: {', '.join(known)}" if known else "remove it"
+
+
+def _complaint(data: Plain, kind: type[Any]) -> _Raw | None:
+    try:
+        msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        match = _PLACE.fullmatch(str(error))
+        assert match is not None  # every part of the pattern is optional
+        steps = tuple(
+            int(index) if index.isdigit() else name or index
+            for name, index in _STEP.findall(match["path"] or "")
+        )
+        return _Raw(match["what"], steps)
+    return None
+
+
+def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
+    """Put the key in place of each `...`: the entry that alone still brings the same complaint."""
+    steps: tuple[Step, ...] = ()
+    for step in raw.steps:
+        if step == _ANY_KEY:
+            here = dig(data, steps)
+            keys = list(here) if is_mapping(here) else []
+            alone = ((key, _replaced(data, steps, {key: here[key]})) for key in keys)
+            found = next(((k, d) for k, d in alone if _complaint(d, kind) == raw), None)
+            if found is None:
+                return steps
+            step, data = found
+        steps = (*steps, step)
+    return steps
+
+
+def dig(data: Plain, steps: tuple[Step, ...]) -> Plain:
+    """Return the value at `steps`, or `None` where there is none."""
+    for step in steps:
+        if is_mapping(data):
+            data = data.get(step)
+        elif is_list(data) and isinstance(step, int):
+            data = data[step]
+        else:
+            return None
+    return data
+
+
+def is_mapping(data: Plain) -> TypeGuard[dict[Plain, Plain]]:
+    """Tell whether `data` is a mapping."""
+    return isinstance(data, dict)
+
+
+def is_list(data: Plain) -> TypeGuard[list[Plain]]:
+    """Tell whether `data` is a list."""
+    return isinstance(data, list)
+
+
+def _replaced(data: Plain, steps: tuple[Step, ...], value: Plain) -> Plain:
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if is_mapping(data):
+        return {**data, step: _replaced(data[step], rest, value)}
+    return [_replaced(item, rest, value) if n == step else item for n, item in enumerate(data)]
+
+
+def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = None) -> bool:
+    """Tell whether a `later` pattern names the key at `steps`, or that key with `value`."""
+    for pattern in later:
+        path, _, wanted = pattern.partition("=")
+        names = path.split(".")
+        fits = len(names) == len(steps) and all(
+            name in ("*", str(step)) for name, step in zip(names, steps, strict=True)
+        )
+        if fits and wanted == ("" if value is None else value):
+            return True
+    return False
+
+
+def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]) -> str:
+    value = dig(data, steps)
+    if _is_later(steps, later, value):
+        return f"{_called(steps)} {value!r} is not supported yet, choose another"
+    info = _type_at(kind, steps)
+    members = [str(item.value) for item in info.cls] if isinstance(info, inspect.EnumType) else []
+    return f"{_called(steps)} cannot be {value!r}, {suggest(str(value), members)}"
+
+
+def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
+    info = _type_at(kind, steps)
+    if isinstance(info, inspect.StructType):
+        return [field.encode_name for field in info.fields]
+    return []
+
+
+def _type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | None:
+    info: inspect.Type | None = inspect.type_info(kind)
+    for step in steps:
+        info = _inner(info, step)
+    if isinstance(info, inspect.UnionType):
+        return next((kind for kind in info.types if not isinstance(kind, inspect.NoneType)), None)
+    return info
+
+
+def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:
+    match info:
+        case inspect.Metadata():
+            return _inner(info.type, step)
+        case inspect.StructType():
+            return next((field.type for field in info.fields if field.encode_name == step), None)
+        case inspect.DictType():
+            return info.value_type
+        case inspect.ListType() | inspect.VarTupleType() | inspect.FrozenSetType():
+            return info.item_type
+        case inspect.UnionType():
+            inner = (_inner(member, step) for member in info.types)
+            return next((found for found in inner if found is not None), None)
+        case _:
+            return None
+
+
+def _called(steps: tuple[Step, ...]) -> str:
+    """Return how a person would name the value: its dotted path."""
+    return repr(".".join(str(step) for step in steps)) if steps else "the file"
+
+
+def _in_words(names: str) -> str:
+    return " or ".join(_WORDS.get(name.strip(), name.strip()) for name in names.split("|"))

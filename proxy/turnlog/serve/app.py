@@ -1,0 +1,283 @@
+"""Wire everything together, serve until told to stop. The only place where the parts meet."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+from typing import Final
+
+from aiohttp import web
+
+from turnlog.core import ids
+from turnlog.core.classify import without_answer
+from turnlog.core.commit import Commit
+from turnlog.core.identity import VendorTable, wanted_headers
+from turnlog.core.kinds import Phase
+from turnlog.core.redact import Redactor
+from turnlog.observe.events import (
+    CallRecovered,
+    Log,
+    ProxyReady,
+    ProxyStopped,
+    ProxyStopping,
+    StoreFailed,
+    StoreRecovered,
+)
+from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.packs.find import find_pack, packs_folder
+from turnlog.packs.load import load
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+
+from .calls import OpenCalls
+from .catalog import Catalog
+from .clock import Clock
+from .context import Context
+from .handler import Handler
+from .identity import Clients, Sessions
+from .own import Own
+from .readers import Address
+from .recorder import Attempt, Recorder, Reply
+from .routes import Routes, target_of
+from .settings import Settings
+from .upstream import Upstreams
+
+GRACE: Final = 8.0
+"""s: how long calls under way may take to finish after SIGTERM."""
+SWEEP: Final = 30.0
+"""s between two looks for calls whose time has passed."""
+KEEP: Final = 1 << 20
+"""bytes: at least this much of an answer is read along, however little is recorded."""
+_CANCEL_TIME: Final = 0.5
+_BACKLOG: Final = 1024
+_REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
+_LINE_LIMIT: Final = 256 * 1024
+_HEADERS_LIMIT: Final = 1024
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
+    logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
+    handler = StandardLogging(logs)
+    logging.getLogger().addHandler(handler)
+    try:
+        asyncio.run(_serve(settings, logs))
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logs.close()
+    return 0
+
+
+async def _serve(settings: Settings, logs: Logs) -> None:
+    stop = asyncio.Event()
+    reasons: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, stop, reasons, number)
+    async with serving(settings, logs) as proxy:
+        logs.emit(proxy.ready())
+        await stop.wait()
+        await proxy.drain(reasons[0])
+
+
+def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> None:
+    reasons.append(number.name)
+    stop.set()
+
+
+class Proxy:
+    """A proxy that is accepting calls."""
+
+    def __init__(self, settings: Settings, context: Context, handler: Handler, own: Own) -> None:
+        self._settings = settings
+        self._context = context
+        self._handler = handler
+        self._own = own
+        self.port = 0
+        self.server = web.Server(
+            handler,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            max_line_size=_LINE_LIMIT,
+            max_field_size=_LINE_LIMIT,
+            max_headers=_HEADERS_LIMIT,
+        )
+
+    def ready(self) -> ProxyReady:
+        """Return the event that says where calls are accepted."""
+        return ProxyReady(
+            urls=self.urls(),
+            version=version("turnlog"),
+            upstreams=tuple(self._settings.upstreams),
+            data=str(self._settings.data),
+            pid=os.getpid(),
+        )
+
+    def urls(self) -> tuple[str, ...]:
+        """Return what to paste into the agent's configuration, one URL per upstream."""
+        listen = self._settings.listen
+        host = _REACHABLE.get(listen.host, listen.host)
+        base = f"http://{Address(host, self.port)}"
+        upstreams = self._settings.upstreams
+        if len(upstreams) == 1:
+            return tuple(base + target_of(name, up.url).path for name, up in upstreams.items())
+        return tuple(f"{base}/{name}" for name in upstreams)
+
+    async def drain(self, reason: str) -> None:
+        """Stop accepting, let calls under way finish for `GRACE`, record the rest as unknown."""
+        started = self._context.clock.monotonic()
+        self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
+        self._own.stopping = True
+        self._handler.stop_listening()
+        self.server.pre_shutdown()
+        await self._handler.idle(GRACE)
+        unfinished = self._handler.in_flight
+        await self.server.shutdown(_CANCEL_TIME)
+        self._end(self._context.calls.everything_detached(), "outcome_unknown")
+        self._context.log.emit(
+            ProxyStopped(
+                unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
+            )
+        )
+
+    async def sweep(self) -> None:
+        """Close what nobody came back for, again and again."""
+        while True:
+            await asyncio.sleep(SWEEP)
+            overdue = self._context.calls.overdue(self._context.clock.monotonic())
+            self._end(overdue, "cancelled_by_caller")
+            try:
+                expired = await self._context.store.expire(self._context.clock.wall())
+            except StoreError as error:
+                self._context.log.emit(StoreFailed(reason=str(error)))
+            else:
+                _report_recovered(self._context.log, expired)
+
+    def _end(self, attempts: list[Attempt], kind: str) -> None:
+        for attempt in attempts:
+            ending = without_answer(kind, Phase.BODY, attempt.ask.effect)
+            self._context.recorder.end(attempt, ending, Reply())
+
+
+@asynccontextmanager
+async def serving(settings: Settings, log: Log) -> AsyncIterator[Proxy]:
+    """Open the store, listen, and accept calls until the block ends.
+
+    Raises `StoreError`, and `OSError` when the address cannot be listened on.
+    """
+    clock = Clock()
+    store = LmdbStore.open(
+        settings.data,
+        limit=settings.limits.store,
+        now=clock.wall,
+        clock=clock.monotonic,
+        entropy=clock.entropy,
+        report=_reporter(log),
+    )
+    try:
+        recovered = await store.recover()
+        _report_recovered(log, recovered + await store.expire(clock.wall()))
+        async with _upstreams() as upstreams:
+            proxy = _proxy(settings, store, log, clock, upstreams)
+            async with _listening(proxy, settings), _sweeping(proxy):
+                yield proxy
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _upstreams() -> AsyncIterator[Upstreams]:
+    upstreams = Upstreams()
+    try:
+        yield upstreams
+    finally:
+        await upstreams.close()
+
+
+@asynccontextmanager
+async def _listening(proxy: Proxy, settings: Settings) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    listen = settings.listen
+    listener = await loop.create_server(
+        proxy.server, listen.host, listen.port, backlog=_BACKLOG, reuse_address=True
+    )
+    proxy.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield
+    finally:
+        listener.close()
+        await proxy.server.shutdown(_CANCEL_TIME)
+
+
+@asynccontextmanager
+async def _sweeping(proxy: Proxy) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        sweeper = tasks.create_task(proxy.sweep())
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+
+
+def _proxy(
+    settings: Settings, store: LmdbStore, log: Log, clock: Clock, upstreams: Upstreams
+) -> Proxy:
+    table = load(find_pack("identity", packs_folder()), VendorTable).identity
+    redact = settings.redact
+    recorder = Recorder(
+        store,
+        Redactor(redact.headers, redact.keys, redact.patterns),
+        log,
+        clock,
+        durability=settings.durability,
+        when_full=settings.limits.when_full,
+        record_limit=settings.limits.record,
+    )
+    context = Context(
+        store=store,
+        recorder=recorder,
+        sessions=Sessions(clock, table),
+        clients=Clients(),
+        catalog=Catalog(),
+        calls=OpenCalls(),
+        clock=clock,
+        log=log,
+        trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
+        vendor_headers=wanted_headers(table),
+        keep=max(settings.limits.record, KEEP),
+    )
+    routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])
+    own = Own(store)
+    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own), own)
+
+
+def _reporter(log: Log) -> Callable[[StoreError], None]:
+    """Return what logs the store's errors from its own thread."""
+    loop = asyncio.get_running_loop()
+
+    def report(error: StoreError) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            loop.call_soon_threadsafe(log.emit, StoreFailed(reason=str(error)))
+
+    return report
+
+
+def _report_recovered(log: Log, commits: list[Commit]) -> None:
+    for commit in commits:
+        log.emit(
+            CallRecovered(
+                session=ids.to_text(commit.link.session),
+                call=ids.to_text(commit.facts.call),
+                seq=commit.link.seq,
+                server=commit.facts.server,
+                tool=commit.facts.tool,
+                effect=commit.facts.effect,
+            )
+        )
+    if commits:
+        epochs = {commit.link.epoch for commit in commits}
+        log.emit(StoreRecovered(epochs=len(epochs), calls=len(commits)))

@@ -1,0 +1,107 @@
+"""From a `tools/call` request to what the recorder writes of it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Raw
+
+from turnlog.core.kinds import Effect, Flag
+from turnlog.observe.events import ToolsListed
+from turnlog.wire import mcp
+from turnlog.wire.jsonrpc import Message
+from turnlog.wire.rawjson import text_of
+
+from .catalog import effect_of
+from .context import Context
+from .identity import Client, read_client
+from .legs import Legs
+from .recorder import Ask
+from .request import Request, trace_id
+
+UNKNOWN_TOOL: Final = "?"
+"""Tool name of a call that does not say which."""
+
+
+_CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
+
+
+class Asking:
+    """Reads the calls of one request, with what the request says around them.
+
+    `start` is how the body begins where that is all there is to record of the input.
+    """
+
+    effect = Effect.UNKNOWN
+    """What is assumed where nothing names an effect."""
+
+    def __init__(self, context: Context, request: Request, start: bytes) -> None:
+        self._context = context
+        self._request = request
+        self._start = start
+
+    def revision(self, message: Message | None) -> str:
+        """Return the protocol revision of the request, as it says or as was agreed before."""
+        header = self._request.field("mcp-protocol-version")
+        if message is None:
+            return header or self._request.client.revision
+        named = mcp.requested_revision(message, header.encode("latin-1"))
+        return named or self._request.client.revision
+
+    def call(self, message: Message, revision: str, legs: Legs, *, reused: bool) -> Ask:
+        """Return what to record of a `tools/call`."""
+        said = mcp.read_call(message.params)
+        meta = {name: bytes(raw) for name, raw in said.meta.items()}
+        headers = self._request.vendor_headers(self._context.vendor_headers)
+        client = self._client(meta)
+        session, identity = self._context.sessions.find(
+            self._request.evidence(meta, headers, client.name), client
+        )
+        tool = said.name or UNKNOWN_TOOL
+        definition = self._context.catalog.find(
+            self._request.server, self._request.credential, tool
+        )
+        trusted = self._request.server in self._context.trusted
+        before = legs.continued(said, session)
+        return Ask(
+            session=before.session if before is not None else session,
+            turn_label=identity.turn_label,
+            turn_source=identity.turn_source,
+            call=before.call if before is not None else self._context.recorder.new_call(),
+            leg=before.leg + 1 if before is not None else 0,
+            server=self._request.server,
+            tool=tool,
+            method="tools/call",
+            effect=effect_of(definition, trusted=trusted),
+            definition=definition.digest if definition is not None else b"",
+            arguments=self._start or bytes(said.arguments),
+            complete=not self._start,
+            size=self._request.length or len(message.params),
+            flags=(*message.flags, Flag.ID_REUSED) if reused else message.flags,
+            trace=_trace(meta) or self._request.trace,
+            protocol=revision,
+        )
+
+    def _client(self, meta: Mapping[str, bytes]) -> Client:
+        if _CLIENT_INFO in meta:
+            return read_client(meta[_CLIENT_INFO])
+        return self._request.client
+
+    def listed(self, result: Raw) -> None:
+        """Take in a page of `tools/list`."""
+        page = mcp.read_tools_list(result)
+        added, changed = self._context.catalog.learn(
+            self._request.server, self._request.credential, page
+        )
+        self._context.log.emit(
+            ToolsListed(
+                server=self._request.server,
+                tools=len(page.definitions),
+                added=added,
+                changed=changed,
+                complete=not page.next_cursor,
+            )
+        )
+
+
+def _trace(meta: Mapping[str, bytes]) -> str:
+    return trace_id(text_of(meta["traceparent"])) if "traceparent" in meta else ""

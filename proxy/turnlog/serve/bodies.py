@@ -1,0 +1,162 @@
+"""Read a request's body and decide what it is: MCP, a plain HTTP tool, or neither."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from msgspec import Raw
+
+from turnlog.store.base import StoreError
+from turnlog.wire.http import decoder_for
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, parse
+from turnlog.wire.message import MessageReader
+from turnlog.wire.rawjson import text_of
+from turnlog.wire.skim import Outline
+
+from .answers import Made
+from .context import Context
+from .downstream import Downstream
+from .mcp import McpExchange
+from .plain import PlainCall
+from .relay import Watcher
+from .request import Request
+from .settings import Transport
+from .upstream import Answer, Content, Failure
+
+PLAIN_LIMIT: Final = 1 << 20
+"""bytes: a larger body of a plain tool streams through and is recorded by its start."""
+MCP_LIMIT: Final = 16 << 20
+"""bytes: the same for MCP messages."""
+START: Final = 64 << 10
+"""bytes: what is looked at of a message that is too large to hold."""
+_WELL_KNOWN: Final = "/.well-known/"
+
+
+class Exchange(Watcher, Protocol):
+    """What one request means for the record, from before it leaves until its answer ended."""
+
+    async def begin(self) -> None:
+        """Write the intents. Raises `StoreError` when the calls have to be refused."""
+        ...
+
+    def refused(self, error: StoreError) -> Made:
+        """Return the answer to calls that were refused."""
+        ...
+
+    def failed(self, failure: Failure) -> tuple[Made, Sequence[object]]:
+        """Record that there is no answer; return what to say instead."""
+        ...
+
+    def left(self, kind: str) -> None:
+        """Record that nobody waits any more, for the reason `kind`."""
+        ...
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        ...
+
+
+async def read_exchange(
+    down: Downstream, context: Context, request: Request, transport: Transport
+) -> tuple[McpExchange | PlainCall, Content]:
+    """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
+    if _passes_by(request, transport):
+        body, whole = await down.read(PLAIN_LIMIT)
+        return McpExchange(context, request, ()), body if whole else down.rest(body)
+    body, whole = await down.read(PLAIN_LIMIT)
+    if whole and (exchange := _mcp(context, request, body, transport)) is not None:
+        return exchange, body
+    if not whole and _may_be_mcp(request, transport):
+        start = _start(body)
+        if start is not None:
+            return await _large(down, context, request, start, body)
+    content: Content = body if whole else down.rest(body)
+    return PlainCall(context, request, body if whole else body[:START], whole=whole), content
+
+
+async def _large(
+    down: Downstream, context: Context, request: Request, start: Message, body: bytes
+) -> tuple[McpExchange, Content]:
+    more, whole = await down.read(MCP_LIMIT - len(body))
+    body += more
+    if not whole:
+        return McpExchange(context, request, (start,), start=body[:START]), down.rest(body)
+    messages = _parsed(body) or (start,)
+    return McpExchange(context, request, messages), body
+
+
+def _passes_by(request: Request, transport: Transport) -> bool:
+    """Tell whether a request is no call, whatever it holds: listening, ending a session, discovery."""
+    if transport is Transport.HTTP:
+        return False
+    if request.route.path.startswith(_WELL_KNOWN):
+        return True
+    if request.method == "POST":
+        return False
+    return transport is Transport.MCP or _speaks_mcp(request)
+
+
+def _speaks_mcp(request: Request) -> bool:
+    return "text/event-stream" in request.field("accept") or any(
+        name.startswith("mcp-") for name in request.fields
+    )
+
+
+def _may_be_mcp(request: Request, transport: Transport) -> bool:
+    return transport is not Transport.HTTP and request.method == "POST"
+
+
+def _mcp(
+    context: Context, request: Request, body: bytes, transport: Transport
+) -> McpExchange | None:
+    """Return the exchange of an MCP body; `None` where it is none."""
+    if not _may_be_mcp(request, transport):
+        return None
+    text = _decoded(request, body)
+    if messages := _parsed(text):
+        return McpExchange(context, request, messages)
+    if transport is Transport.MCP or _speaks_mcp(request):
+        return McpExchange(context, request, (_unreadable(text),), start=text[:START])
+    return None
+
+
+def _parsed(body: bytes) -> Sequence[Message] | None:
+    content = parse(body)
+    match content:
+        case Message() if content.jsonrpc:
+            return (content,)
+        case Batch():
+            found = tuple(item for item in content.items if isinstance(item, Message))
+            return found if found and all(item.jsonrpc for item in found) else None
+        case _:
+            return None
+
+
+def _unreadable(body: bytes) -> Message:
+    """Return what stands in the record for a body that an MCP endpoint got and nobody can read."""
+    content = parse(body)
+    flags = content.flags if isinstance(content, Malformed) else ()
+    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=flags)
+
+
+def _decoded(request: Request, body: bytes) -> bytes:
+    coding = request.field("content-encoding")
+    if not coding:
+        return body
+    decoder = decoder_for(coding, MCP_LIMIT)
+    return decoder.feed(body) if decoder is not None else b""
+
+
+def _start(body: bytes) -> Message | None:
+    """Return what the start of a large body says, if that is JSON-RPC."""
+    reader = MessageReader(0)
+    reader.feed(body[:START])
+    reader.finish()
+    outline = reader.content
+    if not isinstance(outline, Outline) or text_of(outline.raw("jsonrpc")) != "2.0":
+        return None
+    name = outline.raw("params.name")
+    params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")
+    method = text_of(outline.raw("method")) or "tools/call"
+    return Message(
+        kind=Kind.REQUEST, id=outline.raw("id"), method=method, params=params, jsonrpc=True
+    )

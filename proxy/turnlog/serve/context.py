@@ -1,0 +1,30 @@
+"""What the handlers of all requests share. Built once, in `serve.app`."""
+
+from msgspec import Struct
+
+from turnlog.observe.events import Log
+from turnlog.store.base import Store
+
+from .calls import OpenCalls
+from .catalog import Catalog
+from .clock import Clock
+from .identity import Clients, Sessions
+from .recorder import Recorder
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """The parts that one request needs of the whole."""
+
+    store: Store
+    recorder: Recorder
+    sessions: Sessions
+    clients: Clients
+    catalog: Catalog
+    calls: OpenCalls
+    clock: Clock
+    log: Log
+    trusted: frozenset[str]
+    """Upstreams whose annotations count."""
+    vendor_headers: frozenset[str]
+    keep: int
+    """Bytes of one message that are read along."""

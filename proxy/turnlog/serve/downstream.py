@@ -1,0 +1,172 @@
+"""The agent's side of one HTTP exchange: its request as it came, the answer byte for byte.
+
+aiohttp parses requests and owns connections; answers are written below its response classes,
+which would add fields of their own and split head from body.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from turnlog.wire.http import Headers
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Gone(Exception):
+    """The agent's side closed its connection."""
+
+
+class Sent(web.StreamResponse):
+    """Tell aiohttp that the answer is already on its way."""
+
+    def __init__(self, *, reusable: bool) -> None:
+        super().__init__()
+        self._reusable = reusable
+
+    @property
+    def keep_alive(self) -> bool:
+        """Tell whether the connection may carry another request."""
+        return self._reusable
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write nothing."""
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write nothing."""
+
+
+class Downstream:
+    """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self._chunked = False
+        self._until_close = False
+        self.method = request.method
+        self.target = request.raw_path
+        self.headers: Headers = request.raw_headers
+        self.head_sent = False
+        self.finished = False
+
+    async def read(self, limit: int) -> tuple[bytes, bool]:
+        """Return the body and whether that is all of it; stop early above `limit` bytes."""
+        content = self._request.content
+        if content.at_eof():
+            return b"", True
+        self._invite()
+        pieces: list[bytes] = []
+        size = 0
+        while size <= limit:
+            try:
+                piece = await content.readany()
+            except web.RequestPayloadError as error:
+                raise Gone(str(error)) from error
+            if not piece:
+                return b"".join(pieces), True
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces), content.at_eof()
+
+    async def rest(self, start: bytes) -> AsyncIterator[bytes]:
+        """Yield `start` and then what is left of a body too large to be held."""
+        yield start
+        while piece := await self._request.content.readany():
+            yield piece
+
+    def _invite(self) -> None:
+        # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
+        if self._request.headers.get("Expect", "").lower() == "100-continue":
+            self._write(_CONTINUE)
+
+    async def answer(self, status: int, reason: str, headers: Headers, body: bytes) -> None:
+        """Write a whole answer in one piece; `headers` say nothing of its length."""
+        lines = [*headers, (b"Content-Length", b"%d" % len(body))]
+        self._write(self._head(status, reason, lines) + body)
+        self.head_sent = self.finished = True
+        await self._drain()
+
+    async def bodiless(self, status: int, reason: str, headers: Headers) -> None:
+        """Write an answer that never has a body (to HEAD; 204; 304); lengths stay as given."""
+        self._write(self._head(status, reason, headers))
+        self.head_sent = self.finished = True
+        await self._drain()
+
+    async def start(self, status: int, reason: str, headers: Headers, length: int | None) -> None:
+        """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
+        lines = list(headers)
+        if length is not None:
+            lines.append((b"Content-Length", b"%d" % length))
+        elif self._request.version >= (1, 1):
+            lines.append((b"Transfer-Encoding", b"chunked"))
+            self._chunked = True
+        else:
+            self._until_close = True
+        self._write(self._head(status, reason, lines))
+        self.head_sent = True
+        await self._drain()
+
+    async def write(self, data: bytes) -> None:
+        """Write a piece of the body; wait while the agent reads slowly."""
+        if data:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            await self._drain()
+
+    async def end(self, last: bytes = b"") -> None:
+        """Write the last piece and the end of the message."""
+        if self._chunked:
+            piece = b"%x\r\n%b\r\n" % (len(last), last) if last else b""
+            self._write(piece + b"0\r\n\r\n")
+        elif last:
+            self._write(last)
+        self.finished = True
+        await self._drain()
+
+    def abort(self) -> None:
+        """End the connection in a way that a cut answer cannot look whole."""
+        transport = self._request.transport
+        if transport is None:
+            return
+        if self._until_close:
+            transport.abort()
+        else:
+            transport.close()
+
+    def done(self) -> Sent:
+        """Return what the server's handler returns."""
+        return Sent(reusable=self.finished and self._request.keep_alive and not self._until_close)
+
+    @property
+    def connection(self) -> object:
+        """The object that lives as long as the agent's connection."""
+        return self._request.protocol
+
+    @property
+    def version(self) -> str:
+        """HTTP version of the request, such as `1.1`."""
+        return f"{self._request.version.major}.{self._request.version.minor}"
+
+    def _head(self, status: int, reason: str, lines: Headers) -> bytes:
+        keep = self._request.keep_alive and not self._until_close
+        parts = [b"HTTP/1.1 %d %b" % (status, reason.encode("latin-1", "replace"))]
+        parts += [name + b": " + value for name, value in lines]
+        if not keep:
+            parts.append(b"Connection: close")
+        elif self._request.version < (1, 1):
+            parts.append(b"Connection: keep-alive")
+        return b"\r\n".join(parts) + b"\r\n\r\n"
+
+    def _write(self, data: bytes) -> None:
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise Gone("the agent closed its connection")
+        transport.write(data)
+
+    async def _drain(self) -> None:
+        try:
+            await self._request.writer.drain()
+        except ConnectionError as error:
+            raise Gone(str(error)) from error

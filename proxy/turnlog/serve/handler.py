@@ -1,0 +1,224 @@
+"""One request of an agent, from its head to the end of its answer."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from turnlog.observe.events import Refusal, RequestRefused, UpstreamFailed
+from turnlog.store.base import StoreError
+from turnlog.wire.http import (
+    allowed_host,
+    allowed_origin,
+    content_length,
+    fields,
+    request_headers,
+    response_headers,
+)
+
+from .answers import Made, problem
+from .bodies import read_exchange
+from .context import Context
+from .downstream import Downstream, Gone
+from .mcp import McpExchange
+from .own import Own
+from .plain import PlainCall
+from .relay import Relay
+from .request import Request
+from .routes import OWN, Route, Routes
+from .settings import Settings
+from .upstream import Content, Failure, Upstreams
+
+Exchange = McpExchange | PlainCall
+_OWN_PATH: Final = f"/{OWN}"
+
+
+class Handler:
+    """Handles all requests of one proxy."""
+
+    def __init__(
+        self, settings: Settings, context: Context, routes: Routes, upstreams: Upstreams, own: Own
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._routes = routes
+        self._upstreams = upstreams
+        self._own = own
+        self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
+        self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
+        self._last_connection = 0
+        self._listening: set[asyncio.Task[object]] = set()
+        self.in_flight = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request. Cancelled when the agent's connection is lost."""
+        down = Downstream(request)
+        self.in_flight += 1
+        self._quiet.clear()
+        try:
+            await self._handle(down, self._connection(request))
+        except Gone:
+            down.abort()
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._quiet.set()
+        return down.done()
+
+    def stop_listening(self) -> None:
+        """End the streams on which nobody waits for an answer to anything."""
+        for task in self._listening:
+            task.cancel()
+
+    async def idle(self, grace: float) -> None:
+        """Wait until no request is under way, for at most `grace` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._quiet.wait()
+
+    def _connection(self, request: web.BaseRequest) -> int:
+        transport = request.transport
+        if transport is None:
+            return 0
+        number = self._connections.get(transport)
+        if number is None:
+            self._last_connection = number = self._last_connection + 1
+            self._connections[transport] = number
+        return number
+
+    async def _handle(self, down: Downstream, connection: int) -> None:
+        if refusal := self._refusal(down):
+            await self._refuse(down, *refusal)
+            return
+        path = down.target.partition("?")[0]
+        if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
+            await self._send(down, await self._own.answer(down.method, path))
+            return
+        route = self._routes.find(down.target)
+        if route is None:
+            detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
+            await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
+            return
+        request = Request(down, route, self._context.store, self._context.clients, connection)
+        transport = self._settings.upstreams[route.target.name].transport
+        exchange, content = await read_exchange(down, self._context, request, transport)
+        await self._carry(down, route, exchange, content)
+
+    def _refusal(self, down: Downstream) -> tuple[Refusal, Made] | None:
+        """Return why a request must not be forwarded: it may come from a page that rebound DNS."""
+        hosts = fields(down.headers, b"host")
+        if len(hosts) != 1 or not allowed_host(hosts[0], self._hosts):
+            detail = "this Host is not served here; add it to allow_hosts if it should be"
+            return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
+        for origin in fields(down.headers, b"origin"):
+            if not allowed_origin(origin, self._hosts):
+                detail = "this Origin may not call; add its host to allow_hosts if it should"
+                return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
+        if down.method == "CONNECT":
+            detail = "turnlog forwards requests, it opens no tunnels"
+            return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
+        return None
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(f"/{name}" for name in self._settings.upstreams)
+
+    async def _refuse(self, down: Downstream, reason: Refusal, made: Made) -> None:
+        event = RequestRefused(reason=reason, http_method=down.method, http_status=made.status)
+        self._context.log.emit(event)
+        await self._send(down, made)
+
+    async def _carry(
+        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    ) -> None:
+        """Record, forward, relay; whatever ends this early is recorded too."""
+        try:
+            await exchange.begin()
+        except StoreError as error:
+            await self._full(down, error, exchange.refused(error))
+            return
+        try:
+            await self._forward(down, route, exchange, content)
+        except (Gone, asyncio.CancelledError):
+            exchange.left("outcome_unknown" if self._own.stopping else "cancelled_by_caller")
+            raise
+
+    async def _forward(
+        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    ) -> None:
+        host = fields(down.headers, b"host")[0]
+        headers = request_headers(
+            down.headers, authority=route.target.authority, forwarded_host=host
+        )
+        length = content_length(down.headers)
+        if not isinstance(content, bytes) and isinstance(length, int):
+            headers.append((b"Content-Length", b"%d" % length))
+        try:
+            answer = await self._upstreams.send(down.method, route.url, headers, content)
+        except Failure as failure:
+            self._failed(route, failure)
+            made, tickets = exchange.failed(failure)
+            await exchange.settle(tickets)
+            await self._send(down, made)
+            return
+        exchange.head(answer)
+        cookies = f"/{route.target.name}".encode() if len(self._settings.upstreams) > 1 else None
+        relay = Relay(down, answer, exchange, keep=self._context.keep)
+        listening = isinstance(exchange, McpExchange) and exchange.listens
+        try:
+            with _Listed(self._listening, wanted=listening):
+                await relay.run(
+                    response_headers(
+                        answer.headers,
+                        cookie_path=cookies,
+                        upstream_path=route.target.path.encode(),
+                    )
+                )
+        finally:
+            answer.close()
+
+    def _failed(self, route: Route, failure: Failure) -> None:
+        host, _, port = route.target.authority.decode().rpartition(":")
+        self._context.log.emit(
+            UpstreamFailed(
+                server=route.target.name,
+                address=host,
+                port=int(port) if port.isdigit() else 0,
+                error="connection",
+                kind=failure.fault,
+                phase=failure.phase,
+            )
+        )
+
+    async def _full(self, down: Downstream, error: StoreError, made: Made) -> None:
+        refused = RequestRefused(
+            reason=Refusal.STORE, http_method=down.method, http_status=made.status
+        )
+        self._context.log.emit(refused)
+        await self._send(down, made)
+
+    async def _send(self, down: Downstream, made: Made) -> None:
+        if down.method == "HEAD":
+            await down.bodiless(made.status, made.reason, made.headers)
+        else:
+            await down.answer(made.status, made.reason, made.headers, made.body)
+
+
+class _Listed:
+    """Keeps the running task in a set for as long as a block runs."""
+
+    def __init__(self, tasks: set[asyncio.Task[object]], *, wanted: bool) -> None:
+        self._tasks = tasks
+        self._task = asyncio.current_task() if wanted else None
+
+    def __enter__(self) -> None:
+        if self._task is not None:
+            self._tasks.add(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._tasks.discard(self._task)

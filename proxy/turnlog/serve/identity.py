@@ -1,0 +1,106 @@
+"""Who is calling: the session of a call, and what is known of the client behind a connection."""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.identity import Evidence, Identity, Vendor, identify
+from turnlog.core.kinds import Rung
+from turnlog.store.base import SessionRef
+
+from .calls import Scope
+from .clock import Clock
+
+IDLE_GAP: Final = 30 * 60 * 1_000_000_000
+"""ns: an implicit session that was quiet this long is over."""
+_SESSIONS: Final = 65_536
+_CLIENTS: Final = 65_536
+
+
+class Client(Struct, frozen=True):
+    """What a client said of itself at `initialize`, and what was negotiated."""
+
+    name: str = ""
+    version: str = ""
+    revision: str = ""
+
+
+class _Info(Struct):
+    name: str = ""
+    version: str = ""
+
+
+_decode_info: Final = msgspec.json.Decoder(_Info).decode
+
+
+def read_client(client_info: bytes, revision: str = "") -> Client:
+    """Return what a `clientInfo` object says; nothing where it is none."""
+    try:
+        info = _decode_info(client_info)
+    except (ValueError, RecursionError):
+        info = _Info()
+    return Client(info.name, info.version, revision)
+
+
+class Sessions:
+    """The sessions that this process has met lately."""
+
+    def __init__(self, clock: Clock, table: tuple[Vendor, ...]) -> None:
+        self._clock = clock
+        self._table = table
+        self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
+
+    def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
+        """Return the session that `evidence` points at, a new one if need be."""
+        identity = identify(evidence, self._table)
+        implicit = identity.rung is Rung.IMPLICIT
+        key = identity.implicit_key if implicit else identity.aliases[0]
+        now = self._clock.monotonic()
+        known = self._refs.get(key)
+        if known is None or (implicit and now - known[1] > IDLE_GAP):
+            ref = self._open(identity, client)
+        else:
+            ref = known[0]
+        self._refs[key] = (ref, now)
+        self._refs.move_to_end(key)
+        if len(self._refs) > _SESSIONS:
+            self._refs.popitem(last=False)
+        return ref, identity
+
+    def _open(self, identity: Identity, client: Client) -> SessionRef:
+        metadata = {
+            "why": identity.why,
+            "confidence": identity.confidence,
+            "client": identity.client or client.name,
+            "client_version": client.version,
+        }
+        return SessionRef(
+            candidate=ids.uuid7(self._clock.wall(), self._clock.entropy(10)),
+            rung=identity.rung,
+            aliases=identity.aliases,
+            metadata={name: value for name, value in metadata.items() if value},
+        )
+
+
+class Clients:
+    """What clients said at `initialize`, by protocol session or connection."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Scope, Client] = OrderedDict()
+
+    def learn(self, scope: Scope, client: Client) -> None:
+        """Remember a client."""
+        self._known[scope] = client
+        self._known.move_to_end(scope)
+        if len(self._known) > _CLIENTS:
+            self._known.popitem(last=False)
+
+    def find(self, scope: Scope) -> Client:
+        """Return what is known of the client; an empty one where nothing is."""
+        return self._known.get(scope, _UNKNOWN)
+
+
+_UNKNOWN: Final = Client()

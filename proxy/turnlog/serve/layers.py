@@ -1,0 +1,209 @@
+"""Make the `Settings` of what was said: defaults < file < environment < flags.
+
+Each layer is plain data that is checked by itself, so that an error names the line, the variable
+or the flag; then they are laid over one another.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from turnlog.packs import load, shape
+from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.load import Document
+from turnlog.packs.plain import Plain
+from turnlog.packs.shape import MismatchError
+
+from .readers import is_loop
+from .settings import Settings
+
+DEFAULT_UPSTREAM = "default"
+"""The name of the one upstream that was given without a name."""
+
+LATER = frozenset(
+    {
+        "rules",
+        "retention",
+        "identity",
+        "never_twice",
+        "retry",
+        "upstreams.*.command",
+        "upstreams.*.env",
+        "upstreams.*.packs",
+        "upstreams.*.share",
+        "upstreams.*.transport=sse",
+    }
+)
+"""What a coming version understands; to accept it now would promise what is not done."""
+
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "TURNLOG_LISTEN": ("listen",),
+    "TURNLOG_ALLOW_HOSTS": ("allow_hosts",),
+    "TURNLOG_DATA": ("data",),
+    "TURNLOG_DURABILITY": ("durability",),
+    "TURNLOG_UPSTREAMS": ("upstreams",),
+    "TURNLOG_LIMITS_RECORD": ("limits", "record"),
+    "TURNLOG_LIMITS_STORE": ("limits", "store"),
+    "TURNLOG_LIMITS_WHEN_FULL": ("limits", "when_full"),
+    "TURNLOG_REDACT_HEADERS": ("redact", "headers"),
+    "TURNLOG_REDACT_KEYS": ("redact", "keys"),
+    "TURNLOG_REDACT_PATTERNS": ("redact", "patterns"),
+    "TURNLOG_LOG_FORMAT": ("log_format",),
+    "TURNLOG_LOG_LEVEL": ("log_level",),
+}
+"""The environment's names. Lists are split at commas, upstreams at blanks, patterns at lines."""
+CONFIG_VARIABLE = "TURNLOG_CONFIG"
+
+_PREFIX = "TURNLOG_"
+_COMMA_LISTS = frozenset({"allow_hosts", "headers", "keys"})
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line says; `None` where it says nothing."""
+
+    config: str | None = None
+    upstreams: tuple[str, ...] = ()
+    listen: str | None = None
+    data: str | None = None
+    durability: str | None = None
+    log_format: str | None = None
+    log_level: str | None = None
+
+
+class _Layer(Struct, frozen=True, kw_only=True):
+    """One source's plain data and what to call the source."""
+
+    name: str
+    data: Plain
+    document: Document | None = None
+
+    def error(self, steps: tuple[str, ...], message: str) -> ConfigError | SettingError:
+        if self.document is not None:
+            return self.document.error(steps, message)
+        return SettingError(self.name, message)
+
+
+def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
+    """Return the settings in force. Raises `ConfigError` and `SettingError`.
+
+    `folder` is the working directory: relative paths of variables and flags begin there, those of
+    a file at the file.
+    """
+    config = flags.config or environ.get(CONFIG_VARIABLE)
+    layers = [_file_layer(config, folder)] if config else []
+    layers += _variable_layers(environ)
+    layers += _flag_layers(flags)
+    settings = _combine(layers, folder)
+    if not settings.upstreams:
+        raise SettingError("--upstream", "no tool server is named, write --upstream URL")
+    _refuse_loops(settings, layers)
+    return settings
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that looks like a setting and is none.
+
+    Others are left alone: a container platform makes `TURNLOG_PORT` of a service's name.
+    """
+    known = {name.removeprefix(_PREFIX) for name in (*VARIABLES, CONFIG_VARIABLE)}
+    given = sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX))
+    close = ((name, get_close_matches(name, known, n=1)) for name in given if name not in known)
+    return [
+        f"{_PREFIX}{name} is no setting, did you mean {_PREFIX}{hit[0]}?"
+        for name, hit in close
+        if hit
+    ]
+
+
+def _file_layer(config: str, folder: Path) -> _Layer:
+    path = folder / Path(config).expanduser()
+    document = load.read(path, shown=config)
+    settings = load.convert(document, Settings, later=LATER)
+    data = document.data
+    if "data" in data:
+        data = {**data, "data": str(path.absolute().parent / settings.data)}
+    return _Layer(name=config, data=data, document=document)
+
+
+def _variable_layers(environ: Mapping[str, str]) -> list[_Layer]:
+    given = ((name, steps, environ.get(name, "").strip()) for name, steps in VARIABLES.items())
+    return [_text_layer(name, steps, text) for name, steps, text in given if text]
+
+
+def _flag_layers(flags: Flags) -> list[_Layer]:
+    single = structs.asdict(flags)
+    del single["config"], single["upstreams"]
+    layers = [
+        _text_layer("--" + field.replace("_", "-"), (field,), text)
+        for field, text in single.items()
+        if text is not None
+    ]
+    if flags.upstreams:
+        layers.append(_upstreams_layer("--upstream", flags.upstreams))
+    return layers
+
+
+def _text_layer(source: str, steps: tuple[str, ...], text: str) -> _Layer:
+    if steps == ("upstreams",):
+        return _upstreams_layer(source, tuple(text.split()))
+    value: Plain = text
+    if steps[-1] in _COMMA_LISTS:
+        value = [item.strip() for item in text.split(",") if item.strip()]
+    elif steps[-1] == "patterns":
+        value = text.splitlines()
+    for step in reversed(steps):
+        value = {step: value}
+    return _checked(_Layer(name=source, data=value))
+
+
+def _upstreams_layer(source: str, texts: tuple[str, ...]) -> _Layer:
+    upstreams: dict[str, Plain] = {}
+    for text in texts:
+        name, url = _split_upstream(text)
+        if name in upstreams:
+            raise SettingError(
+                source, f"two upstreams are called {name!r}, write NAME=URL for each"
+            )
+        upstreams[name] = {"url": url}
+    return _checked(_Layer(name=source, data={"upstreams": upstreams}))
+
+
+def _split_upstream(text: str) -> tuple[str, str]:
+    """Split `[NAME=]URL`; a `=` behind the `://` belongs to the URL."""
+    name, equals, url = text.partition("=")
+    return (name, url) if equals and "://" not in name else (DEFAULT_UPSTREAM, text)
+
+
+def _checked(layer: _Layer) -> _Layer:
+    try:
+        shape.convert(layer.data, Settings, later=LATER)
+    except MismatchError as error:
+        raise SettingError(layer.name, error.message) from None
+    return layer
+
+
+def _combine(layers: list[_Layer], folder: Path) -> Settings:
+    data: Plain = {}
+    for layer in layers:
+        data = _laid_over(data, layer.data)
+    settings = shape.convert(data, Settings, later=LATER)
+    return structs.replace(settings, data=(folder / settings.data).absolute())
+
+
+def _laid_over(below: Plain, above: Plain) -> Plain:
+    if not shape.is_mapping(below) or not shape.is_mapping(above):
+        return above
+    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
+
+
+def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
+    for name, upstream in settings.upstreams.items():
+        if not is_loop(settings.listen, upstream.url):
+            continue
+        steps = ("upstreams", name, "url")
+        source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
+        raise source.error(
+            steps, f"{upstream.url!r} is where turnlog itself listens, name the server"
+        )

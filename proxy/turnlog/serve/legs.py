@@ -1,0 +1,119 @@
+"""Find the call that a later leg belongs to: more input for it, or the end of its task.
+
+A leg is recognised by what only its call can bring: the `requestState` it was handed, the id of
+its task, or, where there is no state, the same tool and arguments with `inputResponses`. Keys are
+digests under the store's key; they stand in the log, so that a restart forgets nothing.
+"""
+
+from typing import Final
+
+from turnlog.core.canon import canonical
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, Rung, Status
+from turnlog.store.base import SessionRef
+from turnlog.wire import mcp
+
+from .calls import Settled
+from .context import Context
+from .recorder import Ask, Attempt
+
+_NOT_KEPT: Final = b"{}"
+
+
+class Legs:
+    """The legs of one upstream's calls."""
+
+    def __init__(self, context: Context, server: str) -> None:
+        self._context = context
+        self._server = server
+
+    def links(self, ask: Ask, said: mcp.Answer) -> tuple[bytes, ...]:
+        """Return the keys under which the next leg of a call will be found."""
+        match said.status:
+            case Status.ACCEPTED if said.task_id:
+                return (self._task(said.task_id),)
+            case Status.INPUT_REQUIRED if said.request_state:
+                return (self._state(said.request_state),)
+            case Status.INPUT_REQUIRED:
+                return (self._same(ask.session, ask.tool, ask.arguments),)
+            case _:
+                return ()
+
+    def continued(self, said: mcp.ToolCall, session: SessionRef) -> Ask | None:
+        """Return what was asked before, if this call goes on with that."""
+        if said.request_state:
+            link = self._state(said.request_state)
+        elif said.has_input_responses:
+            link = self._same(session, said.name, bytes(said.arguments))
+        else:
+            return None
+        parked = self._context.calls.parked((link,))
+        if parked is not None:
+            self._context.calls.unpark((link,))
+            return parked.ask
+        found = self._stored(link)
+        return found.ask if found is not None else None
+
+    def finished_task(self, task_id: str) -> Attempt | None:
+        """Return the attempt that waits for this task, ready for its last outcome."""
+        link = self._task(task_id)
+        attempt = self._context.calls.parked((link,)) or self._stored(link)
+        self._context.calls.unpark((link,))
+        if attempt is not None:
+            self._context.recorder.reopen(attempt)
+        return attempt
+
+    def _task(self, task_id: str) -> bytes:
+        return self._key("task", task_id.encode("utf-8", "surrogatepass"))
+
+    def _state(self, digest: bytes) -> bytes:
+        return self._key("state", digest)
+
+    def _same(self, session: SessionRef, tool: str, arguments: bytes) -> bytes:
+        name = session.id or session.candidate
+        return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
+
+    def _key(self, what: str, value: bytes) -> bytes:
+        return self._context.store.keyed(f"{what}\0{self._server}\0".encode() + value)
+
+    def _stored(self, link: bytes) -> Attempt | None:
+        """Rebuild a parked attempt of an earlier process from the log."""
+        with self._context.store.view() as view:
+            outcome = view.linked(link)
+            commits = view.call(outcome.facts.call) if outcome is not None else []
+        legs = [commit for commit in commits if _same_leg(commit, outcome)]
+        if not legs or not legs[-1].facts.status.parked:
+            return None
+        return self._rebuilt(legs[0], legs[-1])
+
+    def _rebuilt(self, intent: Commit, outcome: Commit) -> Attempt:
+        facts, link = intent.facts, intent.link
+        session = SessionRef(candidate=link.session, rung=Rung.IMPLICIT)
+        session.id = link.session
+        ask = Ask(
+            session=session,
+            turn_label=facts.turn_label,
+            turn_source=facts.turn_source,
+            call=facts.call,
+            leg=facts.leg,
+            server=facts.server,
+            tool=facts.tool,
+            method=facts.method,
+            effect=facts.effect,
+            definition=facts.definition,
+            arguments=_NOT_KEPT,
+            complete=True,
+            size=facts.bytes_in,
+            flags=facts.flags,
+            trace=facts.trace,
+            protocol=facts.protocol,
+        )
+        return self._context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+
+
+def _same_leg(commit: Commit, outcome: Commit | None) -> bool:
+    return (
+        outcome is not None
+        and commit.facts.leg == outcome.facts.leg
+        and commit.facts.kind in {CommitKind.INTENT, CommitKind.OUTCOME}
+    )

@@ -1,0 +1,136 @@
+"""A plain HTTP tool call: one request, one answer, one attempt."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from turnlog.core import ids
+from turnlog.core.classify import Ending, http_answer, without_answer
+from turnlog.core.kinds import Flag, Phase
+from turnlog.core.naming import http_effect, http_input, http_tool
+from turnlog.store.base import StoreError, Ticket
+from turnlog.wire.message import MessageReader
+from turnlog.wire.sse import Event
+
+from .answers import Made, envelope, problem
+from .context import Context
+from .recorder import Ask, Attempt, Reply
+from .request import Request
+from .upstream import Answer, Failure, Fault
+
+_REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable"}
+
+
+class PlainCall:
+    """The exchange of a plain HTTP tool. `body` is its start where not `whole`."""
+
+    def __init__(self, context: Context, request: Request, body: bytes, *, whole: bool) -> None:
+        self._context = context
+        self._ask = _ask(context, request, body, whole=whole)
+        self._attempt: Attempt | None = None
+        self._status = 0
+        self._phase = Phase.QUEUED
+        self._streamed = MessageReader(context.keep)
+
+    async def begin(self) -> None:
+        """Write the intent. Raises `StoreError` when the call has to be refused."""
+        recorder = self._context.recorder
+        self._attempt = recorder.begin(self._ask)
+        await recorder.on_disk(self._attempt)
+        self._phase = Phase.SENDING
+
+    def refused(self, error: StoreError) -> Made:
+        """Return the answer to a call that could not be recorded and so was not forwarded."""
+        ending = without_answer("session_unavailable", Phase.QUEUED, self._ask.effect)
+        return self._problem(503, f"the call was not forwarded: {error}", ending)
+
+    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that there is no answer; return what to say instead."""
+        ending = without_answer(failure.fault, failure.phase, self._ask.effect)
+        tickets = self._end(ending, Reply(detail=failure.detail))
+        return self._problem(502, _sentence(failure, self._ask.server), ending), tickets
+
+    def left(self, kind: str) -> None:
+        """Record that nobody waits for the answer any more, for the reason `kind`."""
+        ending = without_answer(kind, self._phase, self._ask.effect)
+        self._end(ending, Reply(http_status=self._status))
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        self._status = answer.status
+        self._phase = Phase.HEAD
+
+    def event(self, event: Event) -> Sequence[Ticket]:
+        """Keep an event's data; the stream is the answer."""
+        self._streamed.feed(event.data + b"\n")
+        return ()
+
+    def whole(self, body: MessageReader, media: str) -> Sequence[Ticket]:
+        """Record the answer."""
+        content = body.finish()
+        reply = Reply(
+            http_status=self._status,
+            content=content,
+            complete=not body.truncated,
+            digest=body.digest if body.size else b"",
+            media_type=media,
+            size=body.size,
+            null_result=content.strip() == b"null",
+        )
+        return self._end(http_answer(self._status), reply)
+
+    def ended(self) -> Sequence[Ticket]:
+        """Record the answer that came as events."""
+        return self.whole(self._streamed, "text/event-stream")
+
+    def broken(self, failure: Failure) -> Sequence[Ticket]:
+        """Record that the answer was cut."""
+        ending = without_answer(failure.fault, failure.phase, self._ask.effect)
+        return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
+
+    async def settle(self, tickets: Sequence[Ticket]) -> None:
+        """Wait until all of `tickets` are on disk."""
+        for ticket in tickets:
+            await self._context.recorder.settle(ticket)
+
+    def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        if self._attempt is None:
+            return ()
+        ticket = self._context.recorder.end(self._attempt, ending, reply)
+        return () if ticket is None else (ticket,)
+
+    def _problem(self, status: int, detail: str, ending: Ending) -> Made:
+        ask = self._ask
+        session = ids.to_text(ask.session.id) if ask.session.id is not None else ""
+        outcome = envelope(ending, session=session, call=ids.to_text(ask.call), tool=ask.tool)
+        return problem(status, _REASONS[status], detail, {"turnlog/outcome": outcome})
+
+
+def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
+    path, _, query = request.route.url.removeprefix(request.route.target.origin).partition("?")
+    headers = request.vendor_headers(context.vendor_headers)
+    session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
+    size = len(body) if whole else request.length
+    return Ask(
+        session=session,
+        turn_label=identity.turn_label,
+        turn_source=identity.turn_source,
+        call=context.recorder.new_call(),
+        leg=0,
+        server=request.server,
+        tool=http_tool(request.method, path),
+        method=request.method,
+        effect=http_effect(request.method),
+        definition=b"",
+        arguments=http_input(path, query, body, digest=context.store.keyed),
+        complete=whole,
+        size=size,
+        flags=() if whole else (Flag.TRUNCATED_RECORD,),
+        trace=request.trace,
+        protocol=f"http/{request.http_version}",
+    )
+
+
+def _sentence(failure: Failure, server: str) -> str:
+    if failure.fault is Fault.CONNECT_FAILED:
+        return f"the tool server {server!r} could not be reached; the call was not sent"
+    return f"the connection to the tool server {server!r} broke; the call may have been executed"

@@ -1,0 +1,189 @@
+"""Move an answer from the upstream to the agent as it comes, while a watcher reads a copy.
+
+Nothing is held back but the last piece of an answer to a recorded call, until its outcome is on
+disk: of an event stream the event that holds the response, of JSON the last chunk, of an answer
+without body the head. JSON of known and moderate length goes out in one piece.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Protocol
+
+from turnlog.store.base import Ticket
+from turnlog.wire.http import (
+    Body,
+    Framing,
+    Headers,
+    decoder_for,
+    fields,
+    framing,
+    media_type,
+    without_length,
+)
+from turnlog.wire.message import MessageReader
+from turnlog.wire.sse import Event, EventReader
+
+from .downstream import Downstream
+from .upstream import Answer, Failure
+
+HOLD: Final = 1 << 20
+"""bytes: a JSON answer of at most this length is sent in one piece."""
+_DECODED: Final = 1 << 30
+"""bytes: an encoded answer that grows beyond this is not read any further (it is relayed)."""
+_EVENTS: Final = "text/event-stream"
+_JSON_STARTS: Final = (b"{", b"[")
+
+
+class Watcher(Protocol):
+    """What reads along. Each method returns the tickets to settle before what it read goes on."""
+
+    def event(self, event: Event) -> Sequence[Ticket]:
+        """Read one event of a stream."""
+        ...
+
+    def whole(self, body: MessageReader, media: str) -> Sequence[Ticket]:
+        """Read an answer that is no stream, once it is complete."""
+        ...
+
+    def ended(self) -> Sequence[Ticket]:
+        """Learn that a stream ended as it should."""
+        ...
+
+    def broken(self, failure: Failure) -> Sequence[Ticket]:
+        """Learn that the answer will never be complete."""
+        ...
+
+    async def settle(self, tickets: Sequence[Ticket]) -> None:
+        """Wait until all of `tickets` are on disk."""
+        ...
+
+
+class Relay:
+    """One answer on its way. `keep` bounds what is read along of one message, in bytes."""
+
+    def __init__(self, down: Downstream, answer: Answer, watcher: Watcher, *, keep: int) -> None:
+        self._down = down
+        self._answer = answer
+        self._watcher = watcher
+        self._keep = keep
+        self._media = media_type(b",".join(fields(answer.headers, b"content-type")[:1]))
+        coding = b",".join(fields(answer.headers, b"content-encoding")).decode("latin-1")
+        self._decoder = decoder_for(coding, _DECODED) if coding else None
+        self._unreadable = bool(coding) and self._decoder is None
+        kind = framing(answer.status, down.method, answer.headers)
+        self._bodiless = isinstance(kind, Framing) and kind.body is Body.NONE
+        self._length = (
+            kind.length if isinstance(kind, Framing) and kind.body is Body.LENGTH else None
+        )
+
+    async def run(self, headers: Headers) -> None:
+        """Relay head and body; `headers` is the answer's head as the agent is to see it.
+
+        Raises `Gone` when the agent leaves. A broken answer ends the agent's connection too.
+        """
+        try:
+            if self._bodiless:
+                await self._head_alone(headers)
+            elif self._media == _EVENTS and not self._unreadable:
+                await self._stream(without_length(headers))
+            elif self._length is not None and self._length <= HOLD and self._is_json:
+                await self._in_one_piece(without_length(headers), self._length)
+            else:
+                await self._flow(without_length(headers))
+        except Failure as failure:
+            await self._watcher.settle(self._watcher.broken(failure))
+            self._down.abort()
+
+    @property
+    def _is_json(self) -> bool:
+        return self._media == "application/json" or self._media.endswith("+json")
+
+    async def _head_alone(self, headers: Headers) -> None:
+        body = MessageReader(0)
+        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._down.bodiless(self._answer.status, self._answer.reason, headers)
+
+    async def _in_one_piece(self, headers: Headers, length: int) -> None:
+        pieces: list[bytes] = []
+        try:
+            async for chunk in self._answer.chunks():
+                pieces.append(chunk)  # noqa: PERF401 - what came before a cut is still wanted
+        except Failure:
+            await self._down.start(self._answer.status, self._answer.reason, headers, length)
+            await self._down.write(b"".join(pieces))
+            raise
+        raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = MessageReader(self._keep)
+        body.feed(self._decoded(raw))
+        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._down.answer(self._answer.status, self._answer.reason, headers, raw)
+
+    async def _flow(self, headers: Headers) -> None:
+        """Relay what is neither events nor small: chunk by chunk.
+
+        Of JSON one chunk is always kept, so that the last one can wait; of anything else only the
+        end is kept, because it may be read line by line.
+        """
+        await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
+        await self._chunks(self._answer.chunks(), keep_one=self._is_json)
+
+    async def _chunks(self, chunks: AsyncIterator[bytes], *, keep_one: bool) -> None:
+        body = MessageReader(self._keep)
+        held, seen = b"", 0
+        async for chunk in chunks:
+            seen += len(chunk)
+            body.feed(self._decoded(chunk))
+            await self._down.write(held)
+            held = chunk
+            if not keep_one and seen != self._length:
+                await self._down.write(held)
+                held = b""
+        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._down.end(held)
+
+    async def _stream(self, headers: Headers) -> None:
+        await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
+        events = EventReader(self._keep)
+        chunks = self._answer.chunks()
+        first = True
+        async for chunk in chunks:
+            if first and chunk.lstrip()[:1] in _JSON_STARTS:
+                # No event begins so: a whole message under the wrong media type.
+                await self._chunks(_with(chunk, chunks), keep_one=True)
+                return
+            first = False
+            if self._decoder is None:
+                await self._pieces(events, chunk)
+            else:
+                await self._encoded(events, chunk)
+        await self._watcher.settle(self._watcher.ended())
+        await self._down.end()
+
+    async def _pieces(self, events: EventReader, chunk: bytes) -> None:
+        """Relay a chunk; hold what completes a response until its outcome is on disk."""
+        ready: list[bytes] = []
+        for piece in events.feed(chunk):
+            tickets = self._watcher.event(piece.event) if piece.event is not None else ()
+            if tickets:
+                await self._down.write(b"".join(ready))
+                ready.clear()
+                await self._watcher.settle(tickets)
+            ready.append(piece.raw)
+        await self._down.write(b"".join(ready))
+
+    async def _encoded(self, events: EventReader, chunk: bytes) -> None:
+        """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
+        for piece in events.feed(self._decoded(chunk)):
+            if piece.event is not None:
+                await self._watcher.settle(self._watcher.event(piece.event))
+        await self._down.write(chunk)
+
+    def _decoded(self, chunk: bytes) -> bytes:
+        if self._unreadable:
+            return b""
+        return chunk if self._decoder is None else self._decoder.feed(chunk)
+
+
+async def _with(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk

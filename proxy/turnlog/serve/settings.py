@@ -1,0 +1,88 @@
+"""What an operator may set: one frozen Struct.
+
+Every value is checked by its type, so that a `Settings` that exists can be served. How one is made
+of defaults, file, environment and flags is `serve.layers`.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Struct
+
+from turnlog.core.kinds import Durability, WhenFull
+from turnlog.packs.values import Size, reads
+
+from .readers import (
+    Address,
+    address,
+    allowed_host,
+    folder,
+    header_name,
+    pattern,
+    upstream_name,
+    upstream_url,
+)
+
+
+class Transport(StrEnum):
+    """What an upstream speaks. `AUTO` tells MCP from plain HTTP by each request."""
+
+    AUTO = "auto"
+    MCP = "mcp"
+    HTTP = "http"
+
+
+class LogFormat(StrEnum):
+    """How events are written to stdout."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class LogLevel(StrEnum):
+    """The least important events that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tool server."""
+
+    url: Annotated[str, reads(upstream_url)]
+    transport: Transport = Transport.AUTO
+    trust_annotations: bool = False
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much is kept, in bytes, and what happens when there is no room."""
+
+    record: Size = 1 << 20
+    store: Size = 10 << 30
+    when_full: WhenFull = WhenFull.REFUSE_WRITES
+
+
+class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is cut from records and logs beside the defaults."""
+
+    headers: tuple[Annotated[str, reads(header_name)], ...] = ()
+    keys: tuple[str, ...] = ()
+    patterns: tuple[Annotated[str, reads(pattern)], ...] = ()
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that an operator may set."""
+
+    listen: Annotated[Address, reads(address)] = Address("127.0.0.1", 7411)
+    allow_hosts: tuple[Annotated[str, reads(allowed_host)], ...] = ()
+    data: Annotated[Path, reads(folder)] = Path("turnlog-data")
+    """Absolute once `read_settings` made it."""
+    durability: Durability = Durability.BALANCED
+    upstreams: dict[Annotated[str, reads(upstream_name)], Upstream] = {}
+    limits: Limits = Limits()
+    redact: Redact = Redact()
+    log_format: LogFormat = LogFormat.JSON
+    log_level: LogLevel = LogLevel.INFO
