@@ -1,0 +1,62 @@
+"""What can go wrong for a user, in one line and with an exit code."""
+
+import click
+
+from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.sessions.log import NotFoundError
+from turnlog.store.base import StoreError
+
+FINE = 0
+FAILED = 1
+"""A check found something: `verify`."""
+WRONG_USE = 2
+NO_STORE = 3
+
+PIPE_CLOSED = 141
+"""128 + SIGPIPE, as shells have it."""
+INTERRUPTED = 130
+"""128 + SIGINT."""
+
+
+class PipeClosedError(Exception):
+    """Whoever read the output (`| head`) has enough."""
+
+
+FAILURES = (click.ClickException, ConfigError, SettingError, NotFoundError, StoreError, OSError)
+"""Everything else is a bug and ends in a traceback."""
+
+
+def describe(error: Exception) -> tuple[str, int]:
+    """Return the line for stderr and the exit code."""
+    match error:
+        case click.UsageError():
+            return _usage(error), WRONG_USE
+        case click.ClickException():
+            return _sentence(error.format_message()), WRONG_USE
+        case StoreError():
+            return str(error), NO_STORE
+        case OSError():
+            return _system(error)
+        case _:
+            return str(error), WRONG_USE
+
+
+def _system(error: OSError) -> tuple[str, int]:
+    """Tell files, which are the store's, from addresses to listen on and the like."""
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is None:
+        return reason, WRONG_USE
+    return f"{reason}: {str(error.filename)!r}", NO_STORE
+
+
+def _usage(error: click.UsageError) -> str:
+    message = _sentence(error.format_message())
+    if error.ctx is None:
+        return message
+    return f"{message} (`{error.ctx.command_path} --help` tells how)"
+
+
+def _sentence(text: str) -> str:
+    """Return click's text in the form of all other messages: one line, no capital, no full stop."""
+    line = " ".join(text.split()).removesuffix(".")
+    return line[:1].lower() + line[1:]

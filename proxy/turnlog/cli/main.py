@@ -1,0 +1,77 @@
+"""The command `turnlog`: find the subcommand, run it, and turn what went wrong into one line.
+
+Each subcommand lives in a module of its own that is imported when it is called, so that
+`turnlog log` does not pay for the server.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from .failures import FAILURES, INTERRUPTED, PIPE_CLOSED, WRONG_USE, PipeClosedError, describe
+
+COMMANDS = {
+    "log": "List attempts: what was called, and what came of it.",
+    "serve": "Forward tool calls, and record each of them.",
+    "sessions": "List sessions.",
+    "show": "Show a call or a commit in full.",
+    "status": "Tell what the store holds, and what is in flight.",
+    "verify": "Check that the log is as it was written.",
+}
+"""Each is `command` in the module of its name."""
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"turnlog.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="turnlog", message="%(prog)s %(version)s")
+def turnlog() -> None:
+    """A transparent proxy between an agent and its tool servers that keeps a log of every call.
+
+    Exit codes: 0 fine, 1 the check failed, 2 wrong use or configuration, 3 the store cannot be
+    used.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit code. Errors of the user's are one line on stderr."""
+    try:
+        # Text from tools may be beyond the terminal's encoding; that must not end a listing.
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        code = turnlog.main(arguments, prog_name="turnlog", standalone_mode=False)
+        sys.stdout.flush()
+    except (PipeClosedError, BrokenPipeError):
+        # Python would complain when it flushes on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return WRONG_USE
+    except FAILURES as error:
+        message, code = describe(error)
+        click.echo(f"turnlog: {message}", err=True)
+    return int(code or 0)

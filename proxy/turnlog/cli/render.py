@@ -1,0 +1,122 @@
+"""Text for people: columns that fit the terminal, and nothing in them that could steer it.
+
+Tool names and outputs come from strangers. Whatever is no plain character is written as an escape,
+in tables and in JSON alike.
+"""
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_WIDE = frozenset({"W", "F"})
+_NARROWEST_LAST = 12
+
+
+class Style(StrEnum):
+    """ANSI styles for cells."""
+
+    GOOD = "32"
+    BAD = "31"
+    OPEN = "33"
+    FAINT = "2"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A table's cell: text of any origin, and how it looks on a terminal."""
+
+    text: str
+    style: Style | None = None
+
+
+def clean(text: str) -> str:
+    """Return `text` with everything that is no printable character as an escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
+
+
+def clean_lines(text: str) -> str:
+    """Return `text` cleaned, with its line ends and tabs as they are."""
+    return "\n".join(
+        "\t".join(clean(part) for part in line.split("\t"))
+        for line in text.replace("\r\n", "\n").split("\n")
+    )
+
+
+def json_line(value: object) -> str:
+    """Return one line of JSON that a terminal may see: odd characters are `\\uXXXX`."""
+    return clean(msgspec.json.encode(value).decode())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, width: int | None) -> list[str]:
+    """Return lines of aligned columns. `width` cuts them to fit; `None` leaves them whole."""
+    body = [[Cell(clean(cell.text), cell.style) for cell in row] for row in rows]
+    lines = [[Cell(name, Style.FAINT) for name in header], *body]
+    widths = [max(_width(row[n].text) for row in lines) for n in range(len(header))]
+    if width is not None:
+        taken = sum(widths[:-1]) + 2 * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(width - taken, _NARROWEST_LAST))
+    return [_line(row, widths) for row in lines]
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal on stdout, or `None` when it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def use_colour() -> bool:
+    """Tell whether stdout is a terminal that wants colour (NO_COLOR, TERM=dumb)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def cut(text: str, width: int) -> str:
+    """Return the beginning of `text` that fits in `width` columns, ending in an ellipsis if cut."""
+    if _width(text) <= width:
+        return text
+    kept: list[str] = []
+    used = 1
+    for character in text:
+        used += _columns(character)
+        if used > width:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
+    coloured = use_colour()
+    cells: list[str] = []
+    for cell, width in zip(row, widths, strict=True):
+        text = cut(cell.text, width)
+        padding = " " * (width - _width(text))
+        cells.append((_painted(text, cell.style) if coloured else text) + padding)
+    return "  ".join(cells).rstrip()
+
+
+def _painted(text: str, style: Style | None) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style else text
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code > 0xFFFF:
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+    return f"\\u{code:04x}"
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1

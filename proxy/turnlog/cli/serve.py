@@ -1,0 +1,54 @@
+"""`turnlog serve`: run the proxy."""
+
+import os
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from socket import gaierror
+from typing import Any
+
+import click
+
+from turnlog.packs.errors import SettingError
+
+_LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
+
+
+@click.command("serve")
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="A tool server; may be given again. Without NAME it is called 'default'.",
+)
+@click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:7411]")
+@click.option("--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]")
+@click.option(
+    "--durability",
+    metavar="balanced|strict|relaxed",
+    help="Who waits for the disk: calls that may change something, all, none.",
+)
+@click.option("--log-format", metavar="json|console", help="How events are written to stdout.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+def command(**given: Any) -> int:
+    """Forward tool calls to one or several tool servers, and record each of them.
+
+    Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
+    these options; the later wins.
+    """
+    from turnlog.serve.layers import Flags, misspelt_variables, read_settings
+
+    for warning in misspelt_variables(os.environ):
+        click.echo(f"turnlog: {warning}", err=True)
+    settings = read_settings(flags=Flags(**given), environ=os.environ, folder=Path.cwd())
+    from turnlog.serve.app import run
+
+    try:
+        return run(settings)
+    except OSError as error:
+        if error.errno not in _LISTEN_ERRORS and not isinstance(error, gaierror):
+            raise
+        reason = (error.strerror or str(error)).rpartition(": ")[2].lower()
+        message = f"cannot listen on {str(settings.listen)!r} ({reason}), name another address"
+        raise SettingError("--listen", message) from error

@@ -1,0 +1,63 @@
+"""`turnlog sessions`: list sessions, the most recently active first."""
+
+from collections.abc import Iterable
+
+import click
+from click.core import ParameterSource
+
+from turnlog.sessions.listing import SessionLine, sessions
+
+from .options import data_option, json_option, open_view, printout
+from .render import Cell, Style, json_line, table, terminal_width
+
+_HEADER = ("SESSION", "NAMED BY", "OPENED", "ACTIVE", "TURNS", "COMMITS", "OPEN", "NAMES")
+
+
+@click.group("sessions", invoke_without_command=True)
+@data_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, data: str, as_json: bool) -> None:
+    """List sessions, the most recently active first.
+
+    The lines of --json carry each session's newest seq and hash: kept elsewhere they are anchors
+    for `turnlog verify --anchor`.
+    """
+    if ctx.invoked_subcommand is None:
+        _list(data, as_json)
+
+
+@command.command("list")
+@data_option
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, data: str, as_json: bool) -> None:
+    """List sessions, the most recently active first."""
+    before = ctx.parent.params if ctx.parent else {}
+    # `turnlog sessions --data DIR list` means the same as `turnlog sessions list --data DIR`.
+    given_here = ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE
+    _list(data if given_here else before["data"], as_json or before["as_json"])
+
+
+def _list(data: str, as_json: bool) -> None:
+    with printout() as write, open_view(data) as view:
+        lines = sessions(view)
+        for line in map(json_line, lines) if as_json else _text(lines):
+            write(line)
+
+
+def _text(lines: Iterable[SessionLine]) -> list[str]:
+    return table(_HEADER, map(_cells, lines), width=terminal_width())
+
+
+def _cells(line: SessionLine) -> list[Cell]:
+    return [
+        Cell(line.session),
+        Cell(line.named_by),
+        Cell(line.opened_at[:19].replace("T", " "), Style.FAINT),
+        Cell(line.active_at[:19].replace("T", " "), Style.FAINT),
+        Cell(str(line.turn)),
+        Cell(str(line.seq + 1)),
+        Cell(str(line.in_flight or ""), Style.OPEN),
+        Cell(", ".join(line.names) or line.metadata.get("client", "")),
+    ]

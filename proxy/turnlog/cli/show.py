@@ -1,0 +1,123 @@
+"""`turnlog show`: one call with all its attempts, or one commit."""
+
+import click
+
+from turnlog.core.kinds import CommitKind
+from turnlog.sessions.log import NotFoundError, find_session
+from turnlog.sessions.payloads import (
+    Attempt,
+    Entry,
+    Kept,
+    Payload,
+    attempts,
+    entry,
+    find_call,
+)
+from turnlog.store.base import View
+
+from .options import data_option, json_option, open_view, printout
+from .render import clean, clean_lines, json_line
+
+_SHOWN = 4096
+"""Characters of a payload that are shown without `--full`."""
+
+
+@click.command("show")
+@click.argument("what", metavar="CALL | SESSION:SEQ")
+@click.option("--full", is_flag=True, help="Whole inputs and outputs.")
+@data_option
+@json_option
+def command(what: str, full: bool, data: str, as_json: bool) -> None:
+    """Show a call with every attempt, its input and its output, or one commit.
+
+    A call is named by its id or the beginning of one, a commit by session and seq. Inputs and
+    outputs are as redaction left them.
+    """
+    with printout() as write, open_view(data) as view:
+        for item in _items(view, what):
+            write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
+
+
+def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
+    name, colon, seq = what.rpartition(":")
+    if not colon:
+        return attempts(view, find_call(view, what))
+    if not (seq.isascii() and seq.isdigit()):
+        raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
+    commit = view.get(find_session(view, name), int(seq))
+    if commit is None:
+        raise NotFoundError(f"session {name!r} has no commit {seq}")
+    if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
+        return [entry(commit)]
+    found = attempts(view, commit.facts.call)
+    return [a for a in found if any(c.seq == commit.link.seq for c in a.commits)]
+
+
+def _text(item: Attempt | Entry, shown: int | None) -> str:
+    match item:
+        case Attempt():
+            return _attempt(item, shown)
+        case Entry():
+            return _entry(item)
+
+
+def _entry(item: Entry) -> str:
+    fields = {
+        "session": item.session,
+        "commit": _commit(item),
+        "actor": item.actor,
+        "summary": item.summary,
+        **item.metadata,
+        "prev": item.prev,
+    }
+    return _fields(fields)
+
+
+def _attempt(item: Attempt, shown: int | None) -> str:
+    row = item.row
+    upstream = row.upstream
+    fields = {
+        "call": row.call,
+        "attempt": f"{row.attempt} (leg {row.leg})",
+        "session": row.session,
+        "turn": f"{row.turn}.{row.step} ({row.turn_source})",
+        "tool": f"{row.server}/{row.tool}",
+        "method": row.method,
+        "effect": row.effect,
+        "status": row.kind or row.error or row.status,
+        "executed": f"{row.executed} (phase {row.phase})",
+        "retry": row.retry or "",
+        "upstream": " ".join(str(part) for part in (upstream.protocol, upstream.code) if part),
+        "took": "" if row.duration_ms is None else f"{row.duration_ms} ms",
+        "flags": ", ".join(row.flags),
+        "input hash": row.input_hash or "",
+        "definition": row.definition or "",
+        "trace": row.trace or "",
+        "summary": row.output_summary,
+        "detail": item.detail,
+    }
+    commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
+    sides = (("input", item.input, item.preview), ("output", item.output, ""))
+    payloads = "\n".join(_payload(*side, shown) for side in sides)
+    return f"{_fields(fields)}\n{commits}\n{payloads}\n"
+
+
+def _commit(item: Entry) -> str:
+    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}"
+
+
+def _fields(fields: dict[str, str]) -> str:
+    return "\n".join(f"{name:<12}{clean(text)}" for name, text in fields.items() if text)
+
+
+def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
+    if payload.kept in (Kept.NONE, Kept.LOST):
+        tail = f": {clean(preview)}" if preview else ""
+        return f"{name:<12}{payload.kept}{tail}"
+    notes = [f"{payload.size} bytes"]
+    notes += ["cut by limits.record"] if payload.kept is Kept.CUT else []
+    notes += ["redacted"] if payload.redacted else []
+    text = clean_lines(payload.text[:shown])
+    rest = len(payload.text) - len(payload.text[:shown])
+    more = f"\n... {rest} characters more, --full shows them" if rest else ""
+    return f"{name:<12}{', '.join(notes)}\n{text}{more}"

@@ -1,0 +1,80 @@
+"""`turnlog status`: what the store holds, how much room is left, and what is in flight."""
+
+from pathlib import Path
+
+import click
+
+from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
+from turnlog.store.base import Usage
+
+from .options import data_option, json_option, open_view, printout
+from .render import Cell, Style, clean, json_line, table, terminal_width
+
+_HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STATUS", "EFFECT")
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+@click.command("status")
+@data_option
+@json_option
+def command(data: str, as_json: bool) -> None:
+    """Tell what the store holds, how much room is left, who writes to it, and what is pending.
+
+    Pending are calls whose last status is pending, input_required, accepted or unknown.
+    """
+    with printout() as write, open_view(data) as view:
+        status = StoreStatus(
+            data=str(Path(data).expanduser().absolute()),
+            usage=view.usage(),
+            writers=writers(Path(data).expanduser()),
+            pending=list(pending(view)),
+        )
+        write(json_line(status) if as_json else _text(status))
+
+
+def _text(status: StoreStatus) -> str:
+    usage = status.usage
+    lines = [
+        f"store       {clean(status.data)}",
+        f"holds       {usage.commits} commits in {usage.sessions} sessions",
+        f"log         {_size(usage.log_bytes)}",
+        f"payloads    {_size(usage.blob_bytes)}",
+        f"limit       {_limit(usage)}",
+        f"disk free   {_size(usage.disk_free)}",
+        f"proxies     {_writers(status.writers)}",
+        f"pending     {len(status.pending)}",
+    ]
+    if status.pending:
+        rows = [
+            [
+                Cell(row.timestamp[:19].replace("T", " "), Style.FAINT),
+                Cell(row.session[:13]),
+                Cell(row.call),
+                Cell(f"{row.server}/{row.tool}"),
+                Cell(row.status, Style.OPEN),
+                Cell(row.effect),
+            ]
+            for row in status.pending
+        ]
+        lines += ["", *table(_HEADER, rows, width=terminal_width())]
+    return "\n".join(lines)
+
+
+def _limit(usage: Usage) -> str:
+    if not usage.limit:
+        return "none"
+    used = usage.log_bytes + usage.blob_bytes
+    return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
+
+
+def _writers(running: list[Writer] | None) -> str:
+    if running is None:
+        return "not known on this system"
+    return ", ".join(f"pid {w.pid} (epoch {w.epoch})" for w in running) or "none running"
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

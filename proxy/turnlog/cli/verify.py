@@ -1,0 +1,123 @@
+"""`turnlog verify`: check the chain of one session or of all."""
+
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import click
+import msgspec
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.sessions.log import find_session
+from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
+from turnlog.store.base import Corrupt, View
+
+from .failures import FAILED, FINE
+from .options import data_option, json_option, open_view, printout
+from .render import Cell, Style, json_line, table, terminal_width
+
+_HEADER = ("SESSION", "VERDICT", "COMMITS", "BAD SEQ", "DETAIL")
+
+
+class _AnchorLine(Struct, frozen=True):
+    session: str
+    seq: int
+    hash: str
+
+
+class _Line(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog verify --json`."""
+
+    session: str
+    verdict: Verdict
+    commits: int
+    bodies_dropped: int
+    bad_seq: int | None
+    detail: str
+
+
+@click.command("verify")
+@click.argument("session", required=False)
+@click.option(
+    "--anchor",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Lines of `turnlog sessions --json` that were kept elsewhere.",
+)
+@data_option
+@json_option
+def command(session: str | None, anchor: BinaryIO | None, data: str, as_json: bool) -> int:
+    """Check that the log is as it was written; all sessions, or SESSION.
+
+    Finds any change that does not also rewrite every later commit of the session; with --anchor
+    that, too, and commits that were cut off. Exit code 1 when something was found.
+    """
+    anchors = _read_anchors(anchor)
+    with printout() as write, open_view(data) as view:
+        wanted = None if session is None else find_session(view, session)
+        lines = list(_check(view, wanted, anchors))
+        for text in map(json_line, lines) if as_json else _text(lines):
+            write(text)
+    return FINE if all(line.verdict.intact for line in lines) else FAILED
+
+
+def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]) -> Iterator[_Line]:
+    found: set[bytes] = set()
+    for row in view.sessions():
+        if wanted in (None, row.session):
+            found.add(row.session)
+            # The index remembers the newest commit: a cheap anchor that lies beside the log.
+            known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
+            yield _line(row.session, _verify(view, row.session, known))
+    for session, known in anchors.items():
+        if session not in found and wanted in (None, session):
+            yield _line(session, verify(session, [], known))
+
+
+def _verify(view: View, session: bytes, anchors: Iterable[Anchor]) -> Finding:
+    try:
+        return verify(session, view.headers(session), anchors)
+    except Corrupt as error:
+        return Finding(verdict=Verdict.MUTATED, commits=0, detail=str(error))
+
+
+def _line(session: bytes, finding: Finding) -> _Line:
+    return _Line(
+        session=ids.to_text(session),
+        verdict=finding.verdict,
+        commits=finding.commits,
+        bodies_dropped=finding.bodies_dropped,
+        bad_seq=finding.seq,
+        detail=finding.detail,
+    )
+
+
+def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
+    anchors: dict[bytes, list[Anchor]] = {}
+    for number, line in enumerate(file or (), 1):
+        try:
+            read = msgspec.json.decode(line, type=_AnchorLine)
+            session = ids.from_text(read.session)
+            anchor = Anchor(read.seq, bytes.fromhex(read.hash.removeprefix("sha256:")))
+        except ValueError:
+            raise click.UsageError(
+                f"line {number} of the --anchor file is no anchor, give lines of "
+                "`turnlog sessions --json`"
+            ) from None
+        anchors.setdefault(session, []).append(anchor)
+    return anchors
+
+
+def _text(lines: list[_Line]) -> list[str]:
+    return table(_HEADER, map(_cells, lines), width=terminal_width())
+
+
+def _cells(line: _Line) -> list[Cell]:
+    style = Style.GOOD if line.verdict.intact else Style.BAD
+    return [
+        Cell(line.session),
+        Cell(line.verdict, style),
+        Cell(str(line.commits)),
+        Cell("" if line.bad_seq is None else str(line.bad_seq)),
+        Cell(line.detail),
+    ]

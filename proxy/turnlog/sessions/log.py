@@ -1,0 +1,106 @@
+"""Read the log: which attempts a reader wants, and in what order they come."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.store.base import Filter, SessionRow, View
+
+from .rows import Row, row_of
+
+DEFAULT_LAST = 50
+"""Attempts that a reader gets who did not say how many."""
+
+
+class NotFoundError(Exception):
+    """What a reader named is not in the store, or is several things. The message says which."""
+
+
+class Turns(Struct, frozen=True):
+    """A range of turns, both ends included; `None` is open, negative counts from the newest."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """What a reader of the log wants to see. Empty fields do not narrow."""
+
+    session: bytes | None = None
+    last: int | None = None
+    """How many attempts; `None` for all that the rest names."""
+    around: int | None = None
+    """seq in the middle of what is wanted; needs `last`."""
+    turns: Turns = Turns()
+    match: Filter = Filter()
+
+
+def find_session(view: View, name: str) -> bytes:
+    """Return the session that `name` means. Raises `NotFoundError`."""
+    found = view.find_sessions(name)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError(f"no session is called {name!r}, `turnlog sessions` lists them")
+    some = ", ".join(ids.to_text(session) for session in found[:5])
+    raise NotFoundError(f"{name!r} means {len(found)} sessions, name one of: {some}")
+
+
+def only_session(view: View) -> bytes | None:
+    """Return the store's session when there is exactly one."""
+    rows = list(islice(view.sessions(), 2))
+    return rows[0].session if len(rows) == 1 else None
+
+
+def read(view: View, query: Query) -> Iterator[Row]:
+    """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
+    wanted = _filter(view, query)
+    if query.around is not None:
+        return iter(_around(view, wanted, query.around, query.last or DEFAULT_LAST))
+    if query.last is not None:
+        return iter(_newest(view, wanted, query.last))
+    return map(row_of, view.attempts(wanted, newest_first=False))
+
+
+def _newest(view: View, wanted: Filter, count: int) -> list[Row]:
+    newest = islice(view.attempts(wanted, newest_first=True), count)
+    return [row_of(attempt) for attempt in newest][::-1]
+
+
+def _around(view: View, wanted: Filter, seq: int, count: int) -> list[Row]:
+    """Return `count` attempts with the one that holds `seq` in the middle."""
+    until = _newest(view, structs.replace(wanted, before=seq + 1), count // 2 + 1)
+    later = view.attempts(structs.replace(wanted, after=seq), newest_first=False)
+    return until + [row_of(attempt) for attempt in islice(later, count - len(until))]
+
+
+def _filter(view: View, query: Query) -> Filter:
+    wanted = query.match
+    if query.session is not None:
+        wanted = structs.replace(wanted, sessions=(query.session,))
+    if query.turns == Turns():
+        return wanted
+    newest = _session_row(view, query.session).place.turn if _relative(query.turns) else 0
+    return structs.replace(
+        wanted,
+        first_turn=_turn(query.turns.first, newest),
+        last_turn=_turn(query.turns.last, newest),
+    )
+
+
+def _relative(turns: Turns) -> bool:
+    return any(turn is not None and turn < 0 for turn in (turns.first, turns.last))
+
+
+def _turn(turn: int | None, newest: int) -> int | None:
+    """Return an absolute turn; -1 is the newest."""
+    return newest + 1 + turn if turn is not None and turn < 0 else turn
+
+
+def _session_row(view: View, session: bytes | None) -> SessionRow:
+    row = next((row for row in view.sessions() if row.session == session), None)
+    if row is None:
+        raise NotFoundError("turns that count from the end need a session that has some")
+    return row

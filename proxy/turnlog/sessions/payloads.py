@@ -1,0 +1,131 @@
+"""A call in full: its commits, and the input and output as redaction left them."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Body, Commit
+from turnlog.core.kinds import Actor, CommitKind
+from turnlog.store.base import View
+
+from .log import NotFoundError
+from .rows import Row, row_of, timestamp
+
+
+class Kept(StrEnum):
+    """What is left of a payload."""
+
+    NONE = "none"
+    WHOLE = "whole"
+    CUT = "cut"
+    LOST = "payload lost"
+
+
+class Payload(Struct, frozen=True, kw_only=True):
+    """An input or output. `text` is its bytes as UTF-8, what is none of it replaced."""
+
+    kept: Kept
+    redacted: bool = False
+    size: int = 0
+    """Bytes that are kept."""
+    text: str = ""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One commit as it stands in the chain, without its content."""
+
+    session: str
+    seq: int
+    kind: CommitKind
+    timestamp: str
+    actor: Actor
+    ref: int | None
+    summary: str
+    metadata: dict[str, str]
+    hash: str
+    prev: str
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One attempt with what went in and came out."""
+
+    row: Row
+    preview: str
+    detail: str
+    commits: list[Entry]
+    input: Payload
+    output: Payload
+
+
+def find_call(view: View, name: str) -> bytes:
+    """Return the call that `name` (a UUID or its beginning) means. Raises `NotFoundError`."""
+    found = view.find_calls(name)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError(f"no call begins with {name!r}, `turnlog log --json` names them")
+    some = ", ".join(ids.to_text(call) for call in found[:5])
+    raise NotFoundError(f"{name!r} begins {len(found)} calls or more, name one of: {some}")
+
+
+def attempts(view: View, call: bytes) -> list[Attempt]:
+    """Return all attempts of a call, the first first."""
+    groups: dict[tuple[int, int], list[Commit]] = {}
+    for commit in view.call(call):
+        if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
+            continue
+        groups.setdefault((commit.facts.leg, commit.facts.attempt), []).append(commit)
+    return [attempt_of(view, group) for group in groups.values()]
+
+
+def attempt_of(view: View, group: list[Commit]) -> Attempt:
+    """Return one attempt of its commits, in order of position."""
+    bodies = [commit.body for commit in group if commit.body]
+    return Attempt(
+        row=row_of(group),
+        preview=_first(body.preview for body in bodies),
+        detail=_first(body.detail for body in reversed(bodies)),
+        commits=[entry(commit) for commit in group],
+        input=payload(view, next((body.input_blob for body in bodies if body.input_blob), b"")),
+        output=payload(
+            view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
+        ),
+    )
+
+
+def entry(commit: Commit) -> Entry:
+    """Return one commit's place and kind."""
+    body = commit.body or Body()
+    return Entry(
+        session=ids.to_text(commit.link.session),
+        seq=commit.link.seq,
+        kind=commit.facts.kind,
+        timestamp=timestamp(commit.facts.at),
+        actor=commit.facts.actor,
+        ref=commit.link.ref,
+        summary=body.summary,
+        metadata=body.metadata,
+        hash=f"sha256:{commit.hash.hex()}",
+        prev=f"sha256:{commit.link.prev.hex()}",
+    )
+
+
+def payload(view: View, digest: bytes) -> Payload:
+    """Return what is kept under a body's blob digest."""
+    if not digest:
+        return Payload(kept=Kept.NONE)
+    blob = view.blob(digest)
+    if blob is None:
+        return Payload(kept=Kept.LOST)
+    return Payload(
+        kept=Kept.CUT if blob.cut else Kept.WHOLE,
+        redacted=blob.redacted,
+        size=len(blob.data),
+        text=blob.data.decode("utf-8", "replace"),
+    )
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next((text for text in texts if text), "")

@@ -1,0 +1,144 @@
+"""One attempt as people, scripts and the API see it: an intent joined with its last outcome."""
+
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from turnlog.core import ids
+from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+
+_NS_PER_MS = 1_000_000
+_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED})
+
+
+class Upstream(Struct, frozen=True, kw_only=True):
+    """What the tool server spoke, and its answer's codes."""
+
+    protocol: str | None
+    code: int | None
+    """JSON-RPC error code, else the HTTP status."""
+    http_status: int | None
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog log --json`. Empty is `null`; names as in the reference."""
+
+    session: str
+    seq: int
+    """Of the newest commit of this attempt."""
+    intent_seq: int
+    turn: int
+    turn_source: TurnSource
+    step: int
+    timestamp: str
+    """When the attempt began, RFC 3339, UTC."""
+    server: str
+    tool: str
+    call: str
+    attempt: int
+    method: str
+    input_hash: str | None
+    output_summary: str
+    delta: list[object]
+    status: Status
+    tool_result: UnsetType | None
+    """`None` where the tool gave no result; absent where there is one."""
+    error: str | None
+    kind: str | None
+    retry: str | None
+    retry_after_ms: int | None = None
+    effect: Effect
+    phase: Phase
+    executed: Executed
+    leg: int
+    flags: list[Flag]
+    provenance: str | None = None
+    duration_ms: float | None
+    upstream: Upstream
+    hash: str
+    definition: str | None
+    trace: str | None
+    bytes_in: int
+    bytes_out: int
+
+
+def row_of(attempt: list[Commit]) -> Row:
+    """Join `[intent, outcome, later outcome, ...]`; the last outcome speaks."""
+    intent, last = attempt[0], attempt[-1]
+    facts = last.facts
+    pending = last.facts.kind is CommitKind.INTENT
+    body = last.body or Body()
+    return Row(
+        session=ids.to_text(intent.link.session),
+        seq=last.link.seq,
+        intent_seq=intent.link.seq,
+        turn=intent.link.turn,
+        turn_source=intent.link.turn_source,
+        step=intent.link.step,
+        timestamp=timestamp(intent.facts.at),
+        server=intent.facts.server,
+        tool=intent.facts.tool,
+        call=ids.to_text(intent.facts.call),
+        attempt=intent.facts.attempt,
+        method=intent.facts.method,
+        input_hash=intent.body.input_hash if intent.body else None,
+        output_summary="" if pending else body.summary,
+        delta=[_plain(operation) for operation in body.delta],
+        status=Status.PENDING if pending else facts.status,
+        tool_result=UNSET if _has_result(facts, body) else None,
+        error=facts.error or None,
+        kind=facts.error_kind or None,
+        retry=facts.retry or None,
+        effect=intent.facts.effect,
+        phase=facts.phase,
+        # An intent is written before it is sent: without an outcome nobody knows how far it came.
+        executed=Executed.MAYBE if pending else facts.executed,
+        leg=intent.facts.leg,
+        flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
+        duration_ms=None if pending else round(facts.duration / _NS_PER_MS, 3),
+        upstream=_upstream(intent.facts, facts),
+        hash=f"sha256:{last.hash.hex()}",
+        definition=_sha256(facts.definition or intent.facts.definition),
+        trace=intent.facts.trace or None,
+        bytes_in=intent.facts.bytes_in,
+        bytes_out=facts.bytes_out,
+    )
+
+
+def timestamp(at: int) -> str:
+    """Return nanoseconds UTC as RFC 3339 with microseconds."""
+    whole = datetime.fromtimestamp(at // 1_000_000_000, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at // 1000 % 1_000_000:06d}Z"
+
+
+def _has_result(facts: Facts, body: Body) -> bool:
+    """Tell whether the tool gave a result, be it an error's (`isError`)."""
+    if facts.kind is CommitKind.INTENT or facts.status is Status.UNKNOWN:
+        return False
+    if body.null_result or not _NO_RESULT.isdisjoint(facts.flags):
+        return False
+    if facts.status is not Status.ERROR:
+        return True
+    if facts.bytes_out == 0 or facts.code is not None:
+        return False
+    # For a plain HTTP tool every body is the result; for MCP only a JSON-RPC answer with 200.
+    return facts.protocol.startswith("http/") or facts.http_status in (0, 200)
+
+
+def _upstream(intent: Facts, last: Facts) -> Upstream:
+    status = last.http_status or None
+    return Upstream(
+        protocol=last.protocol or intent.protocol or None,
+        code=status if last.code is None else last.code,
+        http_status=status,
+    )
+
+
+def _sha256(digest: bytes) -> str | None:
+    return f"sha256:{digest.hex()}" if digest else None
+
+
+def _plain(operation: Raw) -> object:
+    return msgspec.msgpack.decode(operation)
