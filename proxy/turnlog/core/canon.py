@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Union
 
 import msgspec
 import rfc8785
@@ -27,10 +27,10 @@ _DEPTH = 12
 def _plain_type() -> Any:
     """Return the type of JSON that needs no care: msgspec knows no recursive alias, so unroll it."""
     limit = 2**53 - 1
-    scalar: Any = Annotated[int, Meta(ge=-limit, le=limit)] | str | bool | None
-    plain = scalar
+    scalar = Union[Annotated[int, Meta(ge=-limit, le=limit)], str, bool, None]  # noqa: UP007
+    plain: Any = scalar
     for _ in range(_DEPTH):
-        plain = scalar | list[plain] | dict[str, plain]
+        plain = Union[scalar, list[plain], dict[str, plain]]  # noqa: UP007 - made at run time
     return plain
 
 
@@ -72,9 +72,8 @@ def input_hash(data: bytes, *, key: bytes | Callable[[bytes], bytes] | None = No
 
 
 def _fast(data: bytes) -> bytes | None:
-    if not data.isascii() or b"\\u" in data:
-        if _find_astral(data):
-            return None
+    if (b"\\u" in data or not data.isascii()) and _find_astral(data):
+        return None
     try:
         form = _encode_sorted(_decode_plain(data))
     except (ValueError, RecursionError):

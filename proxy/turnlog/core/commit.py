@@ -5,7 +5,9 @@ The header has two halves. `Facts` say what happened: the recorder makes them. `
 the record stands in its session: the store makes it, inside the write transaction.
 """
 
+from collections.abc import Callable
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -26,7 +28,7 @@ GENESIS = bytes(32)
 """`prev` of a session's first commit."""
 
 
-class Facts(Struct, frozen=True, kw_only=True, array_like=True):
+class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What one commit says. No content and no hash of content stands here.
 
     Fields are appended at the end only; readers ignore what they do not know.
@@ -81,7 +83,7 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True):
     """When a parked leg becomes `outcome_unknown`, ns UTC; 0 for never."""
 
 
-class Link(Struct, frozen=True, kw_only=True, array_like=True):
+class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Where a commit stands. Only the store makes one."""
 
     session: bytes
@@ -100,7 +102,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True):
     """Whether the body carries `links`, so that an index decodes only those bodies."""
 
 
-class Body(Struct, frozen=True, kw_only=True, array_like=True):
+class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The detachable part of a commit: everything that is content, or a hash of content."""
 
     version: int = VERSION
@@ -123,13 +125,18 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True):
     null_result: bool = False
 
 
-class _Record(Struct, frozen=True, array_like=True):
+class _Record(Struct, frozen=True, array_like=True, gc=False):
     version: int
     link: Link
-    facts: Raw
+    facts: Facts
 
 
-class Commit(Struct, frozen=True, kw_only=True):
+class _Start(Struct, frozen=True, array_like=True, gc=False):
+    version: int
+    link: Link
+
+
+class Commit(Struct, frozen=True, kw_only=True, gc=False):
     """A commit as readers see it. `body` is `None` where there is none or it was dropped."""
 
     position: int
@@ -141,9 +148,25 @@ class Commit(Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_record = msgspec.msgpack.Decoder(_Record).decode
-_decode_facts = msgspec.msgpack.Decoder(Facts).decode
-_decode_body = msgspec.msgpack.Decoder(Body).decode
+_T = TypeVar("_T")
+
+
+def _decoder(kind: type[_T]) -> Callable[[bytes], _T]:
+    """Return a decoder whose only error is `msgspec.DecodeError`, whatever the bytes are."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def decode_or_refuse(data: bytes) -> _T:
+        try:
+            return decode(data)
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+
+    return decode_or_refuse
+
+
+_decode_record = _decoder(_Record)
+_decode_start = _decoder(_Start)
+_decode_body = _decoder(Body)
 
 
 def encode_facts(facts: Facts) -> bytes:
@@ -153,18 +176,18 @@ def encode_facts(facts: Facts) -> bytes:
 
 def encode_header(link: Link, facts: bytes) -> bytes:
     """Return a header's bytes, from the bytes of its facts."""
-    return _encode(_Record(VERSION, link, Raw(facts)))
+    return _encode((VERSION, link, Raw(facts)))
 
 
 def decode_link(header: bytes) -> Link:
     """Return the link alone. Raises `msgspec.DecodeError` for bytes that are no header."""
-    return _decode_record(header).link
+    return _decode_start(header).link
 
 
 def decode_header(header: bytes) -> tuple[Link, Facts]:
     """Return both halves. Raises `msgspec.DecodeError` for bytes that are no header."""
     record = _decode_record(header)
-    return record.link, _decode_facts(record.facts)
+    return record.link, record.facts
 
 
 def encode_body(body: Body) -> bytes:

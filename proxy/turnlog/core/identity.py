@@ -7,7 +7,7 @@ Evidence comes from outside, so a value that cannot be a name is passed over, ne
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -85,9 +85,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     """Which session a call belongs to, and who said so."""
 
     rung: Rung
-    aliases: tuple[str, ...]
-    """`RUNG:NAME`, and `#PRINCIPAL` behind it where the caller is authenticated; none on the
-    implicit rung."""
+    name: str
+    """What the session is called on its rung; empty on the implicit one."""
     turn_label: str
     turn_source: TurnSource
     why: str
@@ -114,12 +113,9 @@ def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
     found = _session(evidence, table)
     turn, source, turn_vendor = _turn(evidence, table)
     call, call_vendor = _first(evidence, table, "call")
-    alias = f"{found.rung}:{found.name}" if found.name else ""
-    if alias and evidence.credential:
-        alias = f"{alias}#{evidence.credential}"
     return Identity(
         rung=found.rung,
-        aliases=(alias,) if alias else (),
+        name=found.name,
         turn_label=turn,
         turn_source=source,
         why=found.why,
@@ -174,9 +170,7 @@ def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found
         for keys in vendor.session:
             if name := _lookup(evidence, vendor.where, keys):
                 why = f"{vendor.where} {'.'.join(keys)}"
-                return _Found(
-                    rung, f"{vendor.name}/{name}", why, Confidence.OBSERVED, vendor.name
-                )
+                return _Found(rung, f"{vendor.name}/{name}", why, Confidence.OBSERVED, vendor.name)
     return None
 
 
@@ -210,9 +204,9 @@ def _lookup(evidence: Evidence, where: Where, keys: tuple[str, ...]) -> str:
         case Where.META:
             return _meta_name(evidence.meta, keys)
         case Where.HEADER:
-            return _outer_name(evidence.headers.get(keys[0].lower(), ""), keys[1:])
+            return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
         case Where.ENVIRONMENT:
-            return _outer_name(evidence.environment.get(keys[0], ""), keys[1:])
+            return _dig(evidence.environment.get(keys[0], ""), keys[1:])
 
 
 def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:
@@ -220,21 +214,17 @@ def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:
     return "" if raw is None else _dig(_decoded(raw), keys[1:])
 
 
-def _outer_name(value: str, keys: tuple[str, ...]) -> str:
-    return _dig(value, keys)
-
-
-def _dig(value: Any, keys: tuple[str, ...]) -> str:
+def _dig(value: object, keys: tuple[str, ...]) -> str:
     for key in keys:
         if isinstance(value, str):
             value = _decoded(value)
         if not isinstance(value, dict):
             return ""
-        value = value.get(key)
+        value = cast("dict[str, object]", value).get(key)  # JSON has no other keys
     return _name(value)
 
 
-def _decoded(raw: bytes | str) -> Any:
+def _decoded(raw: bytes | str) -> object:
     if len(raw) > _META_BYTES:
         return None
     try:

@@ -15,7 +15,8 @@ def uuid7(at: int, entropy: bytes) -> bytes:
 
 def to_text(identifier: bytes) -> str:
     """Return the usual hyphenated form of a 16 byte identifier."""
-    return str(UUID(bytes=identifier))
+    text = identifier.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def from_text(text: str) -> bytes:

@@ -22,17 +22,17 @@ _ROUNDS: Final = 4
 """A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
 _DEPTH: Final = 6
 """JSON in strings in JSON: how deep it is looked into."""
+_DEEPEST: Final = 12
+"""Where nothing is looked into any more: what might be secret there vanishes whole."""
 _TAIL: Final = 256
 """Bytes left out at the end of a cut text."""
 _TAIL_RUN: Final = 1024
 """Bytes left out where the text is one unbroken run of characters there."""
-_OPEN_JWT: Final = re.compile(r"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
-_JSON_START: Final = re.compile(r"\ufeff?\s*+[{\[\"]")
+_OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
+_JSON_START: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+[{\[\"]")
 _RUN: Final = re.compile(r"\S++")
-_SHORTEST: Final = 4
-"""Characters below which no string can hold a secret, name included."""
+_QUOTE: Final = re.compile(rb'"')
 _HALF_PAIR: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates but for those that stand for a byte of invalid UTF-8."""
 _PLACEHOLDER: Final = PLACEHOLDER.encode()
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
@@ -73,10 +73,8 @@ class Redactor:
             return Redacted(data if complete else _without_tail(data), False)
         if b"\0" in data:
             return self._wide(data)
-        text = data.decode("utf-8", "surrogateescape")
-        cut = self._document(text if complete else _OPEN_JWT.sub(PLACEHOLDER, text))
-        left = data if cut == text else _to_bytes(cut)
-        return Redacted(left if complete else _without_tail(left), cut != text)
+        cut = self._document(data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data))
+        return Redacted(cut if complete else _without_tail(cut), cut != data)
 
     def text(self, s: str) -> tuple[str, bool]:
         """Cut secrets out of a text; tell whether there were any."""
@@ -86,8 +84,9 @@ class Redactor:
     def query(self, query: bytes) -> Redacted:
         """Cut secrets out of a URL's path and query, as it came: percent-encoded."""
         text = query.decode("utf-8", "surrogateescape")
-        cut = self._text(text, 0)
-        return Redacted(query if cut == text else _to_bytes(cut), cut != text)
+        cut = self._text(text, _DEPTH)
+        left = query if cut == text else cut.encode("utf-8", "surrogateescape")
+        return Redacted(left, cut != text)
 
     def secret_header(self, name: str) -> bool:
         """Tell whether the value of this header is a secret."""
@@ -95,52 +94,61 @@ class Redactor:
 
     def _wide(self, data: bytes) -> Redacted:
         """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
-        text = data.replace(b"\0", b"").decode("utf-8", "replace")
+        text = data.replace(b"\0", b"")
         if self._document(text) == text:
             return Redacted(data, False)
-        return Redacted(f'"{PLACEHOLDER}"'.encode(), True)
+        return Redacted(b'"' + _PLACEHOLDER + b'"', True)
 
-    def _document(self, text: str) -> str:
-        if not _JSON_START.match(text):
-            return self._text(text, 0)
-        cut, sound = self._walk(text, 0)
-        return cut if sound else self._text(cut, _DEPTH)
+    def _document(self, data: bytes) -> bytes:
+        depth = 0
+        if _JSON_START.match(data):
+            data, sound = self._walk(data, 0)
+            if sound:
+                return data
+            depth = _DEPTH
+        text = data.decode("utf-8", "surrogateescape")
+        cut = self._text(text, depth)
+        return data if cut == text else cut.encode("utf-8", "surrogateescape")
 
-    def _walk(self, text: str, depth: int) -> tuple[str, bool]:
-        texts = Texts(partial(self._string, depth=depth), _plain, self._is_own)
-        walk = Walk(text, self._names, texts)
+    def _walk(self, data: bytes, depth: int) -> tuple[bytes, bool]:
+        # An operator's pattern may match anything: then every string deserves a look.
+        hits = [m.start() for m in _QUOTE.finditer(data)] if self._own else self._look.places(data)
+        texts = Texts(
+            string=partial(self._string, depth=depth),
+            plain=_plain,
+            hides=self._names.hides,
+            is_secret=self._is_own,
+        )
+        walk = Walk(data, hits, texts)
         return walk.run(), walk.sound
 
     def _string(self, raw: str, *, depth: int) -> str:
-        """Cut secrets out of a string as it stands in JSON."""
-        if not self._own and (len(raw) < _SHORTEST or not self._look(_to_bytes(raw))):
-            return raw
-        plain = _plain(raw) if "\\" in raw else raw
+        """Cut secrets out of a string as it stands in JSON, one character for each byte."""
+        plain = _plain(raw)
         cut = self._text(plain, depth + 1)
         return raw if cut == plain else _escaped(cut)
 
     def _text(self, text: str, depth: int) -> str:
-        if not self._own and not self._look(_to_bytes(text)):
+        data = _to_bytes(text)
+        if not self._own and not self._look(data):
             return text
-        if depth > _DEPTH + _ROUNDS:
+        if depth > _DEEPEST:
             return PLACEHOLDER
+        if depth < _DEPTH and _JSON_START.match(data):
+            data, sound = self._walk(data, depth)
+            text = _to_text(data)
+            if sound:
+                return self._uncover(text, depth)
         for _ in range(_ROUNDS):
-            text, before = self._round(text, depth), text
+            text, before = self._flat(text, depth), text
             if text == before:
                 return self._uncover(text, depth)
         return PLACEHOLDER
 
-    def _round(self, text: str, depth: int) -> str:
-        if depth < _DEPTH and _JSON_START.match(text):
-            text, sound = self._walk(text, depth)
-            if sound:
-                return text
-        return self._flat(text, depth)
-
     def _flat(self, text: str, depth: int) -> str:
         """Cut secrets out of text that is no JSON, or only in part."""
         text = cut_assignments(text, self._names)
-        text = cut_urls(text, self._names, lambda part: self._text(part, depth + 1) != part)
+        text = cut_urls(text, self._names, lambda part: self._text(part, depth + _ROUNDS) != part)
         text = cut_shapes(text)
         for pattern in self._own:
             text = PLACEHOLDER.join(
@@ -166,7 +174,7 @@ class Redactor:
         plain = decoded(raw)
         if plain == raw:
             return False
-        shown = plain.decode("utf-8", "surrogateescape")
+        shown = plain.decode("utf-8", "replace")
         return self._flat(shown, depth + 1) != shown
 
     def _is_own(self, token: str) -> bool:
@@ -184,10 +192,13 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 def _plain(raw: str) -> str:
     """Return what a JSON string says. Broken escapes are read as far as they go."""
+    text = raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
+    if "\\" not in text:
+        return text
     try:
-        said: str = json.loads(f'"{raw}"', strict=False)
+        said: str = json.loads(f'"{text}"', strict=False)
     except ValueError:
-        return _ESCAPE.sub(_unescape, raw)
+        return _ESCAPE.sub(_unescape, text)
     return said
 
 
@@ -198,15 +209,24 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return `text` as it stands in a JSON string; half a surrogate pair stays an escape."""
-    return _HALF_PAIR.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
+    """Return `text` as it stands in a JSON string, one character for each byte.
+
+    Half a surrogate pair stays an escape, but for those that stand for a byte of invalid UTF-8.
+    """
+    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
+    escaped = _HALF_PAIR.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    return escaped.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _to_text(data: bytes) -> str:
     try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogateescape")
 
 
 def _without_tail(data: bytes) -> bytes:

@@ -70,15 +70,12 @@ _ENDS: Final = (
     "sessionkey",
     "sshkey",
     "accesstoken",
-    "accesstokens",
     "refreshtoken",
-    "refreshtokens",
     "idtoken",
     "authtoken",
     "bearertoken",
     "sessiontoken",
     "apitoken",
-    "apitokens",
     "securitytoken",
     "csrftoken",
     "xsrftoken",
@@ -99,13 +96,13 @@ _WHOLE: Final = {
     "xgoogsignature": Hides.ALL,
 }
 # A token after one of these says where a list or a text goes on, or counts; it opens nothing.
-_HARMLESS_TOKENS: Final = frozenset(
-    "page next prev previous continuation continue progress cursor sync cancel cancellation "
-    "pagination paging resume delta change start end first last stop eos bos pad unk mask sep cls "
-    "special max min num total count".split()
+_HARMLESS_TOKEN: Final = re.compile(
+    r"page|next|prev|previous|continuation|continue|progress|cursor|sync|cancel|cancellation"
+    r"|pagination|paging|resume|delta|change|start|end|first|last|stop|eos|bos|pad|unk|mask|sep"
+    r"|cls|special|max|min|num|total|count"
 )
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST: Final = 128
 _CACHE: Final = 4096
 
@@ -156,7 +153,7 @@ def _token(words: list[str]) -> Hides:
     if not last.endswith("token"):
         return Hides.NOTHING
     before = last.removesuffix("token") or (words[-2] if len(words) > 1 else "")
-    return Hides.NOTHING if before in _HARMLESS_TOKENS else Hides.STRINGS
+    return Hides.NOTHING if _HARMLESS_TOKEN.fullmatch(before) else Hides.STRINGS
 
 
 def _joined(name: str) -> str:

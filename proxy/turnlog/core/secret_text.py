@@ -28,7 +28,7 @@ _FIELD: Final = re.compile(
     r"\bname=[\"']?(?P<name>[\w.\-]++)[^<>]{0,200}?\bvalue=[\"']?(?P<value>[^\s\"'<>]++)"
 )
 _WORD_BEFORE: Final = re.compile(r"([A-Za-z]+)[ \t]$")
-_TWO_WORDS: Final = re.compile(r"(?:key|keys|tokens?|phrase|code|string|word)$", re.I)
+_TWO_WORDS: Final = re.compile(r"(?:key|keys|tokens?|phrase|code|string|word)$", re.IGNORECASE)
 
 _QUOTE: Final = re.compile(r"[bfruBFRU]{0,2}(\\*+)(\"\"\"|'''|[\"'`])")
 _INSIDE: Final = {
@@ -39,25 +39,41 @@ _GLUED: Final = re.compile(r"[^\s&,;)}\]>]*+")
 _REST_OF_LINE: Final = re.compile(r"[^\r\n]*+")
 _BLOCK_SIGN: Final = re.compile(r"[|>][-+0-9]{0,3}[ \t]*+$")
 _SCHEME: Final = re.compile(
-    r"(?:bearer|basic|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)$", re.I
+    r"(?:bearer|basic|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)$", re.IGNORECASE
 )
 _MORE: Final = re.compile(r"[ \t]*+=?[ \t]*+")
 _BRACKETS: Final = re.compile(
     r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"?|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?|[{}\[\]()]", re.DOTALL
 )
-_NOTHING: Final = re.compile(r"(?:null|none|nil|true|false|undefined)?[,;.)}\]\"'\\]*+", re.I)
+# What says that there is no value, what type it has, or where it comes from: source code is full
+# of `token: str` and `password=self.password`.
+_NOTHING: Final = re.compile(
+    r"(?:null|none|nil|true|false|undefined|\[\s*\]|\{\s*\}|\(\)"
+    r"|str|string|secretstr|bytes|int|number|bool|boolean|any|object|unknown|void"
+    r"|(?-i:\$\{[A-Za-z_]\w*\}|\$[A-Z_]{3,})|\*{3,}|\.{3}"
+    r"|(?:self|this|os|process|args|config|settings|request|req)\.[a-z_][\w.]*+"
+    r"(?:[(\[][\"']?(?-i:[A-Z_]*)[\"']?[)\]])?"
+    r")?[,;.)}\]\"'\\]*+",
+    re.IGNORECASE,
+)
 _NUMBERS: Final = re.compile(r"[\[({]?[-+\d.,_%eE \t]+[,;)}\]]*+")
 _TEXT_INSIDE: Final = re.compile(
     r"\"[^\"]++\"(?!\s*+:)|'[^']++'(?!\s*+:)|[\[,(:]\s*+(?!(?:null|true|false|None)\b)[A-Za-z]"
 )
 _LINE_START: Final = re.compile(
-    r"(?:^|[\r\n])[ \t]*+(?:[-*+>#|][ \t]++)*+(?:export[ \t]++|set[ \t]++)?[\"'`*]*+$", re.I
+    r"(?:^|[\r\n])[ \t]*+(?:[-*+>#|][ \t]++)*+(?:export[ \t]++|set[ \t]++)?[\"'`*]*+$",
+    re.IGNORECASE,
 )
 _INDENT: Final = re.compile(r"[ \t]*+")
 
 _URL: Final = re.compile(r"://[^\s\"'<>\\]++")
 _PORT: Final = re.compile(r"[0-9]{0,5}(?:[/?#]|$)")
-_ENCODED: Final = re.compile(r"[^\s\"'<>%]*+%[0-9A-Fa-f]{2}[^\s\"'<>]*+")
+_RUN: Final = re.compile(r"[^\s\"'<>]++")
+_ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_SIGNATURE: Final = re.compile(
+    r"(?<=[?&])(?P<name>sig|signature|x-amz-signature|x-goog-signature)=(?P<value>[^\s&#\"'<>]++)",
+    re.IGNORECASE,
+)
 _URL_PARTS: Final = re.compile(r"([?&;#/])")
 _URL_NAMES: Final = frozenset({"sig", "signature"})
 
@@ -87,8 +103,10 @@ def cut_urls(text: str, names: SecretNames, look: Callable[[str], bool]) -> str:
     """
     if "://" in text:
         text = _URL.sub(_cut_userinfo, text)
-    if "%" in text:
-        text = _ENCODED.sub(lambda m: _cut_encoded(m[0], names, look), text)
+    if "sig" in text.lower():
+        text = _SIGNATURE.sub(lambda m: f"{m['name']}={PLACEHOLDER}", text)
+    if _ENCODED.search(text):
+        text = _RUN.sub(lambda m: _cut_encoded(m[0], names, look), text)
     return text
 
 
@@ -277,6 +295,8 @@ def _cut_userinfo(match: re.Match[str]) -> str:
 
 
 def _cut_encoded(token: str, names: SecretNames, look: Callable[[str], bool]) -> str:
+    if not _ENCODED.search(token):
+        return token
     parts = _URL_PARTS.split(token)
     cut = "".join(_cut_part(part, names, look) if "%" in part else part for part in parts)
     return PLACEHOLDER if look(_plain(cut)) else cut

@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -12,12 +13,13 @@ from msgspec import Struct
 PLACEHOLDER: Final = "[redacted]"
 
 _KEY_WORDS: Final = (
-    "api access private secret signing encryption master shared account storage subscription auth "
-    "session ssh functions"
-).split()
+    *("api", "access", "private", "secret", "signing", "encryption", "master", "shared"),
+    *("account", "storage", "subscription", "auth", "session", "ssh", "functions"),
+)
 # Rare letters, each with what stands around it: one pass finds most of what could be secret.
 _RARE: Final = (
-    r"k(?:(?<=tok)en|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
+    # Counted tokens, and tokens that prose speaks of, are everywhere; `--token abc` is below.
+    r"k(?:(?<=tok)en(?!s\\*[\"']?\s*:\s*[0-9]++\s*+[,}\]])(?!s?(?: |[,.;)] ?)[a-z(])|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
     + "|".join(f"(?<={word}key)|(?<={word}.key)" for word in _KEY_WORDS)
     + r"))"
     r"|w(?:(?<=passw)|(?<=pw)d|(?<=jw)t)"
@@ -26,36 +28,41 @@ _RARE: Final = (
     r"|x(?:ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
     r"|_(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
     r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
-    r"|-(?:(?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|signature|u(?:ser)?[ =])"
+    r"|-(?:(?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|signature|u(?:ser)?[ =]"
+    r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
     r"|\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
 )
+_AS_NAME: Final = r"[\]\)]?\s*+[:=>]|[\\\"'`]"
 _COMMON: Final = (
     r"secret",
-    r"pass(?:[-_ .]?(?:phrase|code)|[\\\"'`\]]*\s*[:=])",
+    r"pass(?:[-_ .]?(?:phrase|code)|" + _AS_NAME + ")",
     r"cred(?:ential|s)",
-    r"auth[\\\"'`\])]*\s*[:=]",
+    r"auth(?:" + _AS_NAME + ")",
     r"bearer",
     r"basic[\s+]",
     r"connection.?string",
     r"asia[0-9a-z]{8}",
     r"atatt3",
     r":aa[0-9a-z_-]{24}",
-    r"otp[\\\"'`\])]*\s*[:=]",
+    r"otp(?:" + _AS_NAME + ")",
     r"sessid",
     r"mcp.?session",
+    r"[?&]sig(?:nature)?=",
 )
-_LOOKS: Final = tuple(re.compile(pattern.encode()).search for pattern in (_RARE, *_COMMON))
+_LOOKS: Final = tuple(re.compile(pattern.encode()) for pattern in (_RARE, *_COMMON))
 # Pattern by pattern is faster over a whole document, all at once over one short string.
 _SHORT: Final = 96
-_ALL_LOOKS: Final = re.compile("|".join((_RARE, *_COMMON)).encode()).search
+_ALL_LOOKS: Final = re.compile("|".join((_RARE, *_COMMON)).encode())
 
-_ESCAPED: Final = re.compile(rb"\\+u00([2-7][0-9a-f])|\\+/")
+_urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
+_COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
+_ESCAPED: Final = re.compile(rb"(?<!\\)\\++(?:u00([2-7][0-9a-f])|(/)|[nrt])")
 _VIEWS: Final = 4
 """How many layers of escapes and percent signs are looked through."""
 
 
 def decoded(data: bytes) -> bytes:
-    """Return `data` without JSON's escapes of ASCII characters and without percent-encoding."""
+    """Return `data` without JSON's escapes of ASCII characters, and without percent-encoding."""
     for _ in range(_VIEWS):
         plain = _ESCAPED.sub(_unescape, data) if b"\\" in data else data
         plain = unquote_to_bytes(plain) if b"%" in plain else plain
@@ -66,7 +73,9 @@ def decoded(data: bytes) -> bytes:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    return bytes([int(match[1], 16)]) if match[1] else b"/"
+    if match[1]:
+        return bytes([int(match[1], 16)])
+    return match[2] or b" "
 
 
 class FirstLook:
@@ -74,34 +83,42 @@ class FirstLook:
 
     def __init__(self, names: Iterable[str]) -> None:
         own = tuple(map(_name_look, names))
-        self._long = (*_LOOKS, *own)
-        self._short = (_ALL_LOOKS, *own)
+        self._patterns = (*_LOOKS, *own, _COVERED)
+        self._long = tuple(pattern.search for pattern in (*_LOOKS, *own))
+        self._short = tuple(pattern.search for pattern in (_ALL_LOOKS, *own))
 
     def __call__(self, data: bytes) -> bool:
         """Tell whether `data` deserves a real look."""
         low = data.lower()
-        if self._hit(low):
-            return True
         if b"\0" in low:
             # UTF-16 and UTF-32 would hide every word.
-            return self._hit(low.replace(b"\0", b""))
+            low = low.replace(b"\0", b"")
+        if self._hit(low):
+            return True
         if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
             return False
         plain = decoded(low).lower()
         return plain != low and self._hit(plain)
 
     def _hit(self, low: bytes) -> bool:
-        if b"@" in low and b"://" in low:
+        if b"@" in low and any(b"@" in url[0] for url in _urls(low)):
             return True
         for look in self._short if len(low) < _SHORT else self._long:  # noqa: SIM110 - half the time
             if look(low):
                 return True
         return False
 
+    def places(self, data: bytes) -> list[int]:
+        """Return where in `data` something deserves a real look, in order."""
+        low = data.lower()
+        found = [match.start() for look in self._patterns for match in look.finditer(low)]
+        found += [url.start() for url in _urls(low) if b"@" in url[0]] if b"@" in low else []
+        return sorted(found)
 
-def _name_look(name: str) -> Callable[[bytes], object]:
+
+def _name_look(name: str) -> re.Pattern[bytes]:
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
-    return re.compile("[^a-z0-9]?".join(letters).encode()).search
+    return re.compile("[^a-z0-9]?".join(letters).encode())
 
 
 class Shape(Struct, frozen=True):
@@ -119,6 +136,10 @@ def _always(_: str) -> bool:
 
 def _has_digit(value: str) -> bool:
     return any(map(str.isdigit, value))
+
+
+def _has_dot(value: str) -> bool:
+    return "." in value
 
 
 def _is_userinfo(value: str) -> bool:
@@ -147,8 +168,12 @@ _PROSE: Final = (
     r"credentials?|is|was|are|and|or|in|of|for|with|must|should|not|missing|invalid)\b)"
 )
 _SHAPES: Final = (
-    _shape("bearer", rf"bearer[\s+]++{_PROSE}(?P<secret>[^\s\"'<>,;\[\\]{{3,}}+)", flags=re.I),
-    _shape("basic", r"basic[\s+]++(?P<secret>[A-Za-z0-9+/_\-]{4,}+={0,2})", _is_userinfo, re.I),
+    _shape(
+        "bearer", rf"bearer[\s+]++{_PROSE}(?P<secret>[^\s\"'<>,;\[\\]{{3,}}+)", flags=re.IGNORECASE
+    ),
+    _shape(
+        "basic", r"basic[\s+]++(?P<secret>[A-Za-z0-9+/_\-]{4,}+={0,2})", _is_userinfo, re.IGNORECASE
+    ),
     _prefixed(
         "private key",
         r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
@@ -167,7 +192,7 @@ _SHAPES: Final = (
     _prefixed("aiza", r"AIza[\w-]{16,}+"),
     _prefixed("ya29.", r"ya29\.[\w.-]{8,}+"),
     _prefixed("gocspx-", r"GOCSPX-[\w-]{8,}+"),
-    _prefixed("eyj", r"eyJ[\w-]{8,}+(?:\.[\w-]*+)++"),
+    _prefixed("eyj", r"eyJ[\w-]{8,}+(?:\.[\w-]*+)*+", _has_dot),
     _prefixed("_", r"(?:npm|hf|whsec|glsa|figd|sbp|dop_v1|shp[a-z]{2})_\w{8,}+"),
     _prefixed("-", r"(?:glpat|pypi|tskey|xkeysib)-[\w-]{8,}+"),
     _prefixed("atatt3", r"ATATT3[\w=-]{8,}+"),
@@ -183,11 +208,11 @@ def cut_shapes(text: str) -> str:
     low = text.lower()
     for shape in _SHAPES:
         if shape.needle in low:
-            text = shape.pattern.sub(lambda m, holds=shape.holds: _cut(m, holds), text)
+            text = shape.pattern.sub(partial(_cut, holds=shape.holds), text)
     return text
 
 
-def _cut(match: re.Match[str], holds: Callable[[str], bool]) -> str:
+def _cut(match: re.Match[str], *, holds: Callable[[str], bool]) -> str:
     whole, secret = match[0], match["secret"]
     if not holds(secret):
         return whole

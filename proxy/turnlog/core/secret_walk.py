@@ -1,4 +1,8 @@
-"""Walk JSON token by token, and cut what stands under secret names. Broken JSON is walked too."""
+"""Walk JSON token by token, and cut what stands under secret names. Broken JSON is walked too.
+
+The walk knows where the first look found something (`hits`). Everything else can be neither a
+secret nor the name of one, and is passed over as fast as Python can.
+"""
 
 import re
 from collections.abc import Callable
@@ -6,29 +10,36 @@ from typing import Final
 
 from msgspec import Struct
 
-from .secret_names import Hides, SecretNames
+from .secret_names import Hides
 from .secret_values import PLACEHOLDER
+
+DEEPEST: Final = 256
+"""What is nested deeper vanishes whole, so that brackets alone cannot fill the memory."""
 
 _QUOTED: Final = f'"{PLACEHOLDER}"'
 _TOKEN: Final = re.compile(
-    r'"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end>"|\\?\Z)'
-    r"|(?P<open>[{\[])|(?P<close>[}\]])|(?P<colon>:)|(?P<comma>,)|(?P<bare>[^\s{}\[\]:,\"]++)",
-    re.DOTALL,
+    r'"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end>"|\\?\Z)(?:\s*+(?P<colon>:))?'
+    r"|(?P<gone>" + re.escape(PLACEHOLDER) + r")"
+    r"|(?P<open>[{\[])|(?P<close>[}\]])|(?P<lone>:)|(?P<bare>[^\s{}\[\]:,\"]++)",
+    re.DOTALL | re.ASCII,
 )
 _NUMBER: Final = re.compile(r"-?[0-9][0-9.eE+\-]*+")
 _TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
-_LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\ufeff"}
+_LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
+_NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""'}
 _SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
 _SAYS_VALUE: Final = frozenset({"value", "val", "content", "default"})
 
 
 class Texts(Struct, frozen=True):
-    """What the walk asks about things that have no structure."""
+    """What the walk asks about things that have no structure. Strings come as they stand in JSON."""
 
     string: Callable[[str], str]
-    """Return a string, as it stands in JSON, with secrets cut out; the same one without any."""
+    """Return a string with secrets cut out; the same one where there are none."""
     plain: Callable[[str], str]
-    """Return what a string says, without its escapes."""
+    """Return what a string says."""
+    hides: Callable[[str], Hides]
+    """Return what vanishes under a name."""
     is_secret: Callable[[str], bool]
     """Tell whether a number is secret for what it looks like."""
 
@@ -43,8 +54,10 @@ class _Frame(Struct):
     hides: Hides = Hides.NOTHING
     """What hides the present member."""
     name: str = ""
-    last: str = ""
-    """The newest scalar: a colon makes it a name."""
+    end: int = 0
+    """Where the newest item ended."""
+    bare: str = ""
+    """The newest bare word: a lone colon makes it a name."""
     items: int = 0
     first_tells: bool = False
     """It began with the name of a secret: `["Authorization", ...]`."""
@@ -57,11 +70,13 @@ class _Frame(Struct):
 
 
 class Walk:
-    """One walk over a text. `sound` tells afterwards whether all of it could be JSON."""
+    """One walk over bytes. `sound` tells afterwards whether all of it could be JSON."""
 
-    def __init__(self, text: str, names: SecretNames, texts: Texts) -> None:
-        self._text = text
-        self._names = names
+    def __init__(self, data: bytes, hits: list[int], texts: Texts) -> None:
+        # One character for each byte, so that places in both are the same.
+        self._text = data.decode("latin-1")
+        self._hits = [*hits, len(data) + 1]
+        self._hit = 0
         self._texts = texts
         self._cuts: list[tuple[int, int, str]] = []
         self._frames = [_Frame()]
@@ -71,20 +86,22 @@ class Walk:
         self.sound = True
         self._takers: dict[str | None, Callable[[_Frame, re.Match[str]], None]] = {
             "end": self._string,
+            "colon": self._name,
             "open": self._open,
             "close": self._close,
-            "colon": self._colon,
-            "comma": self._comma,
+            "lone": self._lone_colon,
             "bare": self._bare,
+            "gone": self._gone,
         }
 
-    def run(self) -> str:
-        """Return the text without secrets."""
+    def run(self) -> bytes:
+        """Return the data without secrets."""
+        takers = self._takers
         for match in _TOKEN.finditer(self._text):
             if self._depth:
                 self._pass_by(match)
             else:
-                self._takers[match.lastgroup](self._frames[-1], match)
+                takers[match.lastgroup](self._frames[-1], match)
         if self._depth:
             self._cut(self._hidden_from, len(self._text))
         for frame in self._frames:
@@ -99,72 +116,91 @@ class Walk:
             if not self._depth:
                 self._cut(self._hidden_from, match.end())
 
-    def _string(self, frame: _Frame, match: re.Match[str]) -> None:
-        raw, begin, end = match["string"], match.start(), match.end()
-        self.sound = self.sound and match["end"] == '"'
-        is_name = frame.opener == "{" and not frame.name
-        hidden = frame.option_tells or (frame.hides and not is_name)
-        self._note(frame, raw, begin, end)
-        if hidden:
-            if raw not in ("", PLACEHOLDER):
-                self._cut(begin, end)
-            return
-        cut = self._texts.string(raw)
-        if cut != raw:
-            self._cuts.append((begin, end, f'"{cut}{match["end"]}'))
+    def _is_hit(self, match: re.Match[str]) -> bool:
+        begin, end = match.span()
+        while self._hits[self._hit] < begin:
+            self._hit += 1
+        return self._hits[self._hit] < end
 
-    def _note(self, frame: _Frame, raw: str, begin: int, end: int) -> None:
-        """Remember what a string says of its siblings."""
-        frame.last = raw
+    def _name(self, frame: _Frame, match: re.Match[str]) -> None:
+        begin = match.start()
+        if frame.hides and frame.name and "," not in self._text[frame.end : begin]:
+            # A second colon in one member is no JSON; what was hidden stays hidden.
+            self.sound = False
+            self._cut(begin, match.end("end"))
+            return
+        raw = match["string"]
+        frame.hides = frame.inherited
+        frame.end = match.end()
+        if self._is_hit(match):
+            raw = self._texts.plain(raw)
+            frame.hides = max(frame.inherited, self._texts.hides(raw))
+            self._cut_string(match)
+        frame.name = raw.lower() or "?"
+
+    def _string(self, frame: _Frame, match: re.Match[str]) -> None:
+        if match["end"] != '"':
+            self.sound = False
+        hidden = frame.hides or frame.option_tells
+        is_hit = self._is_hit(match)
         frame.items += 1
+        frame.end = match.end()
+        if frame.opener == "[" or frame.name in _SAYS_VALUE or is_hit:
+            self._note(frame, match, is_hit=is_hit)
+        if hidden:
+            self._cut(match.start(), match.end())
+        elif is_hit:
+            self._cut_string(match)
+
+    def _note(self, frame: _Frame, match: re.Match[str], *, is_hit: bool) -> None:
+        """Remember what a string says of its siblings."""
+        said = self._texts.plain(match["string"]) if is_hit else ""
+        tells = self._texts.hides(said)
         frame.option_tells = False
-        if frame.name:
-            if frame.name in _SAYS_NAME:
-                frame.name_tells = frame.name_tells or self._hides(raw) is not Hides.NOTHING
-            elif frame.name in _SAYS_VALUE:
-                frame.value = (begin, end)
+        if frame.name in _SAYS_NAME:
+            frame.name_tells = frame.name_tells or tells is not Hides.NOTHING
+        elif frame.name in _SAYS_VALUE:
+            frame.value = match.span()
         elif frame.opener == "[":
             if frame.items == 1:
-                frame.first_tells = self._hides(raw) is Hides.ALL
+                frame.first_tells = tells is Hides.ALL
             elif frame.items == 2:
-                frame.value = (begin, end)
-            frame.option_tells = raw.startswith("-") and self._hides(raw) is not Hides.NOTHING
+                frame.value = match.span()
+            frame.option_tells = bool(tells) and said.startswith("-")
 
     def _bare(self, frame: _Frame, match: re.Match[str]) -> None:
-        token, begin, end = match[0], match.start(), match.end()
+        token = match[0]
         is_number = _NUMBER.fullmatch(token) is not None
-        if not is_number and token not in _LITERALS:
-            self.sound = False
-        frame.last = token
+        if not is_number:
+            frame.bare = token
+            self.sound = self.sound and token in _LITERALS
         frame.items += 1
+        frame.end = match.end()
         if frame.name in _SAYS_VALUE:
-            frame.value = (begin, end)
-        if token in _TELLS_NOTHING:
-            return
+            frame.value = match.span()
         hides = frame.hides
         if hides is Hides.ALL or (hides and not is_number) or self._texts.is_secret(token):
-            self._cut(begin, end)
+            self._cut(match.start(), match.end())
 
-    def _colon(self, frame: _Frame, _: re.Match[str]) -> None:
-        # A second colon in one member is no JSON; what was hidden stays hidden.
-        if frame.hides is frame.inherited:
-            frame.hides = max(frame.inherited, self._hides(frame.last))
-        frame.name = frame.last.lower() or "?"
+    def _gone(self, frame: _Frame, match: re.Match[str]) -> None:
+        """Pass over a cut that an earlier redaction left where there was no JSON."""
+        self.sound = False
+        frame.items += 1
+        frame.end = match.end()
 
-    def _comma(self, frame: _Frame, _: re.Match[str]) -> None:
-        frame.hides, frame.name = frame.inherited, ""
+    def _lone_colon(self, frame: _Frame, _: re.Match[str]) -> None:
+        self.sound = False
+        if not frame.hides:
+            frame.name = frame.bare.lower() or "?"
+            frame.hides = max(frame.inherited, self._texts.hides(frame.bare))
 
     def _open(self, frame: _Frame, match: re.Match[str]) -> None:
         frame.items += 1
-        if frame.hides is Hides.ALL:
-            if self._text.startswith(PLACEHOLDER, match.start()):
-                self.sound = False
+        if frame.hides is Hides.ALL or len(self._frames) > DEEPEST:
             self._depth, self._hidden_from = 1, match.start()
             return
         self._frames.append(
-            _Frame(
-                opener=match[0], begin=match.start(), inherited=frame.hides, hides=frame.hides
-            )
+            _Frame(opener=match[0], begin=match.start(), inherited=frame.hides, hides=frame.hides)
         )
 
     def _close(self, frame: _Frame, match: re.Match[str]) -> None:
@@ -172,9 +208,11 @@ class Walk:
             self.sound = False
             return
         self._frames.pop()
-        self.sound = self.sound and frame.opener + match[0] in ("{}", "[]")
+        if frame.opener + match[0] not in ("{}", "[]"):
+            self.sound = False
         self._finish(frame)
         parent = self._frames[-1]
+        parent.end = match.end()
         if parent.name in _SAYS_VALUE:
             parent.value = (frame.begin, match.end())
 
@@ -184,16 +222,17 @@ class Walk:
         if end and (frame.name_tells or is_pair):
             self._cut(begin, end)
 
-    def _hides(self, raw: str) -> Hides:
-        return self._names.hides(self._texts.plain(raw) if "\\" in raw else raw)
+    def _cut_string(self, match: re.Match[str]) -> None:
+        raw = match["string"]
+        cut = self._texts.string(raw)
+        if cut != raw:
+            self._cuts.append((*match.span("string"), cut))
 
     def _cut(self, begin: int, end: int) -> None:
-        if self._text[begin:end] not in (_QUOTED, "[]", "{}", '""', *_TELLS_NOTHING):
+        if self._text[begin:end] not in _NOT_WORTH:
             self._cuts.append((begin, end, _QUOTED))
 
-    def _result(self) -> str:
-        if not self._cuts:
-            return self._text
+    def _result(self) -> bytes:
         pieces: list[str] = []
         done = 0
         # The outer one of two nested cuts comes first, and the inner one is passed over.
@@ -201,4 +240,4 @@ class Walk:
             if begin >= done:
                 pieces += self._text[done:begin], instead
                 done = end
-        return "".join((*pieces, self._text[done:]))
+        return "".join((*pieces, self._text[done:])).encode("latin-1")

@@ -14,10 +14,12 @@ from msgspec import Raw, Struct, field
 SUMMARY_BYTES = 512
 PREVIEW_BYTES = 256
 EMPTY = "empty"
+_SNIFFED = 1024
+"""Bytes that tell text from anything else where no media type does."""
 
 # CSI, OSC (with its end) and the other escape sequences of terminals.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]{0,8}[0-~]?"
+    r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]*+[0-~]?"
 )
 _CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
 _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
@@ -111,7 +113,8 @@ def _result(result: _Result, answer: bytes, limit: int) -> str:
         text = _without_content(result, answer, limit)
     if result.is_error:
         text = f"error: {text}"
-    return _cut(text, max(limit - len(tail.encode()) - 1, limit // 2)) + (f" {tail}" if tail else "")
+    room = max(limit - len(tail.encode()) - 1, limit // 2)
+    return f"{_cut(text, room)} {tail}".strip()
 
 
 def _without_content(result: _Result, answer: bytes, limit: int) -> str:
@@ -185,8 +188,13 @@ def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
 def _is_text(answer: bytes, media_type: str) -> bool:
     if media_type:
         return _TEXTUAL.search(media_type.lower()) is not None
-    head = answer[:1024]
-    return b"\0" not in head and head.decode("utf-8", "ignore").encode() == head[: len(head)]
+    head = answer[:_SNIFFED]
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        # The head may end within a character.
+        return len(answer) > _SNIFFED and error.start > _SNIFFED - 4
+    return b"\0" not in head
 
 
 def _head(data: bytes, limit: int) -> str:
@@ -197,9 +205,7 @@ def _head(data: bytes, limit: int) -> str:
 def _fold(text: str) -> str:
     """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
     if not text.isprintable():
-        text = "".join(
-            c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text)
-        )
+        text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
     return " ".join(text.split())
 
 

@@ -10,7 +10,7 @@ TURN_GAP = 120_000_000_000
 """ns: a session that was quiet this long, with nothing in flight, begins a new turn."""
 
 
-class Place(Struct, frozen=True, kw_only=True, array_like=True):
+class Place(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The turn and step at which a session stands. Times are ns UTC."""
 
     turn: int = 1

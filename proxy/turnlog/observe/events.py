@@ -164,8 +164,8 @@ class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):
     protocol: str = field(name="mcp.protocol.version", default="")
     http_status: int = field(name="http.response.status_code", default=0)
     duration_ns: int = field(name="turnlog.duration_ns", default=0)
-    bytes_in: int = field(name="turnlog.input.size", default=0)
-    bytes_out: int = field(name="turnlog.output.size", default=0)
+    events: int = field(name="turnlog.events", default=0)
+    """How many events came, where the answer was a stream."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
@@ -190,28 +190,6 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
     exception: str = field(name="exception.type", default="")
     phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
     call: str = field(name="turnlog.call", default="")
-
-
-class StreamOpened(Event, frozen=True, kw_only=True, tag="stream.opened"):
-    """An event stream began."""
-
-    level: ClassVar[Level] = Level.DEBUG
-    server: str = field(name="turnlog.server")
-    http_method: str = field(name="http.request.method")
-    resumed: bool = field(name="turnlog.resumed", default=False)
-    protocol: str = field(name="mcp.protocol.version", default="")
-
-
-class StreamClosed(Event, frozen=True, kw_only=True, tag="stream.closed"):
-    """An event stream ended."""
-
-    level: ClassVar[Level] = Level.DEBUG
-    server: str = field(name="turnlog.server")
-    http_method: str = field(name="http.request.method")
-    reason: str = field(name="turnlog.reason", default="")
-    events: int = field(name="turnlog.events", default=0)
-    bytes_out: int = field(name="turnlog.output.size", default=0)
-    duration_ns: int = field(name="turnlog.duration_ns", default=0)
 
 
 class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
@@ -296,8 +274,6 @@ CATALOGUE: tuple[type[Event], ...] = (
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,
-    StreamOpened,
-    StreamClosed,
     SessionOpened,
     ConfigRejected,
     StoreFilled,

@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
 import structlog
+from structlog.dev import ConsoleRenderer
 
-from .events import Event, Level, Log, LogDropped, ProxyFaulted, ProxyReady, name_of
+from .events import Event, Level, Log, LogDropped, ProxyFaulted, ProxyReady
 from .spool import Spool
 
 Clock = Callable[[], int]
@@ -106,18 +107,15 @@ def json_lines(clock: Clock) -> Render:
     return render
 
 
-def console_lines(clock: Clock, colors: bool) -> Render:  # noqa: FBT001
+def console_lines(clock: Clock, colors: bool) -> Render:
     """Return what makes lines for people."""
-    # It imports rich where that is installed, which costs more than all the rest.
-    from structlog.dev import ConsoleRenderer  # noqa: PLC0415
-
     stamp = _stamps(clock)
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
     def render(level: str, event: Event) -> bytes:
         fields = _plain(event)
         if isinstance(event, ProxyReady):
-            fields["event"] = f"turnlog ready {' '.join(event.urls)}"
+            fields = {"event": f"turnlog ready {' '.join(event.urls)}"}
         line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"
 
@@ -132,7 +130,7 @@ def _plain(event: Event) -> dict[str, Any]:
 
 def _printable(value: object) -> object:
     if isinstance(value, list | tuple):
-        return [_printable(item) for item in value]
+        return [_printable(item) for item in cast("list[object]", value)]
     if isinstance(value, str) and not value.isprintable():
         return value.encode("unicode_escape", "surrogatepass").decode("ascii")
     return value

@@ -24,7 +24,7 @@ class Made(Struct, frozen=True):
     """A whole answer: status, reason, headers without length, body."""
 
     status: int
-    reason: str
+    reason: bytes
     headers: Headers
     body: bytes
 
@@ -57,14 +57,17 @@ def failed_request(
     return _message(raw_id, {"error": error})
 
 
-def batch(answers: list[Made], sentence: str) -> Made:
-    """Return several answers as one; of none, a problem that says `sentence`."""
+def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
+    """Return several answers as one; of none, a problem that says `sentence`.
+
+    The answer to a batch is an array, however short (JSON-RPC 2.0 section 6).
+    """
     if not answers:
         return problem(502, "Bad Gateway", sentence, {})
-    if len(answers) == 1:
+    if not as_batch or answers[0].status != 200:
         return answers[0]
     body = b"[" + b",".join(answer.body for answer in answers) + b"]"
-    return Made(200, "OK", _JSON, body)
+    return Made(200, b"OK", _JSON, body)
 
 
 def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
@@ -80,12 +83,12 @@ def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> 
 def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> Made:
     """Return an RFC 9457 problem; `members` are its extension members."""
     body = {"type": "about:blank", "title": reason, "status": status, "detail": detail, **members}
-    return Made(status, reason, _PROBLEM, _encode(body))
+    return Made(status, reason.encode(), _PROBLEM, _encode(body))
 
 
-def document(value: object, status: int = 200, reason: str = "OK") -> Made:
+def document(value: object) -> Made:
     """Return a JSON document of turnlog's own."""
-    return Made(status, reason, _JSON, _encode(value))
+    return Made(200, b"OK", _JSON, _encode(value))
 
 
 def event(made: Made) -> bytes:
@@ -94,4 +97,4 @@ def event(made: Made) -> bytes:
 
 
 def _message(raw_id: Raw, rest: dict[str, Any]) -> Made:
-    return Made(200, "OK", _JSON, _encode({"jsonrpc": "2.0", "id": raw_id, **rest}))
+    return Made(200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": raw_id, **rest}))

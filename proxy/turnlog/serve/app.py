@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Final
 
@@ -33,6 +34,7 @@ from turnlog.packs.load import load
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
+from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
 from .clock import Clock
@@ -41,7 +43,7 @@ from .handler import Handler
 from .identity import Clients, Sessions
 from .own import Own
 from .readers import Address
-from .recorder import Attempt, Recorder, Reply
+from .recorder import Recorder
 from .routes import Routes, target_of
 from .settings import Settings
 from .upstream import Upstreams
@@ -53,6 +55,7 @@ SWEEP: Final = 30.0
 KEEP: Final = 1 << 20
 """bytes: at least this much of an answer is read along, however little is recorded."""
 _CANCEL_TIME: Final = 0.5
+_DIGESTS: Final = 4096
 _BACKLOG: Final = 1024
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
 _LINE_LIMIT: Final = 256 * 1024
@@ -97,6 +100,7 @@ class Proxy:
         self._handler = handler
         self._own = own
         self.port = 0
+        self.listener: asyncio.Server | None = None
         self.server = web.Server(
             handler,
             handler_cancellation=True,
@@ -132,6 +136,8 @@ class Proxy:
         started = self._context.clock.monotonic()
         self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
         self._own.stopping = True
+        if self.listener is not None:
+            self.listener.close()
         self._handler.stop_listening()
         self.server.pre_shutdown()
         await self._handler.idle(GRACE)
@@ -145,17 +151,18 @@ class Proxy:
         )
 
     async def sweep(self) -> None:
-        """Close what nobody came back for, again and again."""
+        """Close what nobody came back for, and what other processes left, again and again."""
         while True:
             await asyncio.sleep(SWEEP)
             overdue = self._context.calls.overdue(self._context.clock.monotonic())
             self._end(overdue, "cancelled_by_caller")
             try:
-                expired = await self._context.store.expire(self._context.clock.wall())
+                closed = await self._context.store.recover()
+                closed += await self._context.store.expire(self._context.clock.wall())
             except StoreError as error:
                 self._context.log.emit(StoreFailed(reason=str(error)))
             else:
-                _report_recovered(self._context.log, expired)
+                _report_recovered(self._context.log, closed)
 
     def _end(self, attempts: list[Attempt], kind: str) -> None:
         for attempt in attempts:
@@ -164,7 +171,7 @@ class Proxy:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, log: Log) -> AsyncIterator[Proxy]:
+async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends.
 
     Raises `StoreError`, and `OSError` when the address cannot be listened on.
@@ -179,9 +186,8 @@ async def serving(settings: Settings, log: Log) -> AsyncIterator[Proxy]:
         report=_reporter(log),
     )
     try:
-        recovered = await store.recover()
-        _report_recovered(log, recovered + await store.expire(clock.wall()))
-        async with _upstreams() as upstreams:
+        _report_recovered(log, store.recovered)
+        async with Upstreams() as upstreams:
             proxy = _proxy(settings, store, log, clock, upstreams)
             async with _listening(proxy, settings), _sweeping(proxy):
                 yield proxy
@@ -190,21 +196,13 @@ async def serving(settings: Settings, log: Log) -> AsyncIterator[Proxy]:
 
 
 @asynccontextmanager
-async def _upstreams() -> AsyncIterator[Upstreams]:
-    upstreams = Upstreams()
-    try:
-        yield upstreams
-    finally:
-        await upstreams.close()
-
-
-@asynccontextmanager
-async def _listening(proxy: Proxy, settings: Settings) -> AsyncIterator[None]:
+async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, None]:
     loop = asyncio.get_running_loop()
     listen = settings.listen
     listener = await loop.create_server(
         proxy.server, listen.host, listen.port, backlog=_BACKLOG, reuse_address=True
     )
+    proxy.listener = listener
     proxy.port = listener.sockets[0].getsockname()[1]
     try:
         yield
@@ -214,7 +212,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _sweeping(proxy: Proxy) -> AsyncIterator[None]:
+async def _sweeping(proxy: Proxy) -> AsyncGenerator[None, None]:
     async with asyncio.TaskGroup() as tasks:
         sweeper = tasks.create_task(proxy.sweep())
         try:
@@ -239,6 +237,7 @@ def _proxy(
     )
     context = Context(
         store=store,
+        digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
         sessions=Sessions(clock, table),
         clients=Clients(),

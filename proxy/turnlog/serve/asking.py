@@ -11,11 +11,11 @@ from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
 from turnlog.wire.rawjson import text_of
 
+from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
 from .context import Context
 from .identity import Client, read_client
 from .legs import Legs
-from .recorder import Ask
 from .request import Request, trace_id
 
 UNKNOWN_TOOL: Final = "?"
@@ -28,20 +28,25 @@ _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 class Asking:
     """Reads the calls of one request, with what the request says around them.
 
-    `start` is how the body begins where that is all there is to record of the input.
+    `start` is the body, `whole` or not, where that is all there is to record of the input; `size`
+    is the body's, in bytes.
     """
 
     effect = Effect.UNKNOWN
     """What is assumed where nothing names an effect."""
 
-    def __init__(self, context: Context, request: Request, start: bytes) -> None:
+    def __init__(
+        self, context: Context, request: Request, start: bytes, size: int, *, whole: bool
+    ) -> None:
         self._context = context
         self._request = request
         self._start = start
+        self._size = size
+        self._whole = whole
 
     def revision(self, message: Message | None) -> str:
         """Return the protocol revision of the request, as it says or as was agreed before."""
-        header = self._request.field("mcp-protocol-version")
+        header = self._request.field(b"mcp-protocol-version")
         if message is None:
             return header or self._request.client.revision
         named = mcp.requested_revision(message, header.encode("latin-1"))
@@ -56,7 +61,7 @@ class Asking:
         session, identity = self._context.sessions.find(
             self._request.evidence(meta, headers, client.name), client
         )
-        tool = said.name or UNKNOWN_TOOL
+        tool = said.name[:TOOL_CHARS] or UNKNOWN_TOOL
         definition = self._context.catalog.find(
             self._request.server, self._request.credential, tool
         )
@@ -74,11 +79,11 @@ class Asking:
             effect=effect_of(definition, trusted=trusted),
             definition=definition.digest if definition is not None else b"",
             arguments=self._start or bytes(said.arguments),
-            complete=not self._start,
-            size=self._request.length or len(message.params),
+            complete=self._whole,
+            size=self._size,
             flags=(*message.flags, Flag.ID_REUSED) if reused else message.flags,
             trace=_trace(meta) or self._request.trace,
-            protocol=revision,
+            protocol=revision[:TOOL_CHARS],
         )
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:

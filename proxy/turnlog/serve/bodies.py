@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from turnlog.store.base import StoreError
 from turnlog.wire.http import decoder_for
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, parse
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import text_of
 from turnlog.wire.skim import Outline
@@ -79,9 +79,14 @@ async def _large(
     more, whole = await down.read(MCP_LIMIT - len(body))
     body += more
     if not whole:
-        return McpExchange(context, request, (start,), start=body[:START]), down.rest(body)
-    messages = _parsed(body) or (start,)
-    return McpExchange(context, request, messages), body
+        return (
+            McpExchange(
+                context, request, (start,), size=request.length, start=body[:START], cut=True
+            ),
+            down.rest(body),
+        )
+    messages = _messages(parse(body)) or (start,)
+    return McpExchange(context, request, messages, size=len(body)), body
 
 
 def _passes_by(request: Request, transport: Transport) -> bool:
@@ -96,9 +101,17 @@ def _passes_by(request: Request, transport: Transport) -> bool:
 
 
 def _speaks_mcp(request: Request) -> bool:
-    return "text/event-stream" in request.field("accept") or any(
-        name.startswith("mcp-") for name in request.fields
+    return b"text/event-stream" in request.fields.get(b"accept", b"") or any(
+        name.startswith(b"mcp-") for name in request.fields
     )
+
+
+def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> bool:
+    """Tell whether a body that holds no JSON-RPC was meant to."""
+    if transport is Transport.MCP:
+        return True
+    named = any(name.startswith(b"mcp-") for name in request.fields)
+    return named and content.reason is not Reason.NOT_JSONRPC
 
 
 def _may_be_mcp(request: Request, transport: Transport) -> bool:
@@ -112,34 +125,35 @@ def _mcp(
     if not _may_be_mcp(request, transport):
         return None
     text = _decoded(request, body)
-    if messages := _parsed(text):
-        return McpExchange(context, request, messages)
-    if transport is Transport.MCP or _speaks_mcp(request):
-        return McpExchange(context, request, (_unreadable(text),), start=text[:START])
+    content = parse(text)
+    if messages := _messages(content):
+        as_batch = isinstance(content, Batch)
+        return McpExchange(context, request, messages, size=len(body), as_batch=as_batch)
+    if isinstance(content, Malformed) and _must_be_mcp(request, content, transport):
+        unreadable = (_unreadable(content),)
+        return McpExchange(context, request, unreadable, size=len(body), start=text)
     return None
 
 
-def _parsed(body: bytes) -> Sequence[Message] | None:
-    content = parse(body)
+def _messages(content: Message | Batch | Malformed) -> Sequence[Message]:
+    """Return what a body holds; nothing where not all of it is JSON-RPC 2.0."""
     match content:
         case Message() if content.jsonrpc:
             return (content,)
         case Batch():
             found = tuple(item for item in content.items if isinstance(item, Message))
-            return found if found and all(item.jsonrpc for item in found) else None
+            return found if all(item.jsonrpc for item in found) else ()
         case _:
-            return None
+            return ()
 
 
-def _unreadable(body: bytes) -> Message:
+def _unreadable(content: Message | Batch | Malformed) -> Message:
     """Return what stands in the record for a body that an MCP endpoint got and nobody can read."""
-    content = parse(body)
-    flags = content.flags if isinstance(content, Malformed) else ()
-    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=flags)
+    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=content.flags)
 
 
 def _decoded(request: Request, body: bytes) -> bytes:
-    coding = request.field("content-encoding")
+    coding = request.field(b"content-encoding")
     if not coding:
         return body
     decoder = decoder_for(coding, MCP_LIMIT)

@@ -9,7 +9,7 @@ from typing import Final
 
 from turnlog.core.commit import Commit
 
-from .recorder import Attempt
+from .attempt import Attempt
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
 """ns: how long a call whose stream ended waits for a resuming GET (no default is shorter)."""
@@ -39,6 +39,11 @@ class OpenCalls:
         """Tell whether a call with this id is under way (an id must not be reused before)."""
         return (scope, id_key) in self._open
 
+    def of(self, scope: Scope) -> list[Attempt]:
+        """Return the calls under way in a scope."""
+        found = [attempts for (where, _), attempts in self._open.items() if where == scope]
+        return [attempt for attempts in found for attempt in attempts]
+
     def remove(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Forget an attempt that ended."""
         _drop(self._open, (scope, id_key), attempt)
@@ -53,10 +58,15 @@ class OpenCalls:
         self._detached.setdefault((scope, id_key), []).append((attempt, now + DETACHED_LIFE))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:
-        """Take the newest detached call that an answer on another stream belongs to."""
+        """Take the call that an answer on another stream belongs to: the newest whose own stream
+        has ended, else the newest."""
         waiting = self._detached.get((scope, id_key))
         if not waiting:
-            return None
+            attempts = self._open.get((scope, id_key))
+            attempt = attempts[-1] if attempts else None
+            if attempt is not None:
+                self.remove(scope, id_key, attempt)
+            return attempt
         attempt, _ = waiting.pop()
         if not waiting:
             del self._detached[scope, id_key]

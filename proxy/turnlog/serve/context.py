@@ -10,12 +10,15 @@ from .catalog import Catalog
 from .clock import Clock
 from .identity import Clients, Sessions
 from .recorder import Recorder
+from .request import Digest
 
 
 class Context(Struct, frozen=True, kw_only=True):
     """The parts that one request needs of the whole."""
 
     store: Store
+    digest: Digest
+    """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
     sessions: Sessions
     clients: Clients

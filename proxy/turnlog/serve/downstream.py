@@ -49,6 +49,15 @@ class Downstream:
         self.method = request.method
         self.target = request.raw_path
         self.headers: Headers = request.raw_headers
+        self.fields: dict[bytes, bytes] = {}
+        """First value of each header, by its name in lower case."""
+        self.repeated: set[bytes] = set()
+        for name, value in self.headers:
+            key = name.lower()
+            if key in self.fields:
+                self.repeated.add(key)
+            else:
+                self.fields[key] = value
         self.head_sent = False
         self.finished = False
 
@@ -79,23 +88,23 @@ class Downstream:
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
-        if self._request.headers.get("Expect", "").lower() == "100-continue":
+        if self.fields.get(b"expect", b"").lower() == b"100-continue":
             self._write(_CONTINUE)
 
-    async def answer(self, status: int, reason: str, headers: Headers, body: bytes) -> None:
+    async def answer(self, status: int, reason: bytes, headers: Headers, body: bytes) -> None:
         """Write a whole answer in one piece; `headers` say nothing of its length."""
         lines = [*headers, (b"Content-Length", b"%d" % len(body))]
         self._write(self._head(status, reason, lines) + body)
         self.head_sent = self.finished = True
         await self._drain()
 
-    async def bodiless(self, status: int, reason: str, headers: Headers) -> None:
+    async def bodiless(self, status: int, reason: bytes, headers: Headers) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); lengths stay as given."""
         self._write(self._head(status, reason, headers))
         self.head_sent = self.finished = True
         await self._drain()
 
-    async def start(self, status: int, reason: str, headers: Headers, length: int | None) -> None:
+    async def start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
         """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
         lines = list(headers)
         if length is not None:
@@ -149,9 +158,9 @@ class Downstream:
         """HTTP version of the request, such as `1.1`."""
         return f"{self._request.version.major}.{self._request.version.minor}"
 
-    def _head(self, status: int, reason: str, lines: Headers) -> bytes:
+    def _head(self, status: int, reason: bytes, lines: Headers) -> bytes:
         keep = self._request.keep_alive and not self._until_close
-        parts = [b"HTTP/1.1 %d %b" % (status, reason.encode("latin-1", "replace"))]
+        parts = [b"HTTP/1.1 %d %b" % (status, reason)]
         parts += [name + b": " + value for name, value in lines]
         if not keep:
             parts.append(b"Connection: close")

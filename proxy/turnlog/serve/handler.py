@@ -27,11 +27,12 @@ from .own import Own
 from .plain import PlainCall
 from .relay import Relay
 from .request import Request
-from .routes import OWN, Route, Routes
+from .routes import OWN, Route, Routes, authority_of
 from .settings import Settings
-from .upstream import Content, Failure, Upstreams
+from .upstream import Answer, Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
+_SEEN_HOSTS: Final = 256
 _OWN_PATH: Final = f"/{OWN}"
 
 
@@ -49,6 +50,8 @@ class Handler:
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
         self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
         self._last_connection = 0
+        self._seen_hosts: set[bytes] = set()
+        """Hosts that were found to be allowed."""
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
         self._quiet = asyncio.Event()
@@ -103,25 +106,38 @@ class Handler:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
             return
-        request = Request(down, route, self._context.store, self._context.clients, connection)
+        request = Request(down, route, self._context.digest, self._context.clients, connection)
         transport = self._settings.upstreams[route.target.name].transport
         exchange, content = await read_exchange(down, self._context, request, transport)
         await self._carry(down, route, exchange, content)
 
     def _refusal(self, down: Downstream) -> tuple[Refusal, Made] | None:
         """Return why a request must not be forwarded: it may come from a page that rebound DNS."""
-        hosts = fields(down.headers, b"host")
-        if len(hosts) != 1 or not allowed_host(hosts[0], self._hosts):
+        # An absolute target's authority counts instead of Host (RFC 9112 section 3.2.2).
+        absolute = authority_of(down.target).encode("utf-8", "surrogateescape")
+        host = absolute or down.fields.get(b"host", b"")
+        if (host not in self._seen_hosts and not self._allowed(host)) or b"host" in down.repeated:
             detail = "this Host is not served here; add it to allow_hosts if it should be"
             return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
-        for origin in fields(down.headers, b"origin"):
-            if not allowed_origin(origin, self._hosts):
-                detail = "this Origin may not call; add its host to allow_hosts if it should"
-                return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
+        if b"origin" in down.fields and not self._all_origins_allowed(down):
+            detail = "this Origin may not call; add its host to allow_hosts if it should"
+            return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
         if down.method == "CONNECT":
             detail = "turnlog forwards requests, it opens no tunnels"
             return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
         return None
+
+    def _allowed(self, host: bytes) -> bool:
+        if not allowed_host(host, self._hosts):
+            return False
+        if len(self._seen_hosts) < _SEEN_HOSTS:
+            self._seen_hosts.add(host)
+        return True
+
+    def _all_origins_allowed(self, down: Downstream) -> bool:
+        return all(
+            allowed_origin(origin, self._hosts) for origin in fields(down.headers, b"origin")
+        )
 
     @property
     def _names(self) -> str:
@@ -138,27 +154,37 @@ class Handler:
         """Record, forward, relay; whatever ends this early is recorded too."""
         try:
             await exchange.begin()
-        except StoreError as error:
-            await self._full(down, error, exchange.refused(error))
-            return
-        try:
             await self._forward(down, route, exchange, content)
+        except StoreError as error:
+            await self._unrecordable(down, exchange.refused(error))
         except (Gone, asyncio.CancelledError):
             exchange.left("outcome_unknown" if self._own.stopping else "cancelled_by_caller")
             raise
+        finally:
+            # Nothing stays open, whatever went wrong; what has ended is left alone.
+            exchange.left("outcome_unknown")
 
     async def _forward(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> None:
-        host = fields(down.headers, b"host")[0]
         headers = request_headers(
-            down.headers, authority=route.target.authority, forwarded_host=host
+            down.headers,
+            authority=route.target.authority,
+            forwarded_host=down.fields.get(b"host", b""),
         )
-        length = content_length(down.headers)
-        if not isinstance(content, bytes) and isinstance(length, int):
-            headers.append((b"Content-Length", b"%d" % length))
+        if not isinstance(content, bytes):
+            length = content_length(down.headers)
+            if isinstance(length, int):
+                headers.append((b"Content-Length", b"%d" % length))
         try:
-            answer = await self._upstreams.send(down.method, route.url, headers, content)
+            answer = await self._upstreams.send(
+                route.target.origin,
+                down.method,
+                route.resource,
+                headers,
+                content,
+                exchange.progress,
+            )
         except Failure as failure:
             self._failed(route, failure)
             made, tickets = exchange.failed(failure)
@@ -166,20 +192,27 @@ class Handler:
             await self._send(down, made)
             return
         exchange.head(answer)
-        cookies = f"/{route.target.name}".encode() if len(self._settings.upstreams) > 1 else None
-        relay = Relay(down, answer, exchange, keep=self._context.keep)
-        listening = isinstance(exchange, McpExchange) and exchange.listens
+        started = self._context.clock.monotonic()
         try:
-            with _Listed(self._listening, wanted=listening):
-                await relay.run(
-                    response_headers(
-                        answer.headers,
-                        cookie_path=cookies,
-                        upstream_path=route.target.path.encode(),
-                    )
-                )
+            await self._relay(down, route, exchange, answer)
         finally:
             answer.close()
+            if isinstance(exchange, McpExchange):
+                exchange.went_by(self._context.clock.monotonic() - started)
+
+    async def _relay(
+        self, down: Downstream, route: Route, exchange: Exchange, answer: Answer
+    ) -> None:
+        several = len(self._settings.upstreams) > 1
+        headers = response_headers(
+            answer.headers,
+            cookie_path=f"/{route.target.name}".encode() if several else None,
+            upstream_path=route.target.path.encode(),
+        )
+        relay = Relay(down, answer, exchange, keep=self._context.keep)
+        listening = isinstance(exchange, McpExchange) and exchange.listens
+        with _Listed(self._listening, wanted=listening):
+            await relay.run(headers)
 
     def _failed(self, route: Route, failure: Failure) -> None:
         host, _, port = route.target.authority.decode().rpartition(":")
@@ -194,7 +227,7 @@ class Handler:
             )
         )
 
-    async def _full(self, down: Downstream, error: StoreError, made: Made) -> None:
+    async def _unrecordable(self, down: Downstream, made: Made) -> None:
         refused = RequestRefused(
             reason=Refusal.STORE, http_method=down.method, http_status=made.status
         )

@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.core.identity import Evidence, Identity, Vendor, identify
 from turnlog.core.kinds import Rung
-from turnlog.store.base import SessionRef
+from turnlog.store.base import SessionRef, alias
 
 from .calls import Scope
 from .clock import Clock
@@ -51,17 +51,21 @@ class Sessions:
     def __init__(self, clock: Clock, table: tuple[Vendor, ...]) -> None:
         self._clock = clock
         self._table = table
+        self._vendor_keys = frozenset(
+            keys[0] for vendor in table for keys in (*vendor.session, *vendor.turn, *vendor.call)
+        )
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
 
     def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
         """Return the session that `evidence` points at, a new one if need be."""
-        identity = identify(evidence, self._table)
+        identity = identify(evidence, self._table if self._concerned(evidence) else ())
         implicit = identity.rung is Rung.IMPLICIT
-        key = identity.implicit_key if implicit else identity.aliases[0]
+        named = alias(identity.rung, identity.name, evidence.credential)
+        key = identity.implicit_key if implicit else named
         now = self._clock.monotonic()
         known = self._refs.get(key)
         if known is None or (implicit and now - known[1] > IDLE_GAP):
-            ref = self._open(identity, client)
+            ref = self._open(identity, client, () if implicit else (named,))
         else:
             ref = known[0]
         self._refs[key] = (ref, now)
@@ -70,7 +74,11 @@ class Sessions:
             self._refs.popitem(last=False)
         return ref, identity
 
-    def _open(self, identity: Identity, client: Client) -> SessionRef:
+    def _concerned(self, evidence: Evidence) -> bool:
+        """Tell whether a vendor can have named anything at all."""
+        return bool(evidence.headers) or not self._vendor_keys.isdisjoint(evidence.meta)
+
+    def _open(self, identity: Identity, client: Client, aliases: tuple[str, ...]) -> SessionRef:
         metadata = {
             "why": identity.why,
             "confidence": identity.confidence,
@@ -80,7 +88,7 @@ class Sessions:
         return SessionRef(
             candidate=ids.uuid7(self._clock.wall(), self._clock.entropy(10)),
             rung=identity.rung,
-            aliases=identity.aliases,
+            aliases=aliases,
             metadata={name: value for name, value in metadata.items() if value},
         )
 

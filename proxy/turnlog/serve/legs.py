@@ -13,9 +13,9 @@ from turnlog.core.kinds import CommitKind, Rung, Status
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 
+from .attempt import Ask, Attempt
 from .calls import Settled
 from .context import Context
-from .recorder import Ask, Attempt
 
 _NOT_KEPT: Final = b"{}"
 
@@ -70,7 +70,8 @@ class Legs:
         return self._key("state", digest)
 
     def _same(self, session: SessionRef, tool: str, arguments: bytes) -> bytes:
-        name = session.id or session.candidate
+        # A name means the same session in every process; an id is known to this one alone.
+        name = session.aliases[0].encode() if session.aliases else session.id or session.candidate
         return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
 
     def _key(self, what: str, value: bytes) -> bytes:

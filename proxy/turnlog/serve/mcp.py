@@ -11,41 +11,38 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core import ids
-from turnlog.core.classify import (
-    Ending,
-    http_answer,
-    malformed_answer,
-    rpc_answer,
-    void_answer,
-    without_answer,
-)
-from turnlog.core.kinds import Executed, Flag, Phase, Status
+from turnlog.core.classify import Ending, without_answer
+from turnlog.core.kinds import Flag, Phase
+from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.http import fields
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, outline_kind
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
 from turnlog.wire.message import MessageReader
-from turnlog.wire.rawjson import Shape, members, shape
+from turnlog.wire.rawjson import members
 from turnlog.wire.skim import Outline
-from turnlog.wire.sse import Event
+from turnlog.wire.sse import Event, EventReader
 
-from .answers import Made, batch, envelope, failed_request
+from .answers import Made, envelope, failed_request, together
 from .asking import Asking
+from .attempt import Attempt, Reply
 from .context import Context
+from .fault import Failure, Fault, Progress
 from .identity import read_client
 from .legs import Legs
-from .recorder import Attempt, Reply
 from .request import Request
-from .upstream import Answer, Failure, Fault
+from .upstream import Answer
+from .verdicts import JSON, Text, answered, is_answer, nameless_error, raw_id, unanswered
 
-_NO_ID: Final = (b"", b"null")
-_NS_PER_MS: Final = 1_000_000
+_EVENTS: Final = "text/event-stream"
+_EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
 
 
 class McpExchange:
     """One HTTP exchange of an MCP client. `messages` is what its body holds, if anything.
 
-    Of a body that is too large to hold, or that nobody can read, `start` is how it begins.
+    `size` is the body's, in bytes. Of one that is too large to hold, or that nobody can read,
+    `start` is what there is to record, `cut` or not.
     """
 
     def __init__(
@@ -54,20 +51,26 @@ class McpExchange:
         request: Request,
         messages: Sequence[Message],
         *,
+        size: int = 0,
         start: bytes = b"",
+        cut: bool = False,
+        as_batch: bool = False,
     ) -> None:
         self._context = context
         self._request = request
         self._messages = messages
+        self._as_batch = as_batch
         self._waiting: dict[str, Message] = {
             id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
         }
         self._attempts: dict[str, Attempt] = {}
-        self._asking = Asking(context, request, start)
+        self._asking = Asking(context, request, start, size, whole=not cut)
         self._legs = Legs(context, request.server)
-        self._phase = Phase.QUEUED
+        self.progress = Progress()
         self._answer: Answer | None = None
         self._resumable = False
+        self._recorded = False
+        self._events = 0
         self.revision = self._asking.revision(messages[0] if messages else None)
         self.stateless = mcp.is_stateless(self.revision)
 
@@ -77,6 +80,28 @@ class McpExchange:
         if not self._messages:
             return True
         return self._messages[0].method == "subscriptions/listen"
+
+    def went_by(self, duration: int) -> None:
+        """Log an exchange that held no call; `duration` in ns since its head was there."""
+        if self._recorded:
+            return
+        first = self._messages[0] if self._messages else None
+        self._context.log.emit(
+            RequestRelayed(
+                server=self._request.server,
+                http_method=self._request.method,
+                method=first.method if first is not None else "",
+                request_id=rpc_id(first.id.decode("utf-8", "replace")) if first is not None else "",
+                protocol=self.revision,
+                http_status=self._status,
+                duration_ns=duration,
+                events=self._events,
+            )
+        )
+
+    @property
+    def _status(self) -> int:
+        return self._answer.status if self._answer is not None else 0
 
     # -- before the request leaves ---------------------------------------------------------
 
@@ -90,7 +115,6 @@ class McpExchange:
         except StoreError:
             self.left("session_unavailable")
             raise
-        self._phase = Phase.SENDING
 
     def _notice_request(self, message: Message) -> None:
         if message.method == "tools/call" and message.kind is Kind.REQUEST:
@@ -104,6 +128,7 @@ class McpExchange:
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         attempt = self._context.recorder.begin(ask)
         self._attempts[key] = attempt
+        self._recorded = True
         self._context.calls.add(self._request.scope, key, attempt)
 
     # -- when turnlog has to answer itself -------------------------------------------------
@@ -116,8 +141,8 @@ class McpExchange:
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
-        self._phase = failure.phase
-        made = self._made(_sentence(failure, self._request.server), self._ending(failure.fault))
+        self.progress.phase = failure.phase
+        made = self._made(failure.sentence(self._request.server), self._ending(failure.fault))
         return made, self._end_all(failure.fault, failure.detail)
 
     def left(self, kind: str) -> None:
@@ -142,7 +167,7 @@ class McpExchange:
             )
             for message in requests
         ]
-        return batch(answers, sentence)
+        return together(answers, sentence, as_batch=self._as_batch)
 
     def _envelope(self, message: Message, ending: Ending) -> dict[str, object]:
         attempt = self._attempts.get(id_key(message.id))
@@ -154,29 +179,45 @@ class McpExchange:
 
     def _ending(self, kind: str) -> Ending:
         effects = [attempt.ask.effect for attempt in self._attempts.values()]
-        return without_answer(kind, self._phase, effects[0] if effects else self._asking.effect)
+        return without_answer(
+            kind, self.progress.phase, effects[0] if effects else self._asking.effect
+        )
 
     # -- reading along ---------------------------------------------------------------------
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
         self._answer = answer
-        self._phase = Phase.HEAD
+        self.progress.phase = Phase.HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        self._phase = Phase.BODY
+        self.progress.phase = Phase.BODY
+        self._events += 1
         self._resumable = self._resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
-        return self._read(event.body, "application/json")
+        return self._read(Text(event.body, JSON, event.body.size))
 
-    def whole(self, body: MessageReader, media: str) -> Sequence[Ticket]:
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""
-        tickets = list(self._read(body, media))
+        text = Text(body, media, size)
+        tickets = list(self._read(text))
+        if self._attempts and isinstance(body.content, Malformed):
+            tickets += self._mislabelled(body.finish())
         for key in list(self._attempts):
-            tickets += self._unanswered(key, body, media)
+            tickets += self._end(key, *unanswered(text, self._status))
         return tickets
+
+    def _mislabelled(self, body: bytes) -> Sequence[Ticket]:
+        """Read a stream of events that came under another media type."""
+        if not body.lstrip().startswith(_EVENT_STARTS):
+            return ()
+        events = [piece.event for piece in EventReader(self._context.keep).feed(body)]
+        bodies = [event.body for event in events if event is not None and event.body is not None]
+        return [
+            ticket for reader in bodies for ticket in self._read(Text(reader, _EVENTS, reader.size))
+        ]
 
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
@@ -190,7 +231,7 @@ class McpExchange:
         if self._resumable and not self.stateless:
             self._detach()
             return ()
-        self._phase = failure.phase
+        self.progress.phase = failure.phase
         return self._end_all(failure.fault, failure.detail)
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
@@ -198,111 +239,75 @@ class McpExchange:
         for ticket in tickets:
             await self._context.recorder.settle(ticket)
 
-    def _read(self, body: MessageReader, media: str) -> Sequence[Ticket]:
-        body.finish()
-        content = body.content
+    def _read(self, text: Text) -> Sequence[Ticket]:
+        text.body.finish()
+        content = text.body.content
         if isinstance(content, Batch):
             return [
                 ticket
                 for item in content.items
                 if isinstance(item, Message)
-                for ticket in self._message(item, body, media)
+                for ticket in self._message(item, text)
             ]
-        return () if isinstance(content, Malformed) else self._message(content, body, media)
+        return () if isinstance(content, Malformed) else self._message(content, text)
 
-    def _message(
-        self, message: Message | Outline, body: MessageReader, media: str
-    ) -> Sequence[Ticket]:
-        raw_id = message.id if isinstance(message, Message) else message.raw("id")
-        kind = message.kind if isinstance(message, Message) else outline_kind(message)
-        if kind not in {Kind.RESPONSE, Kind.ERROR}:
+    def _message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        if not is_answer(message):
+            if mcp.is_request(message):
+                self._server_asks()
             return ()
-        key = self._key_of(raw_id, kind)
-        attempt = self._attempts.pop(key, None)
-        if attempt is not None:
-            self._context.calls.remove(self._request.scope, key, attempt)
-        elif key in self._waiting:
-            return self._notice_answer(self._waiting.pop(key), message, body)
-        else:
-            attempt = self._context.calls.claim(self._request.scope, key)
+        key = self._key_of(message)
+        if key in self._attempts:
+            return self._close(key, self._attempts[key], message, text)
+        if key in self._waiting:
+            return self._notice_answer(self._waiting.pop(key), message, text)
+        attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None:
             return ()
-        return self._close(attempt, message, body, media)
+        if b"last-event-id" in self._request.fields:
+            attempt.marks.add(Flag.RESUMED)
+        return self._close(key, attempt, message, text)
 
-    def _key_of(self, raw_id: bytes, kind: Kind | None) -> str:
+    def _server_asks(self) -> None:
+        """Mark the calls that a request of the server may belong to."""
+        attempts = self._attempts.values() or self._context.calls.of(self._request.scope)
+        for attempt in attempts:
+            attempt.marks.add(Flag.SERVER_REQUEST)
+
+    def _key_of(self, message: Message | Outline) -> str:
         """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
         whatever comes answers a request whose id could not be read."""
         if "" in self._waiting:
             return ""
-        if kind is Kind.ERROR and raw_id in _NO_ID and len(self._waiting) == 1:
+        if nameless_error(message) and len(self._waiting) == 1:
             return next(iter(self._waiting))
-        return id_key(raw_id)
+        return id_key(raw_id(message))
 
     # -- closing attempts ------------------------------------------------------------------
 
     def _close(
-        self, attempt: Attempt, message: Message | Outline, body: MessageReader, media: str
+        self, key: str, attempt: Attempt, message: Message | Outline, text: Text
     ) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
-        reply = self._reply(message, said, body, media)
+        ending, reply = answered(said, message, text, self._status)
         links = self._legs.links(attempt.ask, said)
-        reply = msgspec.structs.replace(reply, links=links, ttl=_ttl(said))
-        ending = void_answer() if _is_void(message, said) else _answered(said, reply)
-        ticket = self._context.recorder.end(attempt, ending, reply)
         self._context.calls.park(links, attempt)
-        return () if ticket is None else (ticket,)
+        self._attempts[key] = attempt
+        return self._end(key, ending, msgspec.structs.replace(reply, links=links))
 
-    def _reply(
-        self, message: Message | Outline, said: mcp.Answer, body: MessageReader, media: str
-    ) -> Reply:
-        content = body.finish() if isinstance(message, Outline) else _content(message)
-        flags = message.flags if isinstance(message, Message) else ()
-        if self._answer is not None and media != "application/json":
-            flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
-        return Reply(
-            http_status=self._answer.status if self._answer is not None else 0,
-            code=said.code,
-            content=content,
-            complete=not body.truncated,
-            digest=body.digest if body.truncated else b"",
-            media_type="application/json",
-            is_mcp=True,
-            size=body.size,
-            flags=flags,
-            null_result=said.null_shape,
-            detail=said.message,
-        )
-
-    def _unanswered(self, key: str, body: MessageReader, media: str) -> Sequence[Ticket]:
-        """Record a call whose answer came whole and does not answer it."""
+    def _end(self, key: str, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         attempt = self._attempts.pop(key)
+        self._waiting.pop(key, None)
         self._context.calls.remove(self._request.scope, key, attempt)
-        status = self._answer.status if self._answer is not None else 0
-        ending, flags = _not_an_answer(body, status)
-        reply = Reply(
-            http_status=status,
-            content=body.finish(),
-            complete=not body.truncated,
-            digest=body.digest if body.truncated else b"",
-            media_type=media,
-            size=body.size,
-            flags=flags,
-            null_result=not body.size,
-        )
         ticket = self._context.recorder.end(attempt, ending, reply)
         return () if ticket is None else (ticket,)
 
     def _end_all(self, kind: str, detail: str) -> Sequence[Ticket]:
         tickets: list[Ticket] = []
-        status = self._answer.status if self._answer is not None else 0
-        for key, attempt in self._attempts.items():
-            self._context.calls.remove(self._request.scope, key, attempt)
+        for key, attempt in list(self._attempts.items()):
             why = "cancelled_by_caller" if attempt.cancelled else kind
-            ending = without_answer(why, self._phase, attempt.ask.effect)
-            reply = Reply(http_status=status, detail=detail)
-            if ticket := self._context.recorder.end(attempt, ending, reply):
-                tickets.append(ticket)
-        self._attempts.clear()
+            ending = without_answer(why, self.progress.phase, attempt.ask.effect)
+            tickets += self._end(key, ending, Reply(http_status=self._status, detail=detail))
         return tickets
 
     def _detach(self) -> None:
@@ -314,7 +319,7 @@ class McpExchange:
     # -- answers to what is no call --------------------------------------------------------
 
     def _notice_answer(
-        self, asked: Message, message: Message | Outline, body: MessageReader
+        self, asked: Message, message: Message | Outline, text: Text
     ) -> Sequence[Ticket]:
         match asked.method:
             case "initialize" if isinstance(message, Message):
@@ -322,7 +327,7 @@ class McpExchange:
             case "tools/list" if isinstance(message, Message) and message.result:
                 self._asking.listed(message.result)
             case "tasks/get" | "tasks/result" | "tasks/cancel":
-                return self._polled(asked, message, body)
+                return self._polled(asked, message, text)
             case _:
                 pass
         return ()
@@ -336,63 +341,13 @@ class McpExchange:
         info = bytes(members(asked.params).get("clientInfo", b""))
         self._context.clients.learn(scope, read_client(info, revision))
 
-    def _polled(
-        self, asked: Message, message: Message | Outline, body: MessageReader
-    ) -> Sequence[Ticket]:
+    def _polled(self, asked: Message, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         poll = mcp.read_task_poll(asked.method, asked.params, message, revision=self.revision)
         if poll is None or not poll.terminal:
             return ()
         attempt = self._legs.finished_task(poll.task_id)
         if attempt is None:
             return ()
-        reply = self._reply(message, poll.answer, body, "application/json")
-        ticket = self._context.recorder.end(attempt, _answered(poll.answer, reply), reply)
+        ending, reply = answered(poll.answer, message, text, self._status)
+        ticket = self._context.recorder.end(attempt, ending, reply)
         return () if ticket is None else (ticket,)
-
-
-def _answered(said: mcp.Answer, reply: Reply) -> Ending:
-    ending = rpc_answer(said.status, said.code)
-    if reply.http_status >= 400 and http_answer(reply.http_status).executed is Executed.NO:
-        return msgspec.structs.replace(ending, executed=Executed.NO)
-    return ending
-
-
-def _is_void(message: Message | Outline, said: mcp.Answer) -> bool:
-    """Tell whether a result is `null` or `{}`, which the protocol forbids."""
-    if said.status is not Status.OK:
-        return False
-    result = message.shape("result") if isinstance(message, Outline) else shape(message.result)
-    return result in {Shape.NULL, Shape.EMPTY}
-
-
-def _content(message: Message) -> bytes:
-    if message.kind is Kind.RESPONSE:
-        return bytes(message.result)
-    error = {"code": message.error_code, "message": message.error_message}
-    if message.error_data:
-        return msgspec.json.encode({**error, "data": message.error_data})
-    return msgspec.json.encode(error)
-
-
-def _ttl(said: mcp.Answer) -> int | None:
-    if said.task_ttl_ms is msgspec.UNSET:
-        return None
-    return -1 if said.task_ttl_ms is None else said.task_ttl_ms * _NS_PER_MS
-
-
-def _not_an_answer(body: MessageReader, status: int) -> tuple[Ending, tuple[Flag, ...]]:
-    content = body.content
-    if status >= 400:
-        return http_answer(status), ()
-    if isinstance(content, Malformed):
-        if content.reason is Reason.EMPTY:
-            return void_answer(), content.flags
-        marks = (Flag.NOT_JSON,) if content.reason is Reason.NOT_JSON else (Flag.MALFORMED,)
-        return malformed_answer(), (*content.flags, *marks)
-    return malformed_answer(), (Flag.ID_MISMATCH,)
-
-
-def _sentence(failure: Failure, server: str) -> str:
-    if failure.fault is Fault.CONNECT_FAILED:
-        return f"the tool server {server!r} could not be reached; the call was not sent"
-    return f"the connection to the tool server {server!r} broke; the call may have been executed"

@@ -12,10 +12,11 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
 
 from .answers import Made, envelope, problem
+from .attempt import Ask, Attempt, Reply
 from .context import Context
-from .recorder import Ask, Attempt, Reply
+from .fault import Failure, Progress
 from .request import Request
-from .upstream import Answer, Failure, Fault
+from .upstream import Answer
 
 _REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable"}
 
@@ -28,7 +29,7 @@ class PlainCall:
         self._ask = _ask(context, request, body, whole=whole)
         self._attempt: Attempt | None = None
         self._status = 0
-        self._phase = Phase.QUEUED
+        self.progress = Progress()
         self._streamed = MessageReader(context.keep)
 
     async def begin(self) -> None:
@@ -36,7 +37,6 @@ class PlainCall:
         recorder = self._context.recorder
         self._attempt = recorder.begin(self._ask)
         await recorder.on_disk(self._attempt)
-        self._phase = Phase.SENDING
 
     def refused(self, error: StoreError) -> Made:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
@@ -47,24 +47,24 @@ class PlainCall:
         """Record that there is no answer; return what to say instead."""
         ending = without_answer(failure.fault, failure.phase, self._ask.effect)
         tickets = self._end(ending, Reply(detail=failure.detail))
-        return self._problem(502, _sentence(failure, self._ask.server), ending), tickets
+        return self._problem(502, failure.sentence(self._ask.server), ending), tickets
 
     def left(self, kind: str) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
-        ending = without_answer(kind, self._phase, self._ask.effect)
+        ending = without_answer(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
         self._status = answer.status
-        self._phase = Phase.HEAD
+        self.progress.phase = Phase.HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Keep an event's data; the stream is the answer."""
         self._streamed.feed(event.data + b"\n")
         return ()
 
-    def whole(self, body: MessageReader, media: str) -> Sequence[Ticket]:
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Record the answer."""
         content = body.finish()
         reply = Reply(
@@ -73,14 +73,14 @@ class PlainCall:
             complete=not body.truncated,
             digest=body.digest if body.size else b"",
             media_type=media,
-            size=body.size,
+            size=size,
             null_result=content.strip() == b"null",
         )
         return self._end(http_answer(self._status), reply)
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""
-        return self.whole(self._streamed, "text/event-stream")
+        return self.whole(self._streamed, "text/event-stream", self._streamed.size)
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Record that the answer was cut."""
@@ -106,7 +106,7 @@ class PlainCall:
 
 
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
-    path, _, query = request.route.url.removeprefix(request.route.target.origin).partition("?")
+    path, query = request.route.path, request.route.query[1:]
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
@@ -128,9 +128,3 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         trace=request.trace,
         protocol=f"http/{request.http_version}",
     )
-
-
-def _sentence(failure: Failure, server: str) -> str:
-    if failure.fault is Fault.CONNECT_FAILED:
-        return f"the tool server {server!r} could not be reached; the call was not sent"
-    return f"the connection to the tool server {server!r} broke; the call may have been executed"

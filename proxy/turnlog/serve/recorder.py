@@ -7,7 +7,7 @@ wait for the disk awaits the ticket that `begin` and `end` leave behind.
 from hashlib import sha256
 from typing import Final
 
-from msgspec import Struct
+from msgspec import structs
 
 from turnlog.core import ids
 from turnlog.core.canon import input_hash
@@ -19,84 +19,26 @@ from turnlog.core.kinds import (
     Effect,
     Flag,
     Status,
-    TurnSource,
     WhenFull,
 )
 from turnlog.core.redact import Redactor
 from turnlog.core.summary import preview, summarize
-from turnlog.observe.events import CallEnded, Log, RecorderFailed, SessionOpened
+from turnlog.observe.events import (
+    CallEnded,
+    CallStarted,
+    Log,
+    RecorderFailed,
+    SessionOpened,
+    StoreFilled,
+)
 from turnlog.store.base import Blob, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
+from .attempt import Ask, Attempt, Reply
 from .clock import Clock
 
+_DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
-
-
-class Ask(Struct, frozen=True, kw_only=True):
-    """A call as it was asked for. `arguments` is JSON as it came, cut if `complete` is false."""
-
-    session: SessionRef
-    turn_label: str
-    turn_source: TurnSource
-    call: bytes
-    leg: int
-    server: str
-    tool: str
-    method: str
-    effect: Effect
-    definition: bytes
-    arguments: bytes
-    complete: bool
-    size: int
-    flags: tuple[Flag, ...]
-    trace: str
-    protocol: str
-
-    @property
-    def is_mcp(self) -> bool:
-        """Whether this is a `tools/call`, and not a plain HTTP tool."""
-        return self.method == "tools/call"
-
-
-class Reply(Struct, frozen=True, kw_only=True):
-    """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
-
-    http_status: int = 0
-    code: int | None = None
-    content: bytes = b""
-    complete: bool = True
-    digest: bytes = b""
-    """sha256 of the whole content; empty where `content` is all of it."""
-    media_type: str = ""
-    is_mcp: bool = False
-    size: int = 0
-    flags: tuple[Flag, ...] = ()
-    links: tuple[bytes, ...] = ()
-    ttl: int | None = None
-    """ns that a task lives; `None` where nothing was said, -1 for ever."""
-    null_result: bool = False
-    detail: str = ""
-
-
-class Attempt:
-    """One attempt under way. `intent` is `None` where the store could not take it."""
-
-    __slots__ = ("ask", "cancelled", "ended", "intent", "n", "outcome", "started", "waits")
-
-    def __init__(self, ask: Ask, started: int, *, waits: bool) -> None:
-        self.ask = ask
-        self.started = started
-        self.waits = waits
-        """Whether the disk is waited for: the intent before the first byte leaves, the outcome
-        before the answer's last piece is released."""
-        self.intent: Ticket | None = None
-        self.outcome: Ticket | None = None
-        self.n = 0
-        """Number of the outcome to come."""
-        self.ended = False
-        self.cancelled = False
-        """Whether the caller took the call back."""
 
 
 class Recorder:
@@ -120,6 +62,8 @@ class Recorder:
         self._durability = durability
         self._when_full = when_full
         self._record_limit = record_limit
+        self._full = False
+        """Whether `store.full` was said and is still true."""
         self._opening: set[SessionRef] = set()
         self._hash_key = store.keyed(b"hashes of redacted content")
 
@@ -129,13 +73,16 @@ class Recorder:
 
     def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
-        attempt = Attempt(ask, self._clock.monotonic(), waits=self._waits(ask.effect))
+        draft = self._intent(ask)
+        attempt = self._attempt(ask, draft.facts)
         if ask.session.id is None:
             self._opening.add(ask.session)
         try:
-            attempt.intent = self._store.submit(self._intent(ask), wait=attempt.waits)
+            attempt.intent = self._store.submit(draft, wait=attempt.waits)
+            self._full = False
         except StoreError as error:
             self._unrecorded(error)
+        self._log.emit(_started(ask))
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
@@ -152,21 +99,11 @@ class Recorder:
         if attempt.ended:
             return None
         attempt.ended = True
-        facts, body, blob = self._outcome(attempt, ending, reply)
-        ticket: Ticket | None = None
-        if attempt.intent is not None:
-            draft = Draft(
-                session=attempt.ask.session,
-                facts=facts,
-                body=body,
-                intent=attempt.intent,
-                output_blob=blob,
-            )
-            ticket = self._submit_outcome(draft, wait=attempt.waits)
+        draft = self._outcome(attempt, ending, reply)
+        ticket = self._submit_outcome(draft, wait=attempt.waits)
         if self._opening:
             self._announce()
-        self._log.emit(_ended(attempt, facts, unrecorded=ticket is None))
-        attempt.outcome = ticket
+        self._log.emit(_ended(attempt, draft.facts, unrecorded=ticket is None))
         return ticket if attempt.waits else None
 
     def _announce(self) -> None:
@@ -196,11 +133,15 @@ class Recorder:
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
-        attempt = Attempt(ask, self._clock.monotonic(), waits=self._waits(ask.effect))
+        facts = self._facts(ask, ask.flags)
+        attempt = self._attempt(ask, facts)
         attempt.intent = intent
         attempt.n = n
         attempt.ended = True
         return attempt
+
+    def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
+        return Attempt(ask, facts, self._clock.monotonic(), waits=self._waits(ask.effect))
 
     def _waits(self, effect: Effect) -> bool:
         match self._durability:
@@ -212,11 +153,27 @@ class Recorder:
                 return effect is not Effect.READ
 
     def _unrecorded(self, error: StoreError) -> None:
-        if self._when_full is WhenFull.REFUSE_WRITES or not isinstance(error, StoreFull):
+        """Log that a call cannot be recorded; raise `error` where it has to be refused."""
+        if isinstance(error, StoreFull) and not self._full:
+            self._full = True
+            self._log.emit(self._filled())
+        if self._when_full is WhenFull.REFUSE_WRITES:
             raise error
         self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 
+    def _filled(self) -> StoreFilled:
+        with self._store.view() as view:
+            usage = view.usage()
+        return StoreFilled(
+            used=usage.log_bytes + usage.blob_bytes,
+            limit=usage.limit,
+            disk_free=usage.disk_free,
+            when_full=self._when_full,
+        )
+
     def _submit_outcome(self, draft: Draft, *, wait: bool) -> Ticket | None:
+        if draft.intent is None:
+            return None
         try:
             return self._store.submit(draft, wait=wait)
         except StoreError as error:
@@ -226,8 +183,16 @@ class Recorder:
     def _intent(self, ask: Ask) -> Draft:
         seen = self._redactor.json(ask.arguments, complete=ask.complete)
         blob = self._blob(seen.data, touched=seen.touched, complete=ask.complete)
-        hashed = input_hash(ask.arguments, key=self._hash_key if seen.touched else None)
-        facts = Facts(
+        key = self._hash_key if seen.touched else None
+        body = Body(
+            input_hash=input_hash(ask.arguments, key=key) if ask.complete else None,
+            preview=preview(blob.data),
+        )
+        facts = self._facts(ask, _marked(ask.flags, seen.touched, blob.cut))
+        return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
+
+    def _facts(self, ask: Ask, flags: tuple[Flag, ...]) -> Facts:
+        return Facts(
             kind=CommitKind.INTENT,
             at=self._clock.wall(),
             clock=self._clock.monotonic(),
@@ -241,45 +206,35 @@ class Recorder:
             definition=ask.definition,
             effect=ask.effect,
             bytes_in=ask.size,
-            flags=_marked(ask.flags, seen.touched, blob.cut),
+            flags=flags,
             trace=ask.trace,
             protocol=ask.protocol,
         )
-        body = Body(input_hash=hashed if ask.complete else None, preview=preview(blob.data))
-        return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
 
-    def _outcome(
-        self, attempt: Attempt, ending: Ending, reply: Reply
-    ) -> tuple[Facts, Body, Blob | None]:
-        ask = attempt.ask
+    def _outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
         seen = self._redactor.json(reply.content, complete=reply.complete)
         blob = self._blob(seen.data, touched=seen.touched, complete=reply.complete)
-        detail, detail_touched = self._redactor.text(reply.detail)
-        now = self._clock.wall()
-        facts = Facts(
+        detail, detail_touched = self._redactor.text(reply.detail[:_DETAIL_CHARS])
+        now, clock = self._clock.wall(), self._clock.monotonic()
+        facts = structs.replace(
+            attempt.facts,
             kind=CommitKind.OUTCOME,
             at=now,
-            clock=self._clock.monotonic(),
-            call=ask.call,
-            leg=ask.leg,
+            clock=clock,
             n=attempt.n,
-            server=ask.server,
-            tool=ask.tool,
-            method=ask.method,
-            definition=ask.definition,
-            effect=ask.effect,
             phase=ending.phase,
             executed=ending.executed,
             status=ending.status,
             error=ending.error,
             error_kind=ending.kind,
             retry=ending.retry,
-            duration=self._clock.monotonic() - attempt.started,
-            bytes_in=ask.size,
+            duration=clock - attempt.started,
             bytes_out=reply.size,
-            flags=_marked((*ask.flags, *reply.flags), seen.touched or detail_touched, blob.cut),
-            trace=ask.trace,
-            protocol=ask.protocol,
+            flags=_marked(
+                (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags),
+                seen.touched or detail_touched,
+                blob.cut,
+            ),
             http_status=reply.http_status,
             code=reply.code,
             expires=_expiry(now, ending.status, reply.ttl),
@@ -293,7 +248,13 @@ class Recorder:
             links=reply.links,
             null_result=reply.null_result,
         )
-        return facts, body, blob if blob.data else None
+        return Draft(
+            session=attempt.ask.session,
+            facts=facts,
+            body=body,
+            intent=attempt.intent,
+            output_blob=blob if blob.data else None,
+        )
 
     def _blob(self, data: bytes, *, touched: bool, complete: bool) -> Blob:
         kept = data[: self._record_limit]
@@ -316,6 +277,24 @@ def _expiry(now: int, status: Status, ttl: int | None) -> int:
     if not status.parked or (ttl is not None and ttl < 0):
         return 0
     return now + (_PARKED_LIFE if ttl is None else ttl)
+
+
+def _started(ask: Ask) -> CallStarted:
+    session = ask.session.id
+    return CallStarted(
+        session=ids.to_text(session) if session is not None else "",
+        call=ids.to_text(ask.call),
+        leg=ask.leg,
+        server=ask.server,
+        tool=ask.tool,
+        method=ask.method if ask.is_mcp else "",
+        http_method="" if ask.is_mcp else ask.method,
+        protocol=ask.protocol if ask.is_mcp else "",
+        effect=ask.effect,
+        bytes_in=ask.size,
+        flags=ask.flags,
+        trace=ask.trace,
+    )
 
 
 def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:

@@ -5,17 +5,14 @@ disk: of an event stream the event that holds the response, of JSON the last chu
 without body the head. JSON of known and moderate length goes out in one piece.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from turnlog.store.base import Ticket
 from turnlog.wire.http import (
     Body,
-    Framing,
     Headers,
     decoder_for,
-    fields,
-    framing,
     media_type,
     without_length,
 )
@@ -40,8 +37,8 @@ class Watcher(Protocol):
         """Read one event of a stream."""
         ...
 
-    def whole(self, body: MessageReader, media: str) -> Sequence[Ticket]:
-        """Read an answer that is no stream, once it is complete."""
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
+        """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
         ...
 
     def ended(self) -> Sequence[Ticket]:
@@ -65,15 +62,12 @@ class Relay:
         self._answer = answer
         self._watcher = watcher
         self._keep = keep
-        self._media = media_type(b",".join(fields(answer.headers, b"content-type")[:1]))
-        coding = b",".join(fields(answer.headers, b"content-encoding")).decode("latin-1")
+        self._media, coding = _content(answer.headers)
         self._decoder = decoder_for(coding, _DECODED) if coding else None
         self._unreadable = bool(coding) and self._decoder is None
-        kind = framing(answer.status, down.method, answer.headers)
-        self._bodiless = isinstance(kind, Framing) and kind.body is Body.NONE
-        self._length = (
-            kind.length if isinstance(kind, Framing) and kind.body is Body.LENGTH else None
-        )
+        frame = answer.framing
+        self._bodiless = frame.body is Body.NONE
+        self._length = frame.length if frame.body is Body.LENGTH else None
 
     async def run(self, headers: Headers) -> None:
         """Relay head and body; `headers` is the answer's head as the agent is to see it.
@@ -99,14 +93,14 @@ class Relay:
 
     async def _head_alone(self, headers: Headers) -> None:
         body = MessageReader(0)
-        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._watcher.settle(self._watcher.whole(body, self._media, 0))
         await self._down.bodiless(self._answer.status, self._answer.reason, headers)
 
     async def _in_one_piece(self, headers: Headers, length: int) -> None:
         pieces: list[bytes] = []
         try:
-            async for chunk in self._answer.chunks():
-                pieces.append(chunk)  # noqa: PERF401 - what came before a cut is still wanted
+            while chunk := await self._answer.read():
+                pieces.append(chunk)
         except Failure:
             await self._down.start(self._answer.status, self._answer.reason, headers, length)
             await self._down.write(b"".join(pieces))
@@ -114,7 +108,7 @@ class Relay:
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         body = MessageReader(self._keep)
         body.feed(self._decoded(raw))
-        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._watcher.settle(self._watcher.whole(body, self._media, len(raw)))
         await self._down.answer(self._answer.status, self._answer.reason, headers, raw)
 
     async def _flow(self, headers: Headers) -> None:
@@ -124,31 +118,30 @@ class Relay:
         end is kept, because it may be read line by line.
         """
         await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
-        await self._chunks(self._answer.chunks(), keep_one=self._is_json)
+        await self._chunks(b"", keep_one=self._is_json)
 
-    async def _chunks(self, chunks: AsyncIterator[bytes], *, keep_one: bool) -> None:
+    async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
         body = MessageReader(self._keep)
         held, seen = b"", 0
-        async for chunk in chunks:
+        while chunk := chunk or await self._answer.read():
             seen += len(chunk)
             body.feed(self._decoded(chunk))
             await self._down.write(held)
-            held = chunk
+            held, chunk = chunk, b""
             if not keep_one and seen != self._length:
                 await self._down.write(held)
                 held = b""
-        await self._watcher.settle(self._watcher.whole(body, self._media))
+        await self._watcher.settle(self._watcher.whole(body, self._media, seen))
         await self._down.end(held)
 
     async def _stream(self, headers: Headers) -> None:
         await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
         events = EventReader(self._keep)
-        chunks = self._answer.chunks()
         first = True
-        async for chunk in chunks:
+        while chunk := await self._answer.read():
             if first and chunk.lstrip()[:1] in _JSON_STARTS:
                 # No event begins so: a whole message under the wrong media type.
-                await self._chunks(_with(chunk, chunks), keep_one=True)
+                await self._chunks(chunk, keep_one=True)
                 return
             first = False
             if self._decoder is None:
@@ -183,7 +176,17 @@ class Relay:
         return chunk if self._decoder is None else self._decoder.feed(chunk)
 
 
-async def _with(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in rest:
-        yield chunk
+def _content(headers: Headers) -> tuple[str, str]:
+    """Return media type and codings of an answer."""
+    media, codings = "", ""
+    for name, value in headers:
+        match name.lower():
+            case b"content-type" if not media:
+                media = media_type(value)
+            case b"content-encoding":
+                codings = (
+                    f"{codings},{value.decode('latin-1')}" if codings else value.decode("latin-1")
+                )
+            case _:
+                pass
+    return media, codings

@@ -1,5 +1,7 @@
 """Which upstream a path means, and where there. Pure; one dictionary look-up per request."""
 
+import re
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -8,6 +10,8 @@ OWN = "turnlog"
 """First segment of everything that is turnlog's own."""
 SESSION = "s"
 """First segment of paths that name a session: `/s/{session}/{name}...`."""
+
+_AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -24,13 +28,20 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Route(Struct, frozen=True):
-    """Where one request goes. `session` is empty where the path names none."""
+    """Where one request goes."""
 
     target: Target
-    url: str
     path: str
-    """The path alone, as the upstream sees it."""
+    """The path as the upstream sees it."""
+    query: str
+    """`?` and the query as it came, or nothing."""
     session: str
+    """Empty where the path names none."""
+
+    @property
+    def resource(self) -> str:
+        """The request target as the upstream sees it."""
+        return self.path + self.query
 
 
 class Routes:
@@ -42,11 +53,14 @@ class Routes:
 
     def find(self, request_target: str) -> Route | None:
         """Return the route of a request target (RFC 9112 section 3.2), or `None` for none."""
-        path, _, query = _origin_form(request_target).partition("?")
+        path, mark, query = _origin_form(request_target).partition("?")
+        query = mark + query
         session = ""
         first, rest = _split(path)
         if first == SESSION and rest:
             name, rest = _split(rest)
+            if not name:
+                return None
             session, path = unquote(name), rest or "/"
             first, rest = _split(path)
         if target := self._targets.get(first):
@@ -69,10 +83,21 @@ def target_of(name: str, url: str) -> Target:
 
 
 def _origin_form(request_target: str) -> str:
+    """Return path and query of a target, of an absolute one too (RFC 9112 section 3.2.2)."""
     if request_target.startswith("/"):
         return request_target
-    parts = urlsplit(request_target)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    _, _, rest = request_target.partition("://")
+    authority = _AUTHORITY.match(rest)
+    rest = rest[authority.end() :] if authority else rest
+    return rest if rest.startswith("/") else "/" + rest
+
+
+def authority_of(request_target: str) -> str:
+    """Return the authority of an absolute target; empty for one that begins with a path."""
+    if request_target.startswith("/"):
+        return ""
+    authority = _AUTHORITY.match(request_target.partition("://")[2])
+    return authority.group() if authority else ""
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -94,11 +119,11 @@ def _plain(target: Target, path: str, query: str, session: str) -> Route:
 
 
 def _configured(target: Target, query: str, session: str) -> Route:
-    both = "&".join(part for part in (target.query, query) if part)
-    url = target.origin + target.path + (f"?{both}" if both else "")
-    return Route(target, url, target.path, session)
+    if target.query:
+        more = query[1:]
+        query = f"?{target.query}&{more}" if more else f"?{target.query}"
+    return Route(target, target.path, query, session)
 
 
 def _elsewhere(target: Target, path: str, query: str, session: str) -> Route:
-    url = target.origin + path + (f"?{query}" if query else "")
-    return Route(target, url, path, session)
+    return Route(target, path, query, session)

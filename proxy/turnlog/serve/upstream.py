@@ -1,162 +1,201 @@
 """The border to the tool servers: one request out, one answer back, every failure a value.
 
-Behind it works aiohttp's `ClientSession` with everything off that would act on its own: no
-cookies, redirects, decompression, proxies from the environment, time limits, or second send.
+Connections are pooled by origin. Nothing here acts on its own: no second send, no redirects, no
+cookies, no decompression, no proxies from the environment, no time limits.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from enum import StrEnum
+import ssl
+from collections.abc import AsyncIterator, Coroutine
 from typing import Final
-
-import aiohttp
-from aiohttp import hdrs
-from aiohttp.client_middlewares import ClientHandlerType
-from multidict import CIMultiDict
-from yarl import URL
+from urllib.parse import urlsplit
 
 from turnlog.core.kinds import Phase
 from turnlog.wire.http import Headers
 
+from .connection import Connection
+from .fault import Failure, Fault, Progress
+
+__all__ = ["Answer", "Content", "Failure", "Fault", "Upstreams"]
+
 IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
 and a reset of a reused connection would look like a lost call."""
-HEAD_LIMIT: Final = 256 * 1024
-"""bytes: longest header line of an answer."""
-READ_SIZE: Final = 256 * 1024
-_LARGE_BODY: Final = 512 * 1024
-_AUTOMATIC: Final = (hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE)
+_PIECE: Final = 256 * 1024
+_IDLE_CONNECTIONS: Final = 256
 
 Content = bytes | AsyncIterator[bytes]
+"""A request's body: whole, or as it comes."""
 
 
-class Fault(StrEnum):
-    """Why there is no (whole) answer."""
+class Origin:
+    """Where a tool server listens, and the idle connections to it."""
 
-    CONNECT_FAILED = "connect_failed"
-    CONNECTION_LOST = "connection_lost"
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.host = parts.hostname or ""
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.port = parts.port or (443 if self.tls else 80)
+        self.idle: list[tuple[Connection, float]] = []
 
+    async def connect(self) -> Connection:
+        """Open a connection. Raises `Failure`."""
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(
+                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=0.25
+            )
+        except OSError as error:
+            detail = str(error) or type(error).__name__
+            raise Failure(Fault.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+        return connection
 
-class Failure(Exception):
-    """No answer, or no whole one. Raised only inside this border's two calls."""
+    def reuse(self, now: float) -> Connection | None:
+        """Take an idle connection on which nothing happened since."""
+        while self.idle:
+            connection, since = self.idle.pop()
+            if now - since < IDLE_LIMIT and not connection.closed and not connection.readable():
+                return connection
+            connection.close()
+        return None
 
-    def __init__(self, fault: Fault, phase: Phase, detail: str) -> None:
-        super().__init__(detail)
-        self.fault = fault
-        self.phase = phase
-        self.detail = detail
-
-
-class _Lost(Exception):
-    """A connection that broke after it was handed out; not a class that aiohttp retries."""
+    def give_back(self, connection: Connection, now: float) -> None:
+        """Keep a connection for the next request; close those that have been idle too long."""
+        self.idle.append((connection, now))
+        while self.idle and (
+            now - self.idle[0][1] >= IDLE_LIMIT or len(self.idle) > _IDLE_CONNECTIONS
+        ):
+            self.idle.pop(0)[0].close()
 
 
 class Answer:
     """An upstream answer: its head, and its body as it comes in."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.reason = response.reason or ""
-        self.headers: Headers = response.raw_headers
+    def __init__(self, connection: Connection, origin: Origin) -> None:
+        self._connection = connection
+        self._origin = origin
+        self.status = connection.status
+        self.reason = connection.reason
+        self.headers: Headers = connection.headers
+        self.framing = connection.framing
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, never empty. Raises `Failure` when it is cut short."""
-        content = self._response.content
-        try:
-            while chunk := await content.readany():
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
-            if rest := self._unread():
-                yield rest
-            raise Failure(Fault.CONNECTION_LOST, Phase.BODY, _reason(error)) from error
-
-    def _unread(self) -> bytes:
-        # What arrived just before the cut: aiohttp's reader raises before it hands that out.
-        buffer = self._response.content._buffer  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        rest = b"".join(buffer)
-        buffer.clear()
-        return rest
+    async def read(self) -> bytes:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        return await self._connection.read()
 
     def close(self) -> None:
-        """Give the connection back if the body was read to its end, else break it."""
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        """Give the connection back if the exchange came to its end, else break it."""
+        if self._connection.finish():
+            self._origin.give_back(self._connection, asyncio.get_running_loop().time())
 
 
 class Upstreams:
-    """The connections to all upstreams, pooled by origin. Open and close on the event loop."""
+    """The connections to all upstreams. An async context manager."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_LIMIT),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            skip_auto_headers=_AUTOMATIC,
-            read_bufsize=READ_SIZE,
-            max_line_size=HEAD_LIMIT,
-            max_field_size=HEAD_LIMIT,
-            middlewares=(_send_once,),
-        )
+        self._origins: dict[str, Origin] = {}
+        self._group = asyncio.TaskGroup()
+        self._uploads: set[asyncio.Task[None]] = set()
 
-    async def send(self, method: str, url: str, headers: Headers, body: Content) -> Answer:
+    async def __aenter__(self) -> "Upstreams":
+        """Begin."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Break all connections."""
+        for origin in self._origins.values():
+            for connection, _ in origin.idle:
+                connection.close()
+        for upload in self._uploads:
+            upload.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    async def send(
+        self,
+        origin_url: str,
+        method: str,
+        resource: str,
+        headers: Headers,
+        body: Content,
+        progress: Progress,
+    ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
-        `url` goes out as it is written. Raises `Failure`.
+        `resource` is the request target as it goes out; `headers` say nothing of framing but, for
+        a body that comes in pieces, its length if that is known. Raises `Failure`.
         """
+        origin = self._origins.get(origin_url)
+        if origin is None:
+            origin = self._origins[origin_url] = Origin(origin_url)
+        now = asyncio.get_running_loop().time()
+        progress.phase = Phase.CONNECTING
+        connection = origin.reuse(now) or await origin.connect()
+        progress.phase = Phase.SENDING
+        connection.begin(method, progress)
         try:
-            response = await self._session.request(
-                method,
-                URL(url, encoded=True),
-                headers=_multidict(headers),
-                data=_payload(body),
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Failure(Fault.CONNECT_FAILED, Phase.CONNECTING, _reason(error)) from error
-        except (_Lost, aiohttp.ClientError, OSError, ValueError) as error:
-            raise Failure(Fault.CONNECTION_LOST, Phase.SENT, _reason(error)) from error
-        return Answer(response)
+            self._start(connection, method, resource, headers, body)
+            await connection.head()
+        except BaseException:
+            connection.close()
+            raise
+        return Answer(connection, origin)
 
-    async def close(self) -> None:
-        """Break all connections."""
-        await self._session.close()
-        # aiohttp closes transports in the loop's next rounds.
-        await asyncio.sleep(0)
+    def _start(
+        self, connection: Connection, method: str, resource: str, headers: Headers, body: Content
+    ) -> None:
+        if isinstance(body, bytes):
+            length = () if not body and method in _BODILESS_METHODS else (_length(body),)
+            head = _head(method, resource, (*headers, *length))
+            if len(body) <= _PIECE:
+                connection.write(head + body)
+                connection.sent()
+                return
+            body = _pieces(body)
+            self._upload(_upload(connection, head, body, chunked=False))
+            return
+        chunked = not any(name.lower() == b"content-length" for name, _ in headers)
+        framing = ((b"Transfer-Encoding", b"chunked"),) if chunked else ()
+        head = _head(method, resource, (*headers, *framing))
+        self._upload(_upload(connection, head, body, chunked=chunked))
+
+    def _upload(self, sending: Coroutine[None, None, None]) -> None:
+        task = self._group.create_task(sending)
+        self._uploads.add(task)
+        task.add_done_callback(self._uploads.discard)
 
 
-async def _send_once(
-    request: aiohttp.ClientRequest, handler: ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Keep aiohttp from sending again after a reused connection broke (RFC 9110 section 9.2.2
-    allows that for idempotent methods; turnlog sends nothing twice on its own)."""
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+"""Methods without a body unless one was sent: they need no `Content-Length: 0`."""
+
+
+async def _upload(
+    connection: Connection, head: bytes, body: AsyncIterator[bytes], *, chunked: bool
+) -> None:
+    """Send a body while the answer may already be coming. Never raises: the reader learns."""
     try:
-        return await handler(request)
-    except aiohttp.ClientConnectorError:
-        raise
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _Lost(_reason(error)) from error
-
-
-def _payload(body: Content) -> Content | None:
-    if isinstance(body, bytes) and len(body) > _LARGE_BODY:
-        return _pieces(body)
-    return body or None
+        connection.write(head)
+        async for piece in body:
+            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await connection.drain()
+        if chunked:
+            connection.write(b"0\r\n\r\n")
+        connection.sent()
+    except Failure:
+        pass
+    except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
+        connection.abandon(str(error) or type(error).__name__)
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), READ_SIZE):
-        yield body[start : start + READ_SIZE]
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]
 
 
-def _multidict(headers: Headers) -> CIMultiDict[str]:
-    return CIMultiDict(
-        [(k.decode("latin-1"), v.decode("utf-8", "surrogateescape")) for k, v in headers]
-    )
+def _length(body: bytes) -> tuple[bytes, bytes]:
+    return b"Content-Length", b"%d" % len(body)
 
 
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+def _head(method: str, resource: str, headers: Headers) -> bytes:
+    line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
+    return b"\r\n".join([line, *(b"%b: %b" % pair for pair in headers)]) + b"\r\n\r\n"

@@ -20,15 +20,15 @@ class StoreError(Exception):
     """The store cannot be used. The message says what, where and what to do."""
 
 
-class StoreFull(StoreError):  # noqa: N818 - named by the style guide
+class StoreFull(StoreError):
     """There is no room left for an intent: the limit, or the disk, is nearly reached."""
 
 
-class StoreClosed(StoreError):  # noqa: N818 - named by the style guide
+class StoreClosed(StoreError):
     """The store was closed before the draft reached the disk."""
 
 
-class Corrupt(StoreError):  # noqa: N818 - named by the style guide
+class Corrupt(StoreError):
     """A record cannot be read. `position` is the global counter where reading stopped."""
 
     def __init__(self, message: str, position: int) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 from turnlog.core.kinds import Flag, Rung
 
-from . import recovery
+from . import ground, recovery
 from .attention import abandoned, overdue
 from .base import Blob, Draft, SessionRef, StoreError
 from .blobs import BlobWriter, Packed, pack
@@ -53,6 +53,7 @@ class LmdbEngine:
         lock: EpochLock,
         room: Room,
         blobs: BlobWriter,
+        flush_every: int,
         sources: Sources,
     ) -> None:
         self._data = data
@@ -62,7 +63,10 @@ class LmdbEngine:
         self._lock = lock
         self._room = room
         self._blobs = blobs
+        self._flush_every = flush_every
         self._sources = sources
+        self._file = data / "log" / "data.mdb"
+        self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
 
     def write(self, batch: list[Pending]) -> list[Pending]:
@@ -88,13 +92,19 @@ class LmdbEngine:
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
-        if self._ledger.last - self._ledger.watermark >= FLUSH_EVERY:
+        if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
         self._reported("make room in", lambda: self._room.make(self._blobs.unlink))
+        if self._room.has_room():
+            self._reported("extend the log of", self._extend)
+
+    def _extend(self) -> None:
+        self._room.wrote(ground.prepare(self._env, self._file, self._page))
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
-        flush(self._env, self._tables)
+        with self._env.begin(write=True) as txn:
+            flush(txn, self._tables, self._ledger.tail)
         self._env.reader_check()
         with self._env.begin() as txn:
             self._ledger.trim(txn)
@@ -124,7 +134,7 @@ class LmdbEngine:
 
     def close(self) -> None:
         """Give up the epoch and the files. Reports its errors."""
-        if self._ledger.last - self._ledger.watermark >= FLUSH_EVERY // 8:
+        if self._ledger.behind >= self._flush_every // 8:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
         self._reported("give up the epoch of", self._lock.release)
@@ -175,7 +185,8 @@ class LmdbEngine:
         for i, pending in enumerate(drafts):
             draft = pending.draft
             if draft.body or draft.input_blob or draft.output_blob:
-                pending.body = encode_body(_sealed(draft, salts[16 * i : 16 * i + 16], blobs))
+                pending.sealed = _sealed(draft, salts[16 * i : 16 * i + 16], blobs)
+                pending.body = encode_body(pending.sealed)
         if blobs:
             # A commit without its blob is worth more than none: readers say `payload lost`.
             self._reported("write blobs to", lambda: self._blobs.write(blobs, self._sources.now()))

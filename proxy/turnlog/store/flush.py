@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-import lmdb
-
 from .index import (
     CallState,
     Entry,
@@ -12,6 +10,7 @@ from .index import (
     fold_call,
     fold_head,
     open_attempts,
+    settled_within,
 )
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
@@ -20,27 +19,25 @@ from .tables import (
     Txn,
     call_entries,
     encode,
+    last_position,
     read_call_state,
     read_head,
     read_number,
-    tail,
+    read_segment,
 )
 
 
-def flush(env: lmdb.Environment, tables: Tables) -> int:
-    """Bring the derived tables up to the log's end; return the new watermark.
+def flush(txn: Txn, tables: Tables, segment: Segment) -> None:
+    """Bring the derived tables up to the log's end. `segment` is the tail as the caller knows it.
 
-    The tail is read before the write lock is taken. If another process flushed meanwhile, its work
-    stands and nothing is written.
+    Where other processes wrote or flushed since, the tail is read again.
     """
-    with env.begin() as snapshot:
-        segment = tail(snapshot, tables)
-    with env.begin(write=True) as txn:
-        watermark = read_number(txn, tables, WATERMARK)
-        if watermark != segment.after or not segment.entries:
-            return watermark
+    watermark = read_number(txn, tables, WATERMARK)
+    last = last_position(txn, tables)
+    if (segment.after, segment.last) != (watermark, last):
+        segment = read_segment(txn, tables, Segment(watermark), last)
+    if segment.entries:
         write_segment(txn, tables, segment)
-    return segment.last
 
 
 def write_segment(txn: Txn, tables: Tables, segment: Segment) -> None:
@@ -55,9 +52,11 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment) -> None:
     for table, items in blocks:
         _put_sorted(txn, table, items)
     _write_heads(txn, tables, segment)
-    _write_open(txn, tables, entries)
     for call, positions in segment.calls.items():
-        _write_call_state(txn, tables, call, segment.pick(positions))
+        of_call = segment.pick(positions)
+        if not settled_within(of_call):
+            _write_open(txn, tables, of_call)
+            _write_call_state(txn, tables, call, of_call)
     ats = [max(0, entry.facts.at) for entry in entries] or [0]
     bounds = pack_many((segment.last, min(ats), max(ats)))
     txn.put(number(segment.after + 1), bounds, db=tables.segments)

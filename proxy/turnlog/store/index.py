@@ -4,7 +4,8 @@ The same folds serve a flush (tail of the log -> tables), a view (tables + tail 
 rebuild (the whole log), so that an index made at once equals one made bit by bit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -26,7 +27,7 @@ from .keys import terms_of
 NOWHERE = Place()
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """One commit as the log holds it: its bytes, and what they say."""
 
     position: int
@@ -35,7 +36,7 @@ class Entry(Struct, frozen=True):
     facts: Facts
 
 
-class Head(Struct, frozen=True, array_like=True):
+class Head(Struct, frozen=True, array_like=True, gc=False):
     """The newest commit of a session, and where the session stands after it."""
 
     seq: int
@@ -46,7 +47,7 @@ class Head(Struct, frozen=True, array_like=True):
     """Position of the session's first commit."""
 
 
-class CallState(Struct, frozen=True, array_like=True):
+class CallState(Struct, frozen=True, array_like=True, gc=False):
     """How a call stands: the newest attempt of its newest leg, and that attempt's last outcome."""
 
     session: bytes
@@ -63,7 +64,7 @@ class CallState(Struct, frozen=True, array_like=True):
     """The parked leg that a poll asks about, while the poll runs."""
 
 
-class OpenAttempt(Struct, frozen=True, array_like=True):
+class OpenAttempt(Struct, frozen=True, array_like=True, gc=False):
     """An intent without outcome."""
 
     epoch: int
@@ -183,33 +184,57 @@ class Segment:
         self.last = after
         self.entries: list[Entry | None] = []
         """`None` stands for a header that cannot be read."""
-        self.sessions: dict[bytes, list[int]] = {}
-        self.calls: dict[bytes, list[int]] = {}
-        self.terms: dict[bytes, list[int]] = {}
-        self.links: dict[bytes, list[int]] = {}
+        self.sessions: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.calls: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.terms: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.links: defaultdict[bytes, list[int]] = defaultdict(list)
 
-    def add(self, position: int, header: bytes) -> Entry | None:
-        """Take in the next commit of the log; return what it says."""
-        self.last = position
+    def add(self, entry: Entry) -> None:
+        """Take in the next commit of the log."""
+        self.last = position = entry.position
+        self.entries.append(entry)
+        self.sessions[entry.link.session].append(position)
+        if entry.facts.call:
+            self.calls[entry.facts.call].append(position)
+        for term in terms_of(entry.facts):
+            self.terms[term].append(position)
+
+    def add_links(self, position: int, links: Iterable[bytes]) -> None:
+        """Take in the links of a commit's body."""
+        for key in links:
+            self.links[key].append(position)
+
+    def read(self, position: int, header: bytes, body: Callable[[], bytes | None]) -> None:
+        """Take in the next commit of the log as it is stored. `body` is asked where it matters.
+
+        A damaged record must not stop the index: `verify` reports it by its seq.
+        """
         try:
             entry = read_entry(position, header)
         except msgspec.DecodeError:
-            # A damaged header must not stop the index: `verify` reports it by its seq.
+            self.last = position
             self.entries.append(None)
-            return None
-        self.entries.append(entry)
-        self.sessions.setdefault(entry.link.session, []).append(position)
-        if entry.facts.call:
-            self.calls.setdefault(entry.facts.call, []).append(position)
-        for term in terms_of(entry.facts):
-            self.terms.setdefault(term, []).append(position)
-        return entry
+            return
+        self.add(entry)
+        stored = body() if entry.link.linked else None
+        if stored:
+            with suppress(msgspec.DecodeError):
+                self.add_links(position, decode_body(stored).links)
 
-    def add_links(self, position: int, body: bytes) -> None:
-        """Take in the links of a commit's body."""
-        with suppress(msgspec.DecodeError):
-            for key in decode_body(body).links:
-                self.links.setdefault(key, []).append(position)
+    def after_position(self, position: int) -> "Segment":
+        """Return what of this run stands behind `position`."""
+        rest = Segment(min(position, self.last))
+        for entry in self.entries[rest.after - self.after :]:
+            if entry is None:
+                rest.last += 1
+                rest.entries.append(None)
+            else:
+                rest.add(entry)
+        for key, positions in self.links.items():
+            later = [p for p in positions if p > position]
+            if later:
+                rest.links[key] = later
+        return rest
 
     def entry(self, position: int) -> Entry | None:
         """Return the commit at a position of this run; `None` when it cannot be read."""
@@ -218,6 +243,23 @@ class Segment:
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
         return [entry for entry in map(self.entry, positions) if entry]
+
+
+def settled_within(entries: Sequence[Entry]) -> bool:
+    """Tell the common case: a whole call of one attempt that ended, and nothing else.
+
+    It leaves nothing open and nothing unsettled, so that no table needs to be looked at.
+    """
+    if len(entries) != 2 or not begins_call(entries[0]):
+        return False
+    link, facts = entries[1].link, entries[1].facts
+    return (
+        (facts.status is Status.OK or facts.status is Status.ERROR)
+        and link.ref == entries[0].link.seq
+        and facts.kind is CommitKind.OUTCOME
+        and facts.leg == 0
+        and facts.attempt == 1
+    )
 
 
 def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttempt | None]:

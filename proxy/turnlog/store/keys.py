@@ -20,6 +20,7 @@ Derived from the log's stored bytes, flushed in a transaction of their own, up t
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 from turnlog.core.commit import Facts
@@ -76,6 +77,7 @@ def alias_text_key(session: bytes, alias: str) -> bytes:
     return alias_text_prefix(session) + sha256(alias.encode()).digest()[:8]
 
 
+@lru_cache(maxsize=1024)
 def tool_term(server: str, tool: str) -> bytes:
     """Return the posting list that an intent for this tool belongs to."""
     raw = f"{server}\0{tool}".encode()

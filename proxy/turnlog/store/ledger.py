@@ -6,7 +6,6 @@ behind the watermark has its head here, so a head read from disk is complete.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +24,7 @@ from turnlog.core.commit import (
 from turnlog.core.kinds import CommitKind, Phase, Status
 
 from .base import Draft, SessionRef, StoreError
-from .index import NOWHERE, Head, commit_of, next_place, read_entry
+from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
 from .keys import WATERMARK, alias_key, alias_text_key, number
 from .tables import (
     Tables,
@@ -33,46 +32,42 @@ from .tables import (
     call_entries,
     last_position,
     read_head,
-    read_log,
     read_number,
+    read_segment,
 )
 from .tickets import Pending
 
 MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
-Key = tuple[bytes, bytes, int, int, CommitKind, int]
-_PAIRED = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
-
-
-class Found(NamedTuple):
-    """A commit of an attempt, and where it stands."""
-
-    position: int
-    link: Link
-
-
-def attempt_key(session: bytes, facts: Facts) -> Key:
-    """Return what no two commits share."""
-    return session, facts.call, facts.leg, facts.attempt, facts.kind, facts.n
 
 
 class Ledger:
     """The end of the log as one writer sees it. Not thread-safe."""
 
     def __init__(self, tables: Tables, epoch: int, entropy: Callable[[int], bytes]) -> None:
-        self.last = 0
-        self.watermark = 0
+        self.tail = Segment(0)
+        """What stands behind the watermark, as far as it is known here."""
         self._tables = tables
         self._epoch = epoch
         self._entropy = entropy
         self._heads: dict[bytes, Head] = {}
-        self._recent: dict[Key, Found] = {}
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
         self._headers: list[tuple[bytes, bytes]] = []
         self._bodies: list[tuple[bytes, bytes]] = []
         self._again: list[Pending] = []
+        self._size = 0
         self._loaded = False
+
+    @property
+    def last(self) -> int:
+        """Position of the log's newest commit."""
+        return self.tail.last
+
+    @property
+    def behind(self) -> int:
+        """How many commits stand behind the watermark."""
+        return self.tail.last - self.tail.after
 
     def begin(self, txn: Txn) -> None:
         """Take in what other processes appended since the last transaction."""
@@ -83,11 +78,13 @@ class Ledger:
         if not self._loaded or watermark > self.last:
             # Indexed commits that were never seen here may have moved any head.
             self._heads.clear()
-            self.last = watermark
+            self.tail = Segment(watermark)
+        known = self.last
+        read_segment(txn, self._tables, self.tail, last)
+        for entry in self.tail.entries[known - self.tail.after :]:
+            if entry:
+                self._take_in(txn, entry)
         self._advance(txn, watermark)
-        for position in range(self.last + 1, last + 1):
-            self._take_in(txn, position)
-        self.last = last
         self._loaded = True
 
     def append(self, txn: Txn, pending: Pending, before: Pending | None = None) -> None:
@@ -97,23 +94,21 @@ class Ledger:
         """
         draft = pending.draft
         session = self._session(txn, draft)
-        key = attempt_key(session, draft.facts)
-        paired = draft.facts.kind in _PAIRED
-        found = self._find(txn, key) if paired else None
+        found = self._find(txn, session, draft.facts)
         if found:
-            pending.position, pending.link = found
-            pending.commit = self._read(txn, found.position)
+            pending.position, pending.link = found.position, found.link
+            pending.commit = self._read(txn, found)
             return
         answered = None
         if draft.facts.kind is CommitKind.OUTCOME:
-            answered = self._answered(txn, key, draft.intent or before)
-        linked = bool(draft.body and draft.body.links)
-        head, link = self._extend(
-            session, draft.facts, pending.facts, pending.body, answered=answered, linked=linked
+            answered = self._answered(txn, session, draft, before)
+        body = pending.sealed
+        links = body.links if body else ()
+        entry = self._extend(
+            session, draft.facts, pending.facts, pending.body, answered=answered, links=links
         )
-        pending.position, pending.link, pending.hash = head.position, link, head.hash
-        if paired:
-            self._recent[key] = Found(head.position, link)
+        pending.position, pending.link = entry.position, entry.link
+        pending.hash = self._heads[session].hash
 
     def _extend(
         self,
@@ -123,8 +118,8 @@ class Ledger:
         body: bytes,
         *,
         answered: Link | None = None,
-        linked: bool = False,
-    ) -> tuple[Head, Link]:
+        links: tuple[bytes, ...] = (),
+    ) -> Entry:
         head = self._heads.get(session)
         place = next_place(head.place if head else NOWHERE, facts)
         where = answered or place
@@ -138,24 +133,28 @@ class Ledger:
             ref=answered.seq if answered else None,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
-            linked=linked,
+            linked=bool(links),
         )
         header = encode_header(link, raw)
-        self.last = position = self.last + 1
+        position = self.tail.last + 1
+        entry = Entry(position, header, link, facts)
+        self.tail.add(entry)
+        self.tail.add_links(position, links)
+        self._heads[session] = Head(
+            link.seq, digest(header), place, position, head.opened if head else position
+        )
         key = number(position)
         self._headers.append((key, header))
         if body:
             self._bodies.append((key, body))
-        new = Head(link.seq, digest(header), place, position, head.opened if head else position)
-        self._heads[session] = new
-        return new, link
+        self._size += len(header) + len(body)
+        return entry
 
     def put(self, txn: Txn) -> int:
         """Write what was appended, return the bytes.
 
         Raises `StoreError` when the log's end is not where it was.
         """
-        written = 0
         for table, items in (
             (self._tables.log, self._headers),
             (self._tables.bodies, self._bodies),
@@ -164,9 +163,9 @@ class Ledger:
                 _, added = cursor.putmulti(items, append=True)
             if added != len(items):
                 raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
-            written += sum(len(value) + 8 for _, value in items)
         self._headers = []
         self._bodies = []
+        written, self._size = self._size, 0
         return written
 
     def settle(self) -> list[Pending]:
@@ -183,14 +182,14 @@ class Ledger:
     def forget(self) -> None:
         """Drop everything remembered, because a transaction failed."""
         self._heads.clear()
-        self._recent.clear()
         self._refs.clear()
         for pending in self._again:
             pending.forget()
         self._again = []
         self._headers = []
         self._bodies = []
-        self.last = self.watermark = 0
+        self._size = 0
+        self.tail = Segment(0)
         self._loaded = False
 
     def trim(self, txn: Txn) -> None:
@@ -198,59 +197,53 @@ class Ledger:
         self._advance(txn, read_number(txn, self._tables, WATERMARK))
 
     def _advance(self, txn: Txn, watermark: int) -> None:
-        if self._loaded and watermark == self.watermark:
+        if self._loaded and watermark == self.tail.after:
             return
-        self.watermark = watermark
-        self._recent = {k: f for k, f in self._recent.items() if f.position > watermark}
+        if watermark > self.tail.after:
+            self.tail = self.tail.after_position(watermark)
         with txn.cursor(self._tables.calls) as cursor:
             self._newest_call = cursor.key()[:16] if cursor.last() else b""
         if len(self._heads) > MOST_HEADS:
             self._heads = {s: h for s, h in self._heads.items() if h.position > watermark}
 
-    def _take_in(self, txn: Txn, position: int) -> None:
-        try:
-            entry = read_log(txn, self._tables, position)
-        except msgspec.DecodeError:
-            return
-        if entry is None:
-            return
+    def _take_in(self, txn: Txn, entry: Entry) -> None:
         session = entry.link.session
         head = self._heads.get(session) or read_head(txn, self._tables, session)
-        self._heads[session] = Head(
-            entry.link.seq,
-            digest(entry.header),
-            next_place(head.place if head else NOWHERE, entry.facts),
-            position,
-            head.opened if head else position,
-        )
-        self._recent[attempt_key(session, entry.facts)] = Found(position, entry.link)
+        self._heads[session] = fold_head(head, (entry,))
 
-    def _find(self, txn: Txn, key: Key) -> Found | None:
-        call = key[1]
-        found = self._recent.get(key)
+    def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
+        """Return the commit on disk, or placed before, that says the same of the same attempt."""
+        call = facts.call
+        if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
+            return None
+        for position in self.tail.calls.get(call, ()):
+            entry = self.tail.entry(position)
+            if entry and _same(entry, session, facts):
+                return entry
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        if found or call > self._newest_call:
-            return found
-        for entry in call_entries(txn, self._tables, call):
-            if attempt_key(entry.link.session, entry.facts) == key:
-                return Found(entry.position, entry.link)
-        return None
+        if call > self._newest_call:
+            return None
+        indexed = call_entries(txn, self._tables, call)
+        return next((entry for entry in indexed if _same(entry, session, facts)), None)
 
-    def _answered(self, txn: Txn, key: Key, intent: object) -> Link | None:
+    def _answered(
+        self, txn: Txn, session: bytes, draft: Draft, before: Pending | None
+    ) -> Link | None:
+        intent = draft.intent or before
         if isinstance(intent, Pending):
             if intent.link is None:
                 # Its transaction failed: an outcome without its intent would tell nothing.
                 self.append(txn, intent)
                 self._again.append(intent)
             return intent.link
-        found = self._find(txn, (*key[:4], CommitKind.INTENT, 0))
+        begun = msgspec.structs.replace(draft.facts, kind=CommitKind.INTENT, n=0)
+        found = self._find(txn, session, begun)
         return found.link if found else None
 
-    def _read(self, txn: Txn, position: int) -> Commit | None:
-        key = number(position)
-        header = dict(self._headers).get(key) or txn.get(key, db=self._tables.log)
+    def _read(self, txn: Txn, entry: Entry) -> Commit:
+        key = number(entry.position)
         body = dict(self._bodies).get(key) or txn.get(key, db=self._tables.bodies)
-        return commit_of(read_entry(position, header), body) if header else None
+        return commit_of(entry, body)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
         ref = draft.session
@@ -288,6 +281,17 @@ class Ledger:
         )
         body = Body(salt=self._entropy(16), metadata=named_by(ref))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
+
+
+def _same(entry: Entry, session: bytes, facts: Facts) -> bool:
+    other = entry.facts
+    return (
+        other.kind is facts.kind
+        and other.leg == facts.leg
+        and other.attempt == facts.attempt
+        and other.n == facts.n
+        and entry.link.session == session
+    )
 
 
 def named_by(ref: SessionRef) -> dict[str, str]:

@@ -16,7 +16,7 @@ from turnlog.core.kinds import CommitKind
 from . import epochs, folder
 from .base import Draft, StoreClosed, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, boot_id
-from .engine import LmdbEngine, Sources
+from .engine import FLUSH_EVERY, LmdbEngine, Sources
 from .keys import EPOCH, LIMIT, number
 from .room import Room
 from .snapshot import Snapshot, TailCache
@@ -28,7 +28,6 @@ from .writer import Writer
 DEFAULT_LIMIT = 10 << 30
 DEFAULT_RECORD = 1 << 20
 DAY = 86_400_000_000_000
-_PAIRED = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
 class LmdbStore:
@@ -44,6 +43,7 @@ class LmdbStore:
         blobs: BlobReader,
         room: Room,
         record: int,
+        now: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._data = data
@@ -56,7 +56,7 @@ class LmdbStore:
         self._key = folder.read_key(data)
         self._tails = TailCache()
         self._process = os.getpid()
-        self._recovered = engine.recover()
+        self._recovered = [*engine.recover(), *engine.expire(now)]
         self._writer = Writer(engine, loop)
 
     @classmethod
@@ -67,6 +67,7 @@ class LmdbStore:
         limit: int = DEFAULT_LIMIT,
         record: int = DEFAULT_RECORD,
         span: int = DAY,
+        flush_every: int = FLUSH_EVERY,
         now: Callable[[], int] = time.time_ns,
         clock: Callable[[], int] = time.monotonic_ns,
         entropy: Callable[[int], bytes] = os.urandom,
@@ -76,7 +77,8 @@ class LmdbStore:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
         `limit` and `record` are bytes: of the whole store, and of one commit's header or body.
-        `span` is what a bucket of blobs covers, in ns. `now` and `clock` return ns, wall clock and
+        `span` is what a bucket of blobs covers, in ns; `flush_every` is how many commits the
+        indexes may lag behind. `now` and `clock` return ns, wall clock and
         monotonic. `report` gets the errors that harm no commit (blobs, indexes), in the writer's
         thread. Raises `StoreError`.
         """
@@ -106,6 +108,7 @@ class LmdbStore:
             lock=lock,
             room=room,
             blobs=BlobWriter(data, span, blobs, boot, epoch),
+            flush_every=flush_every,
             sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
         )
         return cls(
@@ -116,6 +119,7 @@ class LmdbStore:
             blobs=blobs,
             room=room,
             record=record,
+            now=now(),
             loop=loop or asyncio.get_running_loop(),
         )
 
@@ -151,9 +155,10 @@ class LmdbStore:
     def _pending(self, draft: Draft) -> Pending:
         more = self._pending(draft.more) if draft.more else None
         facts = draft.facts
-        if facts.kind in _PAIRED and len(facts.call) != 16:
+        begins = facts.kind is CommitKind.INTENT
+        if len(facts.call) != 16 and (begins or facts.kind is CommitKind.OUTCOME):
             raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if facts.kind is CommitKind.INTENT and not self._room.has_room():
+        if begins and not self._room.has_room():
             raise StoreFull(
                 f"no room for an intent in {str(self._data)!r}; raise limits.store, "
                 "or free space on the disk"

@@ -164,7 +164,7 @@ class Snapshot:
         """Return positions [low, high] outside of which no commit is of [since, until]."""
         if since is None and until is None:
             return 1, self.last
-        low, high = (0, -1)
+        low = high = 0
         for first, last, earliest, latest in self._segments():
             if (since is None or latest >= since) and (until is None or earliest <= until):
                 low = low or first

@@ -5,6 +5,7 @@ Nothing here knows of the tail: what the derived tables say ends at the watermar
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import lmdb
@@ -49,7 +50,13 @@ class Tables:
     """The handles of all tables. See `keys` for what each holds."""
 
     def __init__(self, env: lmdb.Environment, *, create: bool) -> None:
-        handles = [env.open_db(name.encode(), create=create) for name in NAMES]
+        if create:
+            # lmdb waits for the write lock of its own transaction with the interpreter's lock in
+            # hand: another writer in this process would never let go.
+            with env.begin(write=True) as txn:
+                handles = [env.open_db(name.encode(), txn=txn) for name in NAMES]
+        else:
+            handles = [env.open_db(name.encode(), create=False) for name in NAMES]
         (
             self.log,
             self.bodies,
@@ -89,9 +96,7 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
             position = unpack(key)
             if position > last:
                 break
-            entry = segment.add(position, header)
-            if entry and entry.link.linked:
-                segment.add_links(position, txn.get(key, b"", db=tables.bodies))
+            segment.read(position, header, partial(txn.get, key, db=tables.bodies))
     return segment
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from turnlog.core.commit import Commit, Link, decode_body
+from turnlog.core.commit import Body, Commit, Link
 
 from .base import Draft, StoreError
 
@@ -26,6 +26,7 @@ class Pending:
         "link",
         "more",
         "position",
+        "sealed",
     )
 
     def __init__(self, draft: Draft, facts: bytes, more: "Pending | None" = None) -> None:
@@ -33,6 +34,8 @@ class Pending:
         self.facts = facts
         self.more = more
         self.body = b""
+        self.sealed: Body | None = None
+        """The draft's body with its salt and blobs; `body` is its bytes."""
         self.position = 0
         self.link: Link | None = None
         self.hash = b""
@@ -50,7 +53,7 @@ class Pending:
                 link=self.link,
                 facts=self.draft.facts,
                 hash=self.hash,
-                body=decode_body(self.body) if self.body else None,
+                body=self.sealed,
             )
         return self.commit if self._landed else None
 

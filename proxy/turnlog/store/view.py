@@ -42,18 +42,9 @@ class LmdbView:
         whole = _uuid(name)
         if whole and snapshot.head(whole):
             return [whole]
-        named = {
-            session
-            for key, session in keys_with(
-                snapshot.txn, snapshot.tables.aliases, alias_prefix(name + ALIAS_SEPARATOR)
-            )
-            if key
-        }
-        exact = snapshot.txn.get(alias_key(name), db=snapshot.tables.aliases)
-        if exact:
-            named.add(exact)
+        named = self._named(name)
         if named:
-            return sorted(named)
+            return named
         return _by_prefix(
             name, lambda p: snapshot.prefixed(snapshot.tables.heads, snapshot.tail.sessions, p)
         )
@@ -121,6 +112,20 @@ class LmdbView:
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
             yield position, self._snapshot.header(position), self._snapshot.body(position)
+
+    def _named(self, name: str) -> list[bytes]:
+        tables = self._snapshot.tables
+        start = name + ALIAS_SEPARATOR
+        found = dict(keys_with(self._snapshot.txn, tables.aliases, alias_prefix(name)))
+        exact = self._snapshot.txn.get(alias_key(name), db=tables.aliases)
+        if exact:
+            found[alias_key(name)] = exact
+        # Keys of long names are cut: the text has the last word.
+        return sorted(
+            session
+            for session in set(found.values())
+            if any(a == name or a.startswith(start) for a in self._aliases(session))
+        )
 
     def _is_fresh(self, session: bytes) -> bool:
         """Tell whether a session of the tail is in no table yet."""

@@ -18,10 +18,10 @@ from .rawjson import (
     decode_string,
     has_lone_surrogate,
     integer_of,
+    items,
     load,
     members,
     pick,
-    scan_items,
     scan_members,
     text_of,
 )
@@ -227,7 +227,7 @@ def _parse_other(data: bytes) -> Message | Batch | Malformed:
     if not check.valid:
         return Malformed(_why(text), flags)
     if first == b"[":
-        return Batch(tuple(map(_item, scan_items(text))), flags)
+        return Batch(tuple(map(_item, items(text))), flags)
     if first != b"{":
         return Malformed(Reason.NOT_JSONRPC, flags)
     return _message(pick(_Envelope, members(text)), flags)

@@ -377,13 +377,10 @@ def _says_nothing(outer: Shape, result: _Result) -> bool:
         return outer is not Shape.SCALAR
     if result.structured_content and not _is_nullish(result.structured_content):
         return False
-    match shape(result.content):
-        case Shape.ABSENT | Shape.NULL | Shape.EMPTY:
-            return True
-        case Shape.FULL:
-            return len(result.content) <= _NULL_LIMIT and _is_blank(result.content)
-        case Shape.SCALAR:
-            return False
+    content = shape(result.content)
+    if content is Shape.FULL:
+        return len(result.content) <= _NULL_LIMIT and _is_blank(result.content)
+    return content is not Shape.SCALAR
 
 
 def _is_nullish(structured: Raw) -> bool:
@@ -400,6 +397,9 @@ def _is_blank(content: Raw) -> bool:
         blocks = _decode_blocks(content)
     except (ValueError, RecursionError):
         blocks = [load(_Block, raw) for raw in items(content)]
+    if not blocks:
+        # The content of a skimmed answer: there is some, more is not known.
+        return False
     words: list[str] = []
     for block in blocks:
         word = text_of(bytes(block.text), _NULL_LIMIT).strip()

@@ -22,9 +22,11 @@ _WHOLE = re.compile(rb'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*', re.DOTALL)
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
+_LEAF = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
 _OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
-_WINDOW = 65536
+_FIRST_WINDOW = 256
+_WINDOW = 16384
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -48,13 +50,15 @@ class Shape(StrEnum):
 
 def shape(raw: bytes) -> Shape:
     """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
-    view = memoryview(raw)  # `Raw` is no bytes, whatever its type says
-    if not view:
+    size = len(raw)
+    if not size:
         return Shape.ABSENT
-    if view[0] == 0x6E:  # n: only null begins so
-        return Shape.NULL
-    if view[0] not in b"[{":
-        return Shape.SCALAR
+    view = memoryview(raw)  # `Raw` is no bytes, whatever its type says
+    first = view[0]
+    if first not in b"[{":
+        return Shape.NULL if first == 0x6E else Shape.SCALAR  # n: only null begins so
+    if size > 2 and view[1] not in b" \t\r\n":
+        return Shape.FULL
     return Shape.EMPTY if _EMPTY.fullmatch(view) else Shape.FULL
 
 
@@ -65,9 +69,10 @@ class Skipper:
     between brackets is not checked. Memory is bounded; speed is some 200 MB/s.
     """
 
-    __slots__ = ("_depth", "_escaped", "_quoted")
+    __slots__ = ("_depth", "_escaped", "_quoted", "_window")
 
     def __init__(self) -> None:
+        self._window = _FIRST_WINDOW
         self._depth = 1
         self._quoted = 0
         self._escaped = False
@@ -75,16 +80,18 @@ class Skipper:
     def feed(self, data: bytes, start: int) -> int:
         """Go on at `start`; return where the container has ended, or -1 for not in this piece."""
         size = len(data)
-        step = _WINDOW
+        bound = 0
         while start < size:
-            stop = min(start + step, size)
+            stop = min(start + self._window, size)
             if self._pass(data[start:stop]):
                 start = stop
+                # Grow, so that the work is as much as the container is long; not past its end.
+                self._window = min(2 * self._window, max(bound - start, 1) if bound else _WINDOW)
             elif stop - start == 1:
                 return stop
             else:
-                # The end is in this window: halve it until the window is the last bracket.
-                step = (stop - start) // 2
+                bound = stop
+                self._window = (stop - start) // 2
         return -1
 
     def _pass(self, window: bytes) -> bool:
@@ -113,17 +120,28 @@ def string_end(data: bytes, start: int, *, escaped: bool = False) -> tuple[int, 
     Returns the position behind the closing quote, or -1, and then whether the text ends between a
     backslash and what it escapes. `escaped` is what an earlier piece of the string ended with.
     """
-    if escaped:
-        start += 1
+    place = start + 1 if escaped else start
+    window = _FIRST_WINDOW
     while True:
-        quote = data.find(b'"', start)
-        part = data[start:] if quote < 0 else data[start:quote]
+        quote = data.find(b'"', place)
+        part = data[place:] if quote < 0 else data[place:quote]
         odd = (len(part) - len(part.rstrip(b"\\"))) & 1 == 1
         if quote < 0:
             return -1, odd
         if not odd:
             return quote + 1, False
-        start = quote + 1
+        # Where one quote is escaped there are many: JSON inside a string.
+        place = _past_escapes(data, quote + 1, window)
+        window = min(2 * window, _WINDOW) if place > quote + 1 else _FIRST_WINDOW
+
+
+def _past_escapes(data: bytes, start: int, size: int) -> int:
+    """Return the end of a window if the string goes on through all of it, else `start`."""
+    window = data[start : start + size]
+    text = window.replace(b"\\\\", b"")
+    if text.endswith(b"\\"):
+        text, window = text[:-1], window[:-1]
+    return start if b'"' in text.replace(b'\\"', b"") else start + len(window)
 
 
 def value_end(data: bytes, start: int) -> int:
@@ -132,6 +150,9 @@ def value_end(data: bytes, start: int) -> int:
     if first == b'"':
         return string_end(data, start + 1)[0]
     if first in (b"{", b"["):
+        # Small containers without others in them are most of what there is.
+        if leaf := _LEAF.match(data, start, start + _FIRST_WINDOW):
+            return leaf.end()
         return Skipper().feed(data, start + 1)
     found = SCALAR.match(data, start)
     return found.end() if found else -1

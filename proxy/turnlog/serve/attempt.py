@@ -1,0 +1,82 @@
+"""A call as it was asked for, one try of it, and what came back: what the recorder is told."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import Effect, Flag, TurnSource
+from turnlog.store.base import SessionRef, Ticket
+
+TOOL_CHARS: Final = 256
+"""Longest tool name that is recorded; a caller may send anything."""
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """A call as it was asked for. `arguments` is JSON as it came, cut if `complete` is false."""
+
+    session: SessionRef
+    turn_label: str
+    turn_source: TurnSource
+    call: bytes
+    leg: int
+    server: str
+    tool: str
+    method: str
+    effect: Effect
+    definition: bytes
+    arguments: bytes
+    complete: bool
+    size: int
+    flags: tuple[Flag, ...]
+    trace: str
+    protocol: str
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether this is a `tools/call`, and not a plain HTTP tool."""
+        return self.method == "tools/call"
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
+
+    http_status: int = 0
+    code: int | None = None
+    content: bytes = b""
+    complete: bool = True
+    digest: bytes = b""
+    """sha256 of the whole content; empty where `content` is all of it."""
+    media_type: str = ""
+    is_mcp: bool = False
+    size: int = 0
+    flags: tuple[Flag, ...] = ()
+    links: tuple[bytes, ...] = ()
+    ttl: int | None = None
+    """ns that a task lives; `None` where nothing was said, -1 for ever."""
+    null_result: bool = False
+    detail: str = ""
+
+
+class Attempt:
+    """One attempt under way. `intent` is `None` where the store could not take it."""
+
+    __slots__ = ("ask", "cancelled", "ended", "facts", "intent", "marks", "n", "started", "waits")
+
+    def __init__(self, ask: Ask, facts: Facts, started: int, *, waits: bool) -> None:
+        self.ask = ask
+        self.facts = facts
+        """What the intent says."""
+        self.started = started
+        """Monotonic clock, ns."""
+        self.waits = waits
+        """Whether the disk is waited for: the intent before the first byte leaves, the outcome
+        before the answer's last piece is released."""
+        self.intent: Ticket | None = None
+        self.n = 0
+        """Number of the outcome to come."""
+        self.ended = False
+        self.marks: set[Flag] = set()
+        """Flags of what happened on the way."""
+        self.cancelled = False
+        """Whether the caller took the call back."""

@@ -1,0 +1,260 @@
+"""One HTTP/1.1 connection to a tool server, carrying one exchange at a time (RFC 9112).
+
+The parser is httptools; what is here is flow control, the end of messages, and whether the
+connection can be used again. Bytes of heads and bodies stay as they are.
+"""
+
+import asyncio
+import select
+from typing import Final, cast
+
+import httptools
+
+from turnlog.core.kinds import Phase
+from turnlog.wire.http import BadFraming, Body, Framing, framing
+
+from .fault import Failure, Fault, Progress
+
+READ_AHEAD: Final = 256 * 1024
+"""bytes: more than this is not read before the agent took what came earlier."""
+HEAD_LIMIT: Final = 256 * 1024
+"""bytes: longest head of an answer."""
+
+
+class Connection(asyncio.Protocol):
+    """The transport's protocol, and the parser's callbacks."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._error: Failure | None = None
+        self._closed = False
+        self._busy = False
+        self._poll = select.poll()
+        self._progress = Progress()
+        self._reset("GET")
+
+    def _reset(self, method: str) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
+        self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True, lenient_optional_cr_before_lf=True
+        )
+        self._method = method
+        self._head_size = 0
+        self._headers_done = False
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._paused = False
+        self._keep_alive = False
+        self.complete = False
+        """Whether the whole answer has arrived."""
+        self._uploaded = False
+        self.status = 0
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.framing = Framing(Body.UNTIL_CLOSE)
+
+    # -- one exchange ----------------------------------------------------------------------
+
+    def begin(self, method: str, progress: Progress) -> None:
+        """Get ready for a request, whose `progress` will be kept."""
+        self._reset(method)
+        self._progress = progress
+        self._busy = True
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes of the request to the transport. Raises `Failure`."""
+        if self._error is not None:
+            raise self._error
+        self._open_transport.write(data)
+
+    def sent(self) -> None:
+        """Note that the whole request has been handed to the transport."""
+        self._uploaded = True
+        if self._progress.phase is Phase.SENDING:
+            self._progress.phase = Phase.SENT
+
+    async def drain(self) -> None:
+        """Wait while the server reads slowly. Raises `Failure`."""
+        if self._drained is not None:
+            await self._drained
+        if self._error is not None:
+            raise self._error
+
+    async def head(self) -> None:
+        """Wait for the answer's head. Raises `Failure`."""
+        while not self._headers_done:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        while not self._pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        if self._paused:
+            self._paused = False
+            self._open_transport.resume_reading()
+        return data
+
+    def finish(self) -> bool:
+        """End the exchange; tell whether the connection can carry another."""
+        self._busy = False
+        reusable = self.complete and self._uploaded and self._keep_alive and not self._closed
+        if not reusable:
+            self.close()
+        return reusable
+
+    def abandon(self, detail: str) -> None:
+        """Give the exchange up: its request cannot be completed."""
+        self._fail(detail)
+
+    def close(self) -> None:
+        """Break the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is of no use any more."""
+        return self._closed or self._error is not None
+
+    def readable(self) -> bool:
+        """Tell whether an idle connection was closed by the server, or got what nobody asked for."""
+        return bool(self._poll.poll(0))
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, detail: str) -> None:
+        if self._error is None and not self.complete:
+            phase = Phase.BODY if self._headers_done else Phase.SENT
+            self._error = Failure(Fault.CONNECTION_LOST, phase, detail)
+        self.close()
+        self._wake()
+
+    @property
+    def _open_transport(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise Failure(Fault.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        return self._transport
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came. Bytes that nobody asked for make the connection useless."""
+        if not self._busy or self.complete:
+            self._keep_alive = False
+            self._closed = True
+            self.close()
+            return
+        if not self._headers_done:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"the answer is not HTTP/1.1: {error}")
+        if not self._headers_done and self._head_size > HEAD_LIMIT:
+            self._fail(f"the answer's head is longer than {HEAD_LIMIT} bytes")
+
+    def eof_received(self) -> bool:
+        """Take the end of the stream as the end of a body that has no other."""
+        if self._headers_done and self.framing.body is Body.UNTIL_CLOSE:
+            self.complete = True
+            self._wake()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Learn that the connection is gone."""
+        self._closed = True
+        self.resume_writing()
+        if self._busy and not self.complete:
+            self._fail(str(exc) if exc else "the server closed the connection")
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """Stop writing until the transport's buffer is empty enough."""
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        if self._drained is not None:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
+
+    # -- httptools -------------------------------------------------------------------------
+
+    def on_status(self, status: bytes) -> None:
+        """Collect the reason phrase."""
+        if not self._headers_done:
+            self.reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a field; those of a trailer section are dropped."""
+        if not self._headers_done:
+            self.headers.append((name, value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Finish the head, unless it is an interim one (1xx)."""
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self.reason = b""
+            self.headers = []
+            return
+        found = framing(status, self._method, self.headers)
+        if isinstance(found, BadFraming):
+            self._fail(f"nobody can tell where the answer ends: {found}")
+            return
+        self.status = status
+        self.framing = found
+        self._headers_done = True
+        self._keep_alive = self._parser.should_keep_alive()
+        self.complete = found.body is Body.NONE
+        self._wake()
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a piece of the body; stop reading when too much lies here."""
+        if self.complete:
+            self._keep_alive = False
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > READ_AHEAD and not self._paused:
+            self._paused = True
+            self._open_transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        """Finish the answer, unless it is an interim one."""
+        if self._headers_done:
+            self.complete = True
+            self._wake()
+
+    def on_message_begin(self) -> None:
+        """Notice an answer that nobody asked for."""
+        if self.complete:
+            self._keep_alive = False
