@@ -1,0 +1,68 @@
+"""Each case after a public bug report, played direct and through turnlog at the same time."""
+
+from pathlib import Path
+
+import pytest
+
+from conformance.cases import judge
+from conformance.cases.left import LEFT
+from conformance.cases.playing import play
+from conformance.cases.reports import load, names
+from conformance.requirements import Requirement, proves
+from kit.proxy import events_in
+
+
+@proves(
+    Requirement.RELAY_ANSWER,
+    Requirement.RELAY_REQUEST,
+    Requirement.RELAY_ONCE,
+    Requirement.RELAY_STREAMS,
+    Requirement.RELAY_CUTS,
+    Requirement.RELAY_DISCONNECTS,
+    Requirement.OWN_ANSWER,
+    Requirement.RECORD_CALLS,
+    Requirement.RECORD_OUTCOME,
+    Requirement.RECORD_FLAGS,
+    Requirement.RECORD_CHAIN,
+    Requirement.REDACT_SECRETS,
+    Requirement.STORE_LIMIT,
+)
+@pytest.mark.parametrize("name", names())
+async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
+    name: str, tmp_path: Path
+) -> None:
+    """What may differ stands in `left`: what is seen instead, and the reason."""
+    case = load(name)
+
+    played = await play(case, tmp_path)
+
+    seen = judge.differences(case, played.direct, played.through, played.kept, played.ports)
+    assert seen == {aspect: left.seen for aspect, left in LEFT.get(name, {}).items()}
+
+
+@proves(Requirement.RECORD_DEFINITION)
+async def test_each_call_names_the_definition_that_its_tool_had_at_that_time(
+    tmp_path: Path,
+) -> None:
+    """C13: the description changes between the two calls."""
+    played = await play(load("C13"), tmp_path)
+
+    before, after = (row.definition for row in played.kept.rows)
+    assert before is not None
+    assert after is not None
+    assert before != after
+
+
+@proves(Requirement.RECORD_CALLS)
+async def test_a_refused_handshake_is_an_event_and_no_call(tmp_path: Path) -> None:
+    """C11: 401 to `initialize`."""
+    played = await play(load("C11"), tmp_path)
+
+    relayed = events_in(played.log, "request.relayed")
+    seen = [(event["mcp.method.name"], event["http.response.status_code"]) for event in relayed]
+    assert seen == [("initialize", 401)]
+    assert events_in(played.log, "call.ended") == []
+
+
+def test_every_known_difference_belongs_to_a_case() -> None:
+    assert set(LEFT) <= set(names())

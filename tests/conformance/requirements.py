@@ -1,0 +1,40 @@
+"""What turnlog has to do, one id each; a test names the ids that it proves.
+
+`proves` only marks. `test_requirements.py` holds the list and the tests against each other.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Requirement(StrEnum):
+    """A required behaviour. The value is the sentence that has to be true."""
+
+    RELAY_ANSWER = "what the upstream sent is what the agent receives: status, headers, bytes"
+    RELAY_REQUEST = "what the agent sent is what the upstream receives: target, headers, bytes"
+    RELAY_ONCE = "each request of the agent is sent upstream once, and never again"
+    RELAY_STREAMS = "an event is passed on when it comes, and waits for no other"
+    RELAY_CUTS = "an answer that breaks off upstream breaks off at the agent as well"
+    RELAY_DISCONNECTS = "the upstream is told when the agent has gone"
+    OWN_ANSWER = "where there is no answer to relay, turnlog answers by itself and says so"
+    RECORD_CALLS = "each tool call has one row, in the order in which the calls began"
+    RECORD_OUTCOME = "a row says how the call ended, and whether it may have been executed"
+    RECORD_FLAGS = "a row carries the marks of what was strange about the call, and no others"
+    RECORD_DEFINITION = "a row names the definition that the tool had when it was called"
+    RECORD_CHAIN = "the log that a run leaves behind verifies"
+    REDACT_SECRETS = "what is to be cut stands nowhere in the data folder and in the log"
+    STORE_LIMIT = "the data folder stays within its limit, and calls go on"
+
+
+def proves(*requirements: Requirement) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Say which requirements a test proves."""
+    assert requirements
+
+    def mark(test: Callable[P, T]) -> Callable[P, T]:
+        return test
+
+    return mark

@@ -1,0 +1,147 @@
+"""Real stores on disk with known content, and the command line on top of them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+from msgspec import Struct
+
+from turnlog.cli.main import main
+from turnlog.core import ids
+from turnlog.core.commit import Body, Facts
+from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
+from turnlog.store.base import Blob, Draft, SessionRef, alias
+from turnlog.store.lmdb import LmdbStore
+
+START = 1_795_737_600 * 10**9
+"""2026-11-27T00:00:00Z."""
+MINUTE = 60 * 10**9
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One call as a test wants it in the log; `minute` after the start, so turns part by gaps."""
+
+    tool: str
+    minute: int
+    session: str = "work"
+    server: str = "files"
+    status: Status | None = Status.OK
+    """`None` leaves the attempt in flight."""
+    error: str = ""
+    error_kind: str = ""
+    flags: tuple[Flag, ...] = ()
+    summary: str = ""
+    input: bytes = b'{"path":"/tmp/a"}'
+    output: bytes = b'{"content":[{"type":"text","text":"hello"}]}'
+    null_result: bool = False
+
+
+def call_id(number: int) -> bytes:
+    """Return the id of the call at place `number` in the list; all share few leading digits."""
+    return ids.uuid7(START + number * 7919 * MINUTE, number.to_bytes(10, "big"))
+
+
+def session_id(name: str) -> bytes:
+    """Return the id of a named session."""
+    return ids.uuid7(START + sum(name.encode()) * 65_537 * 10**9, name.encode().ljust(10, b"\0"))
+
+
+def fill(data: Path, calls: Sequence[Call]) -> None:
+    """Write calls to the store in folder `data`, with the writer that the proxy uses."""
+    asyncio.run(_fill(data, calls))
+
+
+async def _fill(data: Path, calls: Sequence[Call]) -> None:
+    store = LmdbStore.open(data)
+    sessions = {name: _session(name) for name in {call.session for call in calls}}
+    try:
+        for number, call in enumerate(calls):
+            await _write(store, sessions[call.session], number, call)
+    finally:
+        await store.close()
+
+
+def _session(name: str) -> SessionRef:
+    return SessionRef(
+        candidate=session_id(name),
+        rung=Rung.EXPLICIT,
+        aliases=(alias(Rung.EXPLICIT, name, "somebody"),),
+        metadata={"client": "test-agent 1.0"},
+    )
+
+
+async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call) -> None:
+    at = START + call.minute * MINUTE
+    intent = store.submit(
+        Draft(
+            session=session,
+            facts=Facts(
+                kind=CommitKind.INTENT, at=at, clock=at, call=call_id(number), server=call.server,
+                tool=call.tool, method="tools/call", effect=Effect.WRITE, protocol="2025-11-25",
+                bytes_in=len(call.input),
+            ),
+            body=Body(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a"),
+            input_blob=Blob(call.input),
+        ),
+        wait=True,
+    )  # fmt: skip
+    await intent.done()
+    if call.status is None:
+        return
+    outcome = store.submit(
+        Draft(
+            session=session,
+            intent=intent,
+            facts=Facts(
+                kind=CommitKind.OUTCOME, at=at + 5_000_000, clock=at, call=call_id(number),
+                phase=Phase.DONE, executed=Executed.YES, status=call.status, error=call.error,
+                error_kind=call.error_kind, duration=5_000_000, bytes_out=len(call.output),
+                flags=call.flags, protocol="2025-11-25", http_status=200,
+            ),
+            body=Body(summary=call.summary, null_result=call.null_result),
+            output_blob=Blob(call.output) if call.output else None,
+        ),
+        wait=True,
+    )  # fmt: skip
+    await outcome.done()
+
+
+class Done(Struct, frozen=True):
+    """How a command line ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def turnlog(*arguments: str, data: Path | None = None) -> Done:
+    """Run a command line in this process, as the installed script would."""
+    out, err = (TextIOWrapper(BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([*arguments, *(("--data", str(data)) if data else ())])
+    texts: list[str] = []
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+        texts.append(stream.read())
+    return Done(code, *texts)
+
+
+def process(*arguments: str, environ: dict[str, str] | None = None) -> Done:
+    """Run a command line in a process of its own, with only `environ` of turnlog's variables."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("TURNLOG_", "COLUMNS"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "turnlog", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=known | (environ or {}),
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)

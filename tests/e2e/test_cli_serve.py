@@ -1,0 +1,117 @@
+"""What `turnlog serve` says to an operator, before and beside the proxy's own work."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.stores import process, turnlog
+
+URL = "http://127.0.0.1:9/mcp"
+
+
+@contextmanager
+def _proxy(data: Path) -> Generator[subprocess.Popen[str]]:
+    """Run a proxy on a free port, from its first line to SIGTERM."""
+    command = [sys.executable, "-m", "turnlog", "serve", "--upstream", URL, "--listen"]
+    with subprocess.Popen(
+        [*command, "127.0.0.1:0", "--data", str(data)], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert json.loads(running.stdout.readline())["event"] == "proxy.ready"
+        yield running
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=20)
+
+
+def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with _proxy(data) as running:
+        while_running = json.loads(turnlog("status", "--json", data=data).stdout)
+        log = turnlog("log", data=data)
+
+    after = json.loads(turnlog("status", "--json", data=data).stdout)
+
+    assert while_running["writers"] == [{"epoch": 1, "pid": running.pid}]
+    assert while_running["usage"]["limit"] == 10 << 30
+    assert (log.returncode, log.stdout) == (0, "no attempts\n")
+    assert after["writers"] == []
+    assert running.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "turnlog: --upstream: no tool server is named, write --upstream URL\n"),
+        (["--upstream", "nonsense"], "turnlog: --upstream: 'nonsense' is no http or https URL"),
+        (["--upstream", f"s={URL}"], "turnlog: --upstream: 's' is reserved"),
+        (["--upstream", URL, "--listen", "x"], "turnlog: --listen: 'x' is no address"),
+        (["--upstream", URL, "--durability", "fast"], "turnlog: --durability: 'durability' cannot"),
+        (["--upstream", URL, "--log-level", "loud"], "turnlog: --log-level: 'log_level' cannot be"),
+        (["--config", "absent.yaml"], "turnlog: absent.yaml:1:1: no such file or directory"),
+        (["--rules", "x.yaml"], "turnlog: no such option '--rules'"),
+        (
+            ["--upstream", "http://127.0.0.1:7411/"],
+            "turnlog: --upstream: 'http://127.0.0.1:7411/' is",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = turnlog("serve", *arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_file_is_refused_with_file_line_and_column(tmp_path: Path) -> None:
+    config = tmp_path / "turnlog.yaml"
+    config.write_text("listen: 127.0.0.1:0\nlimits:\n  recrod: 1MiB\n")
+
+    done = turnlog("serve", "--config", str(config))
+
+    assert done.returncode == 2
+    assert done.stderr == f"turnlog: {config}:3:3: unknown key 'recrod', did you mean 'record'?\n"
+
+
+def test_variables_are_read_and_a_misspelt_one_is_warned_of() -> None:
+    environ = {"TURNLOG_UPSTREAM": URL, "TURNLOG_DURABILITY": "fast"}
+
+    done = process("serve", environ=environ)
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "turnlog: TURNLOG_UPSTREAM is no setting, did you mean TURNLOG_UPSTREAMS?"
+    )
+    assert done.stderr.splitlines()[1].startswith(
+        "turnlog: TURNLOG_DURABILITY: 'durability' cannot"
+    )
+
+
+def test_an_address_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        done = process("serve", "--upstream", URL, "--listen", address, "--data", str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"turnlog: --listen: cannot listen on {address!r} (address already in use), "
+        "name another address\n"
+    )
+
+
+def test_a_data_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    done = process("serve", "--upstream", URL, "--listen", "127.0.0.1:0", "--data", str(tmp_path))
+
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

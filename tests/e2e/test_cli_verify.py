@@ -1,0 +1,117 @@
+"""`turnlog verify` over a store whose files were tampered with behind turnlog's back."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from e2e.stores import Call, fill, session_id, turnlog
+from turnlog.core import ids
+from turnlog.core.commit import Body, encode_body
+
+CALLS = [Call(tool=f"t{n}", minute=n, session="work" if n % 2 else "other") for n in range(6)]
+WORK = ids.to_text(session_id("work"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    fill(tmp_path / "data", CALLS)
+    return tmp_path / "data"
+
+
+def _tamper(
+    data: Path, table: str, change: Callable[[lmdb.Transaction, lmdb._Database], None]
+) -> None:
+    with lmdb.open(str(data / "log"), max_dbs=32, map_size=1 << 40) as env:
+        database = env.open_db(table.encode(), create=False)
+        with env.begin(write=True, db=database) as transaction:
+            change(transaction, database)
+
+
+def _verdicts(data: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    done = turnlog("verify", "--json", *arguments, data=data)
+    assert done.stderr == ""
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, {line["session"]: line for line in lines}
+
+
+def test_an_untouched_store_is_ok(data: Path) -> None:
+    code, lines = _verdicts(data)
+
+    assert code == 0
+    assert {line["verdict"] for line in lines.values()} == {"ok"}
+    assert lines[WORK]["commits"] == 7
+
+
+def test_a_changed_header_is_found_in_its_session_alone(data: Path) -> None:
+    def rewrite(transaction: lmdb.Transaction, _: object) -> None:
+        for key, value in list(transaction.cursor()):
+            if b"t3" in bytes(value):
+                transaction.put(key, bytes(value).replace(b"t3", b"zz"))
+
+    _tamper(data, "log", rewrite)
+
+    code, lines = _verdicts(data)
+
+    assert code == 1
+    assert (lines[WORK]["verdict"], lines[WORK]["bad_seq"]) == ("mutated", 3)
+    assert sum(line["verdict"] == "ok" for line in lines.values()) == 1
+    assert "mutated" in turnlog("verify", data=data).stdout
+
+
+def test_a_changed_body_is_found(data: Path) -> None:
+    def rewrite(transaction: lmdb.Transaction, _: object) -> None:
+        key, _value = next(iter(transaction.cursor()))
+        transaction.put(key, encode_body(Body(summary="nothing happened")))
+
+    _tamper(data, "bodies", rewrite)
+
+    code, lines = _verdicts(data)
+
+    assert code == 1
+    assert sorted(line["verdict"] for line in lines.values()) == ["mutated", "ok"]
+
+
+def test_one_session_may_be_checked_alone(data: Path) -> None:
+    code, lines = _verdicts(data, "work")
+
+    assert (code, list(lines)) == (0, [WORK])
+
+
+def test_an_anchor_that_was_kept_elsewhere_finds_a_log_that_was_cut_off(
+    data: Path, tmp_path: Path
+) -> None:
+    anchors = turnlog("sessions", "--json", data=data).stdout
+    (tmp_path / "anchors.jsonl").write_text(anchors)
+    fill(tmp_path / "shorter", CALLS[:4])
+
+    whole, _ = _verdicts(data, "--anchor", str(tmp_path / "anchors.jsonl"))
+    code, lines = _verdicts(tmp_path / "shorter", "--anchor", str(tmp_path / "anchors.jsonl"))
+
+    assert whole == 0
+    assert code == 1
+    assert (lines[WORK]["verdict"], lines[WORK]["bad_seq"]) == ("truncated", 5)
+
+
+def test_an_anchor_of_a_session_that_is_gone_is_truncated(data: Path, tmp_path: Path) -> None:
+    anchors = turnlog("sessions", "--json", data=data).stdout
+    (tmp_path / "anchors.jsonl").write_text(anchors)
+    fill(tmp_path / "one", [CALLS[0]])
+
+    code, lines = _verdicts(tmp_path / "one", "--anchor", str(tmp_path / "anchors.jsonl"))
+
+    assert code == 1
+    assert (lines[WORK]["verdict"], lines[WORK]["bad_seq"]) == ("truncated", 0)
+
+
+@pytest.mark.parametrize("line", ["nonsense", '{"session":"x","seq":1,"hash":"sha256:00"}', "{}"])
+def test_an_anchor_file_of_something_else_is_refused(data: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "anchors.jsonl").write_text(line + "\n")
+
+    done = turnlog("verify", "--anchor", str(tmp_path / "anchors.jsonl"), data=data)
+
+    assert done.returncode == 2
+    assert "line 1 of the --anchor file is no anchor" in done.stderr

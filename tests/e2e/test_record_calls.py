@@ -1,0 +1,404 @@
+"""What stands in the log of each kind of call and answer."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import MCP_HEADERS, call, message
+from kit.upstreams import Peer, RawUpstream, answer, chunked, event, ok, result, text_result
+
+TEXT = {"content": [{"type": "text", "text": "done"}]}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+def post(rig: Rig, body: bytes, *headers: tuple[str, str]) -> bytes:
+    with rig.client() as client:
+        return client.request("POST", rig.path, body, headers=(*MCP_HEADERS, *headers)).body
+
+
+def rpc(value: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode()
+
+
+def error(code: int, message: str = "no") -> bytes:
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": message}}
+    ).encode()
+
+
+ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
+    ("ok", 200, rpc(TEXT), {"status": "ok", "executed": "yes", "summary": "done"}),
+    (
+        "tool error",
+        200,
+        rpc({**TEXT, "isError": True}),
+        {"status": "error", "executed": "maybe", "summary": "error: done"},
+    ),
+    ("method unknown", 200, error(-32601), {"status": "error", "executed": "no", "code": -32601}),
+    ("bad params", 200, error(-32602), {"status": "error", "executed": "no", "code": -32602}),
+    ("internal", 200, error(-32603), {"status": "error", "executed": "maybe", "code": -32603}),
+    ("own code", 200, error(7, "x"), {"status": "error", "executed": "maybe", "code": 7}),
+    ("bad header", 400, error(-32020), {"status": "error", "executed": "no", "code": -32020}),
+    ("gone", 404, b"{}", {"status": "error", "executed": "no", "code": 404}),
+    ("unauthorized", 401, b"", {"status": "error", "executed": "no", "code": 401}),
+    ("teapot", 418, b"short", {"status": "error", "executed": "maybe", "code": 418}),
+    ("broken", 500, b"<html>", {"status": "error", "executed": "maybe", "code": 500}),
+    ("unavailable", 503, b"", {"status": "error", "executed": "maybe", "code": 503}),
+    ("null", 200, rpc(None), {"status": "error", "executed": "yes"}),
+    ("empty object", 200, rpc({}), {"status": "error", "executed": "yes"}),
+    ("empty body", 200, b"", {"status": "error", "executed": "yes"}),
+    ("accepted, empty", 202, b"", {"status": "error", "executed": "yes"}),
+    ("html", 200, b"<html>sorry</html>", {"status": "error", "flags": ["not_json"]}),
+    ("cut", 200, rpc(TEXT)[:-3], {"status": "error", "flags": ["malformed"]}),
+    (
+        "other id",
+        200,
+        b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}',
+        {"status": "error", "flags": ["id_mismatch"], "executed": "maybe"},
+    ),
+    (
+        "id of other type",
+        200,
+        b'{"jsonrpc":"2.0","id":"1","result":{"content":[]}}',
+        {"status": "error", "flags": ["id_mismatch"]},
+    ),
+    (
+        "error without id",
+        400,
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}',
+        {"status": "error", "code": -32600, "executed": "no"},
+    ),
+    (
+        "duplicate keys",
+        200,
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a"}]},"id":1}',
+        {"status": "ok", "flags": ["duplicate_keys"]},
+    ),
+    ("nan", 200, rpc({**TEXT, "x": float("nan")}), {"status": "ok", "flags": ["nonstandard_json"]}),
+    ("bom", 200, b"\xef\xbb\xbf" + rpc(TEXT), {"status": "ok", "flags": ["bom"]}),
+    (
+        "invalid utf-8",
+        200,
+        rpc(TEXT).replace(b"done", b"d\xff\xfe"),
+        {"status": "ok", "flags": ["invalid_utf8"]},
+    ),
+    (
+        "lone surrogate",
+        200,
+        rpc(TEXT).replace(b"done", b"\\ud800"),
+        {"status": "ok", "flags": ["lone_surrogate"]},
+    ),
+    ("huge integer", 200, rpc({**TEXT, "n": 10**400}), {"status": "ok", "flags": []}),
+    (
+        "deep nesting",
+        200,
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"x":' + b"[" * 5000 + b"]" * 5000 + b"}}",
+        {"status": "ok"},
+    ),
+    ("url elicitation", 200, error(-32042), {"status": "input_required", "code": -32042}),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "wanted"),
+    [row[1:] for row in ANSWERS],
+    ids=[row[0] for row in ANSWERS],
+)
+@pytest.mark.parametrize("way", ["length", "chunks"])
+def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
+    rig: Rig, status: int, body: bytes, wanted: dict[str, Any], way: str
+) -> None:
+    head = f"HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\n"
+    if way == "length":
+        raw = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    else:
+        pieces = [body[place : place + 7] for place in range(0, len(body), 7)]
+        raw = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n"
+        raw += b"".join(map(chunked, pieces)) + b"0\r\n\r\n"
+    rig.upstream.script = answer(raw)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert (given.status, given.body) == (status, body)
+    row = rig.row()
+    said = {
+        "status": row.status,
+        "executed": row.executed,
+        "summary": row.output_summary,
+        "flags": row.flags,
+        "code": row.upstream.code,
+    }
+    assert said | wanted == said
+    assert (row.upstream.http_status, row.bytes_out) == (status, len(body))
+
+
+@pytest.mark.parametrize(
+    "value", [case[2] for case in ANSWERS if case[1] == 200 and case[2]],
+    ids=[case[0] for case in ANSWERS if case[1] == 200 and case[2]],
+)
+def test_an_event_says_what_a_body_would(rig: Rig, value: bytes) -> None:
+    stream = b"data: " + value + b"\n\n"
+    rig.upstream.script = answer(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + chunked(stream)
+        + b"0\r\n\r\n"
+    )
+    assert post(rig, call("add")) == stream
+    as_event = rig.row()
+    rig.fresh()
+    rig.upstream.script = answer(ok(value))
+    post(rig, call("add"))
+    as_body = rig.row()
+    if as_body.flags in (["not_json"], ["malformed"], ["id_mismatch"]):
+        # A stream whose events answer nothing has ended without the response.
+        assert (as_event.status, as_event.kind) == ("unknown", "connection_lost")
+        return
+    assert (as_event.status, as_event.executed, as_event.output_summary, as_event.flags) == (
+        as_body.status,
+        as_body.executed,
+        as_body.output_summary,
+        as_body.flags,
+    )
+
+
+REQUESTS: list[tuple[str, bytes, str, list[str]]] = [
+    ("plain", call("add", {"a": 1}), "add", []),
+    ("bom", b"\xef\xbb\xbf" + call("add"), "add", ["bom"]),
+    (
+        "nan",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":NaN}}}',
+        "add",
+        ["nonstandard_json"],
+    ),
+    (
+        "duplicate keys",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"},"params":{"name":"b"}}',
+        "b",
+        ["duplicate_keys"],
+    ),
+    (
+        "invalid utf-8",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":"\xff"}}}',
+        "add",
+        ["invalid_utf8"],
+    ),
+    (
+        "invalid utf-8 in the name",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a\xff"}}',
+        "a\ufffd",
+        ["invalid_utf8"],
+    ),
+    (
+        "lone surrogate in the name",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a\\udc00"}}',
+        "a\ufffd",
+        ["lone_surrogate"],
+    ),
+    (
+        "huge integer",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":'
+        + b"9" * 500
+        + b"}}}",
+        "add",
+        [],
+    ),
+    (
+        "deep nesting",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":'
+        + b"[" * 5000
+        + b"]" * 5000
+        + b"}}}",
+        "add",
+        [],
+    ),
+    ("no params", b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}', "?", []),
+    (
+        "params of the wrong type",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[1]}',
+        "?",
+        [],
+    ),
+    (
+        "name of the wrong type",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}',
+        "?",
+        [],
+    ),
+    (
+        "a very long name",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"' + b"n" * 5000 + b'"}}',
+        "",
+        [],
+    ),
+    ("cut", call("add")[:-2], "?", ["malformed"]),
+    ("not json", b"hello", "?", ["not_json"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "tool", "flags"), [row[1:] for row in REQUESTS], ids=[row[0] for row in REQUESTS]
+)
+def test_a_request_of_any_form_is_forwarded_and_recorded(
+    rig: Rig, body: bytes, tool: str, flags: list[str]
+) -> None:
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    post(rig, body, ("Mcp-Session-Id", "s"))
+    assert rig.upstream.requests[0].body == body
+    row = rig.row()
+    assert row.flags == flags or (row.flags == [] and tool == "?")
+    assert not tool or row.tool == tool
+
+
+def test_the_input_hash_is_of_the_arguments_alone_in_canonical_form(rig: Rig) -> None:
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    canonical = b'{"a":1,"b":[true,null],"text":"caf\xc3\xa9"}'
+    post(
+        rig,
+        b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"_meta":{"x":1},"name":"add",'
+        b'"arguments": {"text":"caf\\u00e9", "b":[true , null],\n"a":1}}}',
+    )
+    assert rig.row().input_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
+
+
+def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    post(rig, b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"name":"add"}}')
+    post(rig, call("add", {}))
+    first, second = rig.ended_rows(2)
+    assert first.input_hash == second.input_hash == "sha256:" + hashlib.sha256(b"{}").hexdigest()
+
+
+def test_other_methods_and_notifications_are_no_calls(rig: Rig) -> None:
+    for method in ("initialize", "ping", "tools/list", "resources/read", "server/discover"):
+        post(rig, message(method, {}))
+    post(rig, message("notifications/initialized", id=None))
+    post(rig, b'{"jsonrpc":"2.0","id":5,"result":{}}')
+    post(rig, call("add"))
+    assert [row.tool for row in rig.ended_rows()] == ["add"]
+
+
+def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        if said["method"] != "tools/list":
+            peer.send_json(text_result(1, "x"))
+            return
+        cursor = said["params"].get("cursor")
+        name = "second" if cursor else "first"
+        page = {"tools": [{"name": name, "description": cursor or "", "inputSchema": {}}]}
+        peer.send_json(result(1, page if cursor else {**page, "nextCursor": "next"}))
+
+    rig.upstream.script = script
+    key = ("Authorization", f"Bearer {rig.session}")
+    post(rig, call("first"), key)
+    post(rig, message("tools/list", {}), key)
+    post(rig, call("first"), key)
+    post(rig, call("second"), key)
+    post(rig, message("tools/list", {"cursor": "next"}), key)
+    post(rig, call("second"), key)
+    post(rig, call("second"), ("Authorization", "Bearer other"))
+    rows = {bool(row.definition) for row in rig.ended_rows(4)}
+    assert rows == {True, False}
+    mine = [row for row in rig.rows() if row.definition]
+    assert [row.tool for row in mine] == ["first", "second"]
+    assert all(str(row.definition).startswith("sha256:") for row in mine)
+
+
+def test_a_definition_that_changes_has_another_hash(rig: Rig) -> None:
+    texts = ["old", "old", "new"]
+
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            tool = {"name": "t", "description": texts.pop(0), "inputSchema": {}}
+            peer.send_json(result(1, {"tools": [tool]}))
+        else:
+            peer.send_json(text_result(1, "x"))
+
+    rig.upstream.script = script
+    for _ in range(3):
+        post(rig, message("tools/list", {}))
+        post(rig, call("t"))
+    first, second, third = (row.definition for row in rig.ended_rows(3))
+    assert first == second != third
+
+
+def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            peer.start_events()
+            peer.send_event(result(1, {"tools": [{"name": "streamed", "inputSchema": {}}]}))
+            peer.end()
+        else:
+            peer.send_json(text_result(1, "x"))
+
+    rig.upstream.script = script
+    post(rig, message("tools/list", {}))
+    post(rig, call("streamed"))
+    assert rig.row().definition
+
+
+def test_sizes_times_protocol_and_trace_are_recorded(rig: Rig) -> None:
+    body = call("add", {"x": "y" * 100})
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    post(
+        rig,
+        body,
+        ("MCP-Protocol-Version", "2025-06-18"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    )
+    row = rig.row()
+    assert (row.bytes_in, row.bytes_out) == (len(body), len(rpc(TEXT)))
+    assert row.upstream.protocol == "2025-06-18"
+    assert row.trace == "0af7651916cd43dd8448eb211c80319c"
+    assert row.duration_ms is not None
+    assert 0 < row.duration_ms < 60_000
+    assert (row.method, row.attempt, row.leg, row.phase) == ("tools/call", 1, 0, "done")
+
+
+@pytest.mark.parametrize("size", [17 << 20])
+def test_a_message_above_16_mib_streams_and_is_recorded_by_its_start(rig: Rig, size: int) -> None:
+    body = call("huge", {"text": "x" * size})
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    post(rig, body)
+    assert rig.upstream.requests[0].body == body
+    row = rig.row()
+    assert (row.tool, row.status, row.input_hash, row.bytes_in) == ("huge", "ok", None, len(body))
+    assert "truncated_record" in row.flags
+
+
+def test_a_large_message_below_that_is_recorded_whole(rig: Rig) -> None:
+    arguments = {"text": "x" * (3 << 20)}
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    post(rig, call("large", arguments))
+    canonical = json.dumps(arguments, separators=(",", ":")).encode()
+    assert rig.row().input_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
+
+
+def test_events_carry_the_call_whatever_else_they_hold(rig: Rig) -> None:
+    stream = event({"jsonrpc": "2.0", "method": "x"}) + b"data: junk\n\ndata: [1,2\n\n" + event(
+        text_result(1, "real")
+    )
+    rig.upstream.script = answer(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+        + b"Content-Length: %d\r\n\r\n" % len(stream)
+        + stream
+    )
+    assert post(rig, call("add")) == stream
+    assert rig.row().output_summary == "real"

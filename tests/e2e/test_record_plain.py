@@ -1,0 +1,185 @@
+"""Plain HTTP tools: which tool a path is, what its input is, how it ended."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import MCP_HEADERS, call
+from kit.upstreams import Peer, RawUpstream, answer, ok
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+TOOLS = [
+    ("GET", "/orders", "GET /orders"),
+    ("GET", "/orders/17", "GET /orders/*"),
+    ("GET", "/orders/17/items?x=1", "GET /orders/*/items"),
+    ("PUT", "/v1/users/abcdefghijklmnopqrstuvwxyz", "PUT /*/users/*"),
+    ("DELETE", "/a//b/", "DELETE /a//b/"),
+    ("POST", "/", "POST /"),
+    ("PATCH", "/caf%C3%A9", "PATCH /*"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "tool"), TOOLS)
+def test_a_tool_is_a_method_and_a_pattern(rig: Rig, method: str, path: str, tool: str) -> None:
+    with rig.client() as client:
+        client.request(method, f"/s/{rig.session}{path}", b"{}" if method == "POST" else b"")
+    row = rig.row()
+    assert (row.tool, row.method, row.upstream.protocol) == (tool, method, "http/1.1")
+
+
+EFFECTS = {
+    "GET": "read",
+    "HEAD": "read",
+    "OPTIONS": "read",
+    "PUT": "idempotent_write",
+    "DELETE": "idempotent_write",
+    "POST": "unknown",
+    "PATCH": "unknown",
+    "PURGE": "unknown",
+}
+
+
+@pytest.mark.parametrize("method", EFFECTS)
+def test_the_method_suggests_the_effect(rig: Rig, method: str) -> None:
+    with rig.client() as client:
+        client.request(method, f"/s/{rig.session}/orders")
+    assert rig.row().effect == EFFECTS[method]
+
+
+def hashed(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    return "sha256:" + hashlib.sha256(text).hexdigest()
+
+
+def test_the_input_is_path_query_and_body(rig: Rig) -> None:
+    body = b'{ "b" : 1, "a" : [ ] }'
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/orders/17?x=1&y=%20", body)
+    wanted = {"path": "/orders/17", "query": "x=1&y=%20", "body": {"a": [], "b": 1}}
+    assert rig.row().input_hash == hashed(wanted)
+
+
+def test_a_call_without_body_has_a_null_body(rig: Rig) -> None:
+    with rig.client() as client:
+        client.request("GET", f"/s/{rig.session}/orders")
+    assert rig.row().input_hash == hashed({"path": "/orders", "query": "", "body": None})
+
+
+def test_equal_inputs_have_equal_hashes_and_others_have_not(rig: Rig) -> None:
+    bodies = (b"raw bytes \xff", b"raw bytes \xff", b"raw bytes \xfe", b'{"a": 1}', b'{"a":1}')
+    with rig.client() as client:
+        for body in bodies:
+            client.request("PUT", f"/s/{rig.session}/x", body)
+    hashes = [row.input_hash for row in rig.ended_rows(5)]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert hashes[3] == hashes[4]
+
+
+STATUSES = [
+    (200, "ok", "yes"),
+    (204, "ok", "yes"),
+    (302, "ok", "yes"),
+    (400, "error", "no"),
+    (401, "error", "no"),
+    (404, "error", "no"),
+    (409, "error", "maybe"),
+    (429, "error", "no"),
+    (500, "error", "maybe"),
+    (503, "error", "maybe"),
+]
+
+
+@pytest.mark.parametrize(("status", "wanted", "executed"), STATUSES)
+def test_the_status_tells_how_it_ended(rig: Rig, status: int, wanted: str, executed: str) -> None:
+    rig.upstream.script = answer(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/x", b"1")
+    row = rig.row()
+    assert (row.status, row.executed, row.upstream.code) == (wanted, executed, status)
+
+
+SUMMARIES = [
+    ("text/plain", b"all is well\n", "all is well"),
+    ("application/json", b'{"a": 1}', '{"a": 1}'),
+    ("image/png", b"\x89PNG\r\n" + bytes(2048), "2 KiB image/png"),
+    ("text/plain", b"\x1b[31mred\x1b[0m\x07", "red"),
+    ("text/plain", b"", "empty"),
+]
+
+
+@pytest.mark.parametrize(("media", "body", "summary"), SUMMARIES)
+def test_the_answer_is_summed_up(rig: Rig, media: str, body: bytes, summary: str) -> None:
+    rig.upstream.script = answer(ok(body, media=media))
+    with rig.client() as client:
+        assert client.request("GET", f"/s/{rig.session}/x").body == body
+    row = rig.row()
+    assert (row.output_summary, row.bytes_out) == (summary, len(body))
+
+
+def test_a_stream_of_a_plain_tool_is_its_answer(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        for number in range(3):
+            peer.send_event({"n": number})
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/watch", b'{"from": 1}')
+    row = rig.row()
+    assert (row.status, row.tool) == ("ok", "POST /watch")
+
+
+def test_well_known_documents_and_listening_are_no_calls(rig: Rig) -> None:
+    path = f"/s/{rig.session}"
+    with rig.client() as client:
+        client.request("GET", f"{path}/.well-known/oauth-protected-resource")
+        client.request("GET", f"{path}/mcp", headers=(("Accept", "text/event-stream"),))
+        client.request("DELETE", f"{path}/mcp", headers=(("Mcp-Session-Id", "x"),))
+        client.request("POST", f"{path}/mcp", call("last"), headers=MCP_HEADERS)
+    assert [row.tool for row in rig.ended_rows()] == ["last"]
+
+
+def test_json_that_is_no_json_rpc_is_a_plain_call(rig: Rig) -> None:
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/graphql", b'{"query": "{ me }", "id": 1}')
+    assert rig.row().tool == "POST /graphql"
+
+
+def test_json_rpc_on_any_path_is_mcp(rig: Rig) -> None:
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/any/path", call("add"))
+    assert rig.row().tool == "add"
+
+
+@pytest.mark.parametrize("transport", ["mcp", "http"])
+def test_the_transport_can_be_told(tmp_path_factory: pytest.TempPathFactory, transport: str) -> None:
+    with RawUpstream() as upstream:
+        settings = {"upstreams": {"default": {"url": upstream.url, "transport": transport}}}
+        with proxy_beside(tmp_path_factory.mktemp("proxy"), settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            rig.fresh()
+            with rig.client() as client:
+                client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+                client.request("GET", f"/s/{rig.session}/plain")
+            expected = ["add"] if transport == "mcp" else ["POST /mcp", "GET /plain"]
+            assert [row.tool for row in rig.ended_rows(len(expected))] == expected

@@ -1,0 +1,688 @@
+"""Event streams flow event by event; a slow reader, a lost reader and a cut stream harm nobody."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
+from kit.faults import CutStream, Hangs
+from kit.upstreams import (
+    HungUpError,
+    Peer,
+    RawUpstream,
+    chunked,
+    event,
+    result,
+    text_result,
+)
+
+PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}}
+STREAM = ("Content-Type: text/event-stream",)
+STATELESS = (
+    *MCP_HEADERS,
+    ("MCP-Protocol-Version", "2026-07-28"),
+    ("Mcp-Method", "tools/call"),
+    ("Mcp-Name", "add"),
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream(send_buffer=64 << 10) as upstream,
+        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+def session(rig: Rig) -> tuple[tuple[str, str], ...]:
+    return (*MCP_HEADERS, ("Mcp-Session-Id", f"mcp-{rig.session}"))
+
+
+def test_each_event_leaves_before_the_next_is_there(rig: Rig) -> None:
+    go = threading.Semaphore(0)
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        for number in range(5):
+            assert go.acquire(timeout=BOUND)
+            peer.send_event({**PROGRESS, "params": {"progress": number}})
+        peer.send_event(text_result(1, "end"))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        assert client.head().one("content-type") == "text/event-stream"
+        for number in range(5):
+            go.release()
+            assert client.chunk() == event({**PROGRESS, "params": {"progress": number}})
+        assert client.chunk() == event(text_result(1, "end"))
+        assert client.chunk() == b""
+    assert (rig.row().status, rig.row().output_summary) == ("ok", "end")
+
+
+def test_the_head_leaves_before_any_event(rig: Rig) -> None:
+    hangs = Hangs(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    rig.upstream.script = hangs
+    with rig.client() as client:
+        client.ask("GET", rig.path, headers=(("Accept", "text/event-stream"),))
+        assert client.head().status == 200
+    assert hangs.hung_up.wait(BOUND)
+
+
+EVENTS = (
+    b": comment\n\n"
+    b"id: 1\ndata:\n\n"
+    b"retry: 100\n\n"
+    b"event: message\r\ndata: " + b'{"jsonrpc":"2.0","method":"notifications/x"}' + b"\r\n\r\n"
+    b"data: one\rdata: two\r\r"
+    b"unknown: field\ndata: \xff\xfe\n\n"
+    b"data: " + b'{"jsonrpc":"2.0","id":1,\ndata: "result":{"content":[{"type":"text","text":"caf\xc3\xa9"}]}}'
+    b"\n\n"
+    b": the end\n\n"
+    b"data: without an end"
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
+def test_a_stream_arrives_byte_by_byte_whatever_its_pieces(rig: Rig, size: int) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        for place in range(0, len(EVENTS), size):
+            peer.send(chunked(EVENTS[place : place + size]))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert given.body == EVENTS
+    assert (rig.row().status, rig.row().output_summary) == ("ok", "café")
+
+
+@pytest.mark.parametrize("way", ["length", "until close"])
+def test_a_stream_without_chunks_is_read_all_the_same(rig: Rig, way: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        size = f"Content-Length: {len(EVENTS)}\r\n" if way == "length" else ""
+        peer.send(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{size}\r\n".encode())
+        peer.send(EVENTS)
+        if way != "length":
+            peer.close()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert given.body == EVENTS
+    assert rig.row().status == "ok"
+
+
+def test_a_server_request_is_answered_while_the_call_is_open(rig: Rig) -> None:
+    answered = threading.Event()
+
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        if "result" in said:
+            answered.set()
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        peer.start_events()
+        peer.send_event({"jsonrpc": "2.0", "id": 77, "method": "elicitation/create", "params": {}})
+        assert answered.wait(BOUND)
+        peer.send_event(text_result(1, "thanks"))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("ask"), headers=session(rig))
+        client.head()
+        assert b"elicitation/create" in client.event()
+        reply = b'{"jsonrpc":"2.0","id":77,"result":{"action":"accept"}}'
+        assert other.request("POST", rig.path, reply, headers=session(rig)).status == 202
+        assert b"thanks" in client.event()
+    row = rig.row()
+    assert (row.status, row.output_summary) == ("ok", "thanks")
+
+
+def test_an_answer_with_the_id_of_a_server_request_does_not_end_a_call(rig: Rig) -> None:
+    answered = threading.Event()
+
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        if "result" in said:
+            answered.set()
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        peer.start_events()
+        peer.send_event({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage"})
+        assert answered.wait(BOUND)
+        peer.send_event(text_result(1, "real"))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("ask", id=1), headers=session(rig))
+        client.head()
+        client.event()
+        reply = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"fake"}]}}'
+        other.request("POST", rig.path, reply, headers=session(rig))
+        client.event()
+    assert rig.row().output_summary == "real"
+
+
+def test_a_slow_reader_holds_back_the_upstream_and_nobody_else(rig: Rig) -> None:
+    piece = chunked(b"data: " + b"x" * 65_530 + b"\n\n")
+    sent: list[int] = []
+    stop = threading.Event()
+
+    def flood(peer: Peer) -> None:
+        if peer.read().json()["params"]["name"] != "flood":
+            peer.send_json(text_result(1, "quick"))
+            return
+        peer.start_events()
+        left = b""
+        while not stop.is_set():
+            left = left or piece
+            count = peer.send_some(left)
+            left = left[count:]
+            sent.append(count)
+        peer.close()
+
+    rig.upstream.script = flood
+    with rig.client(receive_buffer=8192) as slow, rig.client() as quick:
+        slow.ask("POST", rig.path, call("flood"), headers=MCP_HEADERS)
+        slow.head()
+        wait_until(lambda: sent[-3:] == [0, 0, 0], "the upstream is held back")
+        for _ in range(20):
+            given = quick.request("POST", rig.path, call("quick"), headers=MCP_HEADERS)
+            assert b"quick" in given.body
+        assert sum(sent) < 16 << 20
+        seen = len(sent)
+        slow.exactly(8 << 20)
+        wait_until(lambda: sum(sent[seen:]) > 1 << 20, "the upstream goes on")
+        stop.set()
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_agent_that_leaves_is_seen_by_the_upstream(
+    rig: Rig, headers: tuple[tuple[str, str], ...], begun: bool
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    hangs = Hangs(*((head, chunked(event(PROGRESS))) if begun else ()))
+    rig.upstream.script = hangs
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add"), headers=headers)
+        assert hangs.asked.wait(BOUND)
+        if begun:
+            client.head()
+            client.event()
+    assert hangs.hung_up.wait(BOUND)
+    row = rig.row()
+    assert (row.status, row.kind, row.executed) == ("unknown", "cancelled_by_caller", "maybe")
+
+
+def test_an_agent_that_resets_is_seen_by_the_upstream(rig: Rig) -> None:
+    hangs = Hangs()
+    rig.upstream.script = hangs
+    client = rig.client()
+    client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert hangs.asked.wait(BOUND)
+    client.reset()
+    assert hangs.hung_up.wait(BOUND)
+    assert rig.row().kind == "cancelled_by_caller"
+
+
+def test_an_agent_that_pipelines_and_leaves_ends_both_calls(rig: Rig) -> None:
+    hangs = Hangs()
+    rig.upstream.script = hangs
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("first"), headers=MCP_HEADERS)
+        client.ask("POST", rig.path, call("second"), headers=MCP_HEADERS)
+        assert hangs.asked.wait(BOUND)
+    assert hangs.hung_up.wait(BOUND)
+    assert {row.kind for row in rig.ended_rows()} == {"cancelled_by_caller"}
+
+
+def test_a_stream_that_is_cut_is_cut_for_the_agent_too(rig: Rig) -> None:
+    rig.upstream.script = CutStream((event(PROGRESS),))
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        client.head()
+        assert client.event() == event(PROGRESS)
+        with pytest.raises(ClosedEarlyError):
+            client.chunk()
+    row = rig.row()
+    assert (row.status, row.kind) == ("unknown", "connection_lost")
+
+
+def test_a_stream_that_ends_without_the_response_is_a_lost_call(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send_event(PROGRESS)
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        assert client.request("POST", rig.path, call("add"), headers=MCP_HEADERS).status == 200
+    row = rig.row()
+    assert (row.status, row.kind, row.executed) == ("unknown", "connection_lost", "maybe")
+
+
+@pytest.mark.parametrize("end", ["orderly", "cut"])
+def test_a_call_whose_stream_had_ids_is_closed_by_the_resuming_get(rig: Rig, end: str) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"GET":
+            assert peer.request.all(b"last-event-id") == [b"e1"]
+            peer.start_events()
+            peer.send_event(text_result(5, "resumed"), id="e2")
+            peer.end()
+            return
+        peer.start_events()
+        peer.send(chunked(b"id: e1\nretry: 10\ndata:\n\n"))
+        if end == "orderly":
+            peer.end()
+        else:
+            peer.close()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add", id=5), headers=session(rig))
+        head = client.head()
+        assert client.event() == b"id: e1\nretry: 10\ndata:\n\n"
+        if end == "orderly":
+            assert client.body(head) == b""
+    wait_until(lambda: [row.status for row in rig.rows()] == ["pending"], "the call stays open")
+    with rig.client() as client:
+        fields = (*session(rig), ("Last-Event-ID", "e1"))
+        assert b"resumed" in client.request("GET", rig.path, headers=fields).body
+    row = rig.row()
+    assert (row.status, row.output_summary) == ("ok", "resumed")
+
+
+def test_a_call_whose_agent_left_is_closed_by_the_resuming_get(rig: Rig) -> None:
+    posted = Hangs(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        chunked(b"id: e1\ndata:\n\n"),
+    )
+
+    def script(peer: Peer) -> None:
+        if peer.request.method == b"POST":
+            posted(peer)
+            return
+        peer.start_events()
+        peer.send_event(text_result("x", "resumed"), id="e2")
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add", id="x"), headers=session(rig))
+        client.head()
+        client.event()
+    assert posted.hung_up.wait(BOUND)
+    with rig.client() as client:
+        client.request("GET", rig.path, headers=(*session(rig), ("Last-Event-ID", "e1")))
+    assert rig.row().output_summary == "resumed"
+
+
+def test_an_answer_on_the_listening_stream_closes_the_call(rig: Rig) -> None:
+    listening = threading.Event()
+    detached = threading.Event()
+
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"GET":
+            peer.start_events()
+            peer.send_event(PROGRESS)
+            listening.set()
+            assert detached.wait(BOUND)
+            peer.send_event(text_result(8, "elsewhere"))
+            peer.wait_for_hang_up()
+            return
+        peer.start_events()
+        peer.send(chunked(b"id: e1\ndata:\n\n"))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as listener, rig.client() as client:
+        listener.ask("GET", rig.path, headers=session(rig))
+        listener.head()
+        listener.event()
+        client.request("POST", rig.path, call("add", id=8), headers=session(rig))
+        detached.set()
+        assert b"elsewhere" in listener.event()
+        assert rig.row().output_summary == "elsewhere"
+
+
+def test_an_answer_on_the_listening_stream_closes_a_call_whose_post_is_open(rig: Rig) -> None:
+    posted, told = threading.Event(), threading.Event()
+
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"GET":
+            peer.start_events()
+            peer.send_event(PROGRESS)
+            assert posted.wait(BOUND)
+            peer.send_event(text_result(8, "elsewhere"))
+            peer.wait_for_hang_up()
+            return
+        peer.start_events()
+        peer.send_event(PROGRESS)
+        posted.set()
+        assert told.wait(BOUND)
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as listener, rig.client() as client:
+        listener.ask("GET", rig.path, headers=session(rig))
+        listener.head()
+        listener.event()
+        client.ask("POST", rig.path, call("add", id=8), headers=session(rig))
+        client.head()
+        client.event()
+        assert b"elsewhere" in listener.event()
+        told.set()
+        client.chunk()
+    assert (rig.row().status, rig.row().output_summary) == ("ok", "elsewhere")
+
+
+def test_an_answer_to_another_session_with_the_same_id_closes_nothing(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"GET":
+            peer.start_events()
+            peer.send_event(text_result(5, "not yours"))
+            peer.end()
+            return
+        peer.start_events()
+        peer.send(chunked(b"id: e1\ndata:\n\n"))
+        peer.end()
+
+    rig.upstream.script = script
+    other = (*MCP_HEADERS, ("Mcp-Session-Id", "somebody-else"))
+    with rig.client() as client:
+        client.request("POST", rig.path, call("add", id=5), headers=session(rig))
+        client.request("GET", rig.path, headers=other)
+        client.request("POST", rig.path, message("ping"), headers=other)
+    assert [row.status for row in rig.rows()] == ["pending"]
+
+
+def test_two_sessions_use_the_same_ids_at_once(rig: Rig) -> None:
+    release = threading.Event()
+
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        assert release.wait(BOUND)
+        peer.send_json(text_result(said["id"], "for " + said["params"]["name"]))
+
+    rig.upstream.script = script
+    with rig.client() as first, rig.client() as second:
+        for client, name in ((first, "one"), (second, "two")):
+            headers = (*MCP_HEADERS, ("Mcp-Session-Id", f"{rig.session}-{name}"))
+            client.ask("POST", rig.path, call(name, id=0), headers=headers)
+        rig.upstream.wait_for_requests(2)
+        release.set()
+        assert b"for one" in first.response("POST").body
+        assert b"for two" in second.response("POST").body
+    rows = rig.ended_rows(2)
+    assert {row.tool: row.output_summary for row in rows} == {"one": "for one", "two": "for two"}
+    assert [row.flags for row in rows] == [[], []]
+
+
+def test_an_id_that_is_used_again_while_its_call_runs_is_flagged(rig: Rig) -> None:
+    numbers = itertools.count()
+    both = threading.Barrier(2)
+
+    def script(peer: Peer) -> None:
+        number = next(numbers)
+        both.wait(BOUND)
+        peer.send_json(text_result(peer.read().json()["id"], f"answer {number}"))
+
+    rig.upstream.script = script
+    with rig.client() as first, rig.client() as second:
+        first.ask("POST", rig.path, call("a", id=3), headers=session(rig))
+        rig.upstream.wait_for_requests(1)
+        second.ask("POST", rig.path, call("b", id=3), headers=session(rig))
+        first.response()
+        second.response()
+    rows = rig.ended_rows(2)
+    assert [(row.tool, row.output_summary, row.flags) for row in rows] == [
+        ("a", "answer 0", []),
+        ("b", "answer 1", ["id_reused"]),
+    ]
+
+
+@pytest.mark.parametrize("one", ["1", 1])
+def test_ids_that_differ_in_type_are_two_calls(rig: Rig, one: str | int) -> None:
+    both = threading.Barrier(2)
+
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        both.wait(BOUND)
+        peer.send_json(text_result(said["id"], said["params"]["name"]))
+
+    rig.upstream.script = script
+    other = 1 if one == "1" else "1"
+    with rig.client() as first, rig.client() as second:
+        first.ask("POST", rig.path, call("a", id=one), headers=session(rig))
+        second.ask("POST", rig.path, call("b", id=other), headers=session(rig))
+        first.response()
+        second.response()
+    rows = rig.ended_rows(2)
+    assert {(row.tool, row.output_summary, tuple(row.flags)) for row in rows} == {
+        ("a", "a", ()),
+        ("b", "b", ()),
+    }
+
+
+@pytest.mark.parametrize("reply", ["error", "silence"])
+def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
+    cancelled = threading.Event()
+
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        if said["method"] == "notifications/cancelled":
+            cancelled.set()
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        peer.start_events()
+        peer.send_event(PROGRESS)
+        assert cancelled.wait(BOUND)
+        if reply == "error":
+            error = {"code": -32800, "message": "cancelled"}
+            peer.send_event({"jsonrpc": "2.0", "id": said["id"], "error": error})
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("slow", id=4), headers=session(rig))
+        head = client.head()
+        client.event()
+        cancel = message("notifications/cancelled", {"requestId": 4}, id=None)
+        assert other.request("POST", rig.path, cancel, headers=session(rig)).status == 202
+        client.body(head)
+    row = rig.row()
+    if reply == "error":
+        assert (row.status, row.upstream.code) == ("error", -32800)
+    else:
+        assert (row.status, row.kind) == ("unknown", "cancelled_by_caller")
+
+
+def test_a_batch_is_relayed_whole_and_recorded_per_member(rig: Rig) -> None:
+    batch = b"[" + b", ".join((call("a", id=1), message("ping", id=2), call("b", id=3))) + b"]"
+
+    def script(peer: Peer) -> None:
+        assert peer.read().body == batch
+        peer.send_json([text_result(3, "three"), result(2, {}), text_result(1, "one")])
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        given = client.request("POST", rig.path, batch, headers=MCP_HEADERS)
+    assert [each["id"] for each in given.json()] == [3, 2, 1]
+    rows = rig.ended_rows(2)
+    assert {(row.tool, row.output_summary) for row in rows} == {("a", "one"), ("b", "three")}
+
+
+def test_a_batch_answered_by_events_is_recorded_per_member(rig: Rig) -> None:
+    batch = b"[" + b",".join((call("a", id=1), call("b", id=3))) + b"]"
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send_event([text_result(3, "three")])
+        peer.send_event(text_result(1, "one"))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.request("POST", rig.path, batch, headers=MCP_HEADERS)
+    rows = rig.ended_rows(2)
+    assert {(row.tool, row.output_summary) for row in rows} == {("a", "one"), ("b", "three")}
+
+
+def test_a_batch_whose_answer_lacks_a_member_leaves_that_call_unanswered(rig: Rig) -> None:
+    batch = b"[" + b",".join((call("a", id=1), call("b", id=3))) + b"]"
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send_json([text_result(1, "one")])
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.request("POST", rig.path, batch, headers=MCP_HEADERS)
+    by_tool = {row.tool: row for row in rig.ended_rows(2)}
+    assert by_tool["a"].status == "ok"
+    assert (by_tool["b"].status, by_tool["b"].executed) == ("error", "maybe")
+
+
+def test_a_delete_ends_the_session_upstream_and_is_no_call(rig: Rig) -> None:
+    with rig.client() as client:
+        given = client.request("DELETE", rig.path, headers=session(rig))
+    assert given.status == 200
+    assert rig.upstream.requests[0].line == b"DELETE /mcp HTTP/1.1"
+    assert rig.rows() == []
+
+
+def test_many_listening_streams_stay_open_while_calls_go_on(rig: Rig) -> None:
+    streams: list[Client] = []
+
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"POST":
+            peer.send_json(text_result(1, "x"))
+            return
+        peer.start_events()
+        peer.send(chunked(b": open\n\n"))
+        peer.wait_for_hang_up()
+
+    rig.upstream.script = script
+    try:
+        for _ in range(150):
+            stream = rig.client()
+            streams.append(stream)
+            stream.ask("GET", rig.path, headers=session(rig))
+            stream.head()
+            assert stream.chunk() == b": open\n\n"
+        with rig.client() as client:
+            assert client.request("POST", rig.path, call("x"), headers=MCP_HEADERS).status == 200
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def test_a_listening_subscription_is_no_call(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send_event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged"})
+        peer.wait_for_hang_up()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        body = message("subscriptions/listen", {})
+        client.ask("POST", rig.path, body, headers=STATELESS)
+        client.head()
+        assert b"acknowledged" in client.event()
+    assert rig.rows() == []
+
+
+def test_events_go_on_after_the_response(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send_event(text_result(1, "first"))
+        peer.send_event(text_result(1, "again"))
+        peer.send_event(PROGRESS)
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    wanted = (event(text_result(1, "first")), event(text_result(1, "again")), event(PROGRESS))
+    assert given.body == b"".join(wanted)
+    assert rig.row().output_summary == "first"
+
+
+def test_a_large_event_passes_whole(rig: Rig) -> None:
+    big = text_result(1, "y" * (5 << 20))
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        whole = event(big)
+        for place in range(0, len(whole), 50_000):
+            peer.send(chunked(whole[place : place + 50_000]))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert given.body == event(big)
+    row = rig.row()
+    assert (row.status, "truncated_record" in row.flags) == ("ok", True)
+
+
+def test_an_upstream_that_hangs_up_on_a_listening_stream_ends_it_for_the_agent(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send(chunked(b": open\n\n"))
+        peer.close()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("GET", rig.path, headers=session(rig))
+        client.head()
+        client.chunk()
+        with pytest.raises(ClosedEarlyError):
+            client.chunk()
+
+
+def test_a_stream_is_closed_upstream_when_its_reader_vanishes_in_a_flood(rig: Rig) -> None:
+    gone = threading.Event()
+
+    def flood(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        try:
+            while True:
+                peer.send_event(PROGRESS)
+        except HungUpError:
+            gone.set()
+            raise
+
+    rig.upstream.script = flood
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        client.head()
+        client.exactly(100_000)
+    assert gone.wait(BOUND)
+    assert rig.row().kind == "cancelled_by_caller"

@@ -1,0 +1,103 @@
+"""A proxy process beside a test that blocks: what `kit.proxy` does, without a loop in the test."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+
+from turnlog.core.kinds import Status
+from turnlog.sessions import log
+from turnlog.sessions.log import Query
+from turnlog.sessions.rows import Row
+from turnlog.store.lmdb import LmdbReader
+
+from .clients import Client, wait_until
+from .proxy import Proxy, running
+from .upstreams import RawUpstream, echo
+
+
+@contextmanager
+def proxy_beside(
+    folder: Path,
+    *upstreams: str,
+    settings: Mapping[str, object] | None = None,
+    flags: Sequence[str] = (),
+) -> Iterator[Proxy]:
+    """Run `turnlog serve` until the block ends, as `kit.proxy.running` does."""
+    with asyncio.Runner() as runner:
+        manager = running(folder, *upstreams, settings=settings, flags=flags)
+        proxy = runner.run(_enter(manager))
+        try:
+            yield proxy
+        except BaseException as error:
+            runner.run(_leave(manager, error))
+            raise
+        runner.run(_leave(manager, None))
+
+
+class Rig:
+    """A scripted upstream with a proxy before it, shared by the tests of a module."""
+
+    def __init__(self, upstream: RawUpstream, proxy: Proxy) -> None:
+        self.upstream = upstream
+        self.proxy = proxy
+        self._sessions = 0
+        self.session = ""
+
+    def fresh(self) -> None:
+        """Forget what tests before did to the upstream; begin a session of this test's own."""
+        self.upstream.script = echo
+        self.upstream.requests.clear()
+        self._sessions += 1
+        self.session = f"test-{self._sessions}"
+
+    def client(self, *, receive_buffer: int = 0) -> Client:
+        """Connect to the proxy."""
+        return Client(self.proxy.url, receive_buffer=receive_buffer)
+
+    @property
+    def path(self) -> str:
+        """The path of the MCP endpoint in this test's session."""
+        return f"/s/{self.session}/mcp"
+
+    def rows(self) -> list[Row]:
+        """Return this test's rows, oldest first."""
+        return session_rows(self.proxy.data, self.session)
+
+    def ended_rows(self, count: int = 1) -> list[Row]:
+        """Wait until this test's session has `count` rows and none is pending; return them."""
+        wait_until(lambda: _ended(self.rows(), count), f"{count} rows of {self.session!r} end")
+        return self.rows()
+
+    def row(self) -> Row:
+        """Wait until the only row of this test's session has ended; return it."""
+        (row,) = self.ended_rows()
+        return row
+
+
+def session_rows(data: Path, name: str) -> list[Row]:
+    """Return the rows of the session that is called `name`, oldest first."""
+    reader = LmdbReader.open(data)
+    try:
+        with reader.view() as view:
+            found = [one.session for one in view.sessions() if name in _names(one.aliases)]
+            return [row for one in found for row in log.read(view, Query(session=one))]
+    finally:
+        reader.close()
+
+
+def _names(aliases: tuple[str, ...]) -> list[str]:
+    return [part for alias in aliases for part in re.split("[:#\x1f]", alias)]
+
+
+def _ended(rows: list[Row], count: int) -> bool:
+    return len(rows) >= count and all(row.status is not Status.PENDING for row in rows)
+
+
+async def _enter(manager: AbstractAsyncContextManager[Proxy]) -> Proxy:
+    return await manager.__aenter__()
+
+
+async def _leave(manager: AbstractAsyncContextManager[Proxy], error: BaseException | None) -> None:
+    await manager.__aexit__(type(error) if error else None, error, None)

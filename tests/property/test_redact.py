@@ -1,0 +1,191 @@
+"""Laws of redaction: secrets never survive, nothing else changes, twice is once."""
+
+import base64
+import json
+from collections.abc import Callable
+from urllib.parse import quote, unquote
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.core.redact import Redactor
+from turnlog.core.secret_values import decoded
+
+REDACTOR = Redactor()
+
+ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
+words = st.text(ALPHABET, min_size=12, max_size=40).map("Zq7{}".format)
+NAMES = (
+    "password",
+    "DB_PASSWORD",
+    "apiKey",
+    "api-key",
+    "X-Api-Key",
+    "access_token",
+    "refreshToken",
+    "token",
+    "GITHUB_TOKEN",
+    "client_secret",
+    "clientSecret",
+    "private_key",
+    "Authorization",
+    "set-cookie",
+    "credentials",
+    "pwd",
+    "AWS_SECRET_ACCESS_KEY",
+    "auth",
+    "jwt",
+)
+names = st.sampled_from(NAMES)
+prose = st.text(max_size=30).filter(lambda s: "Zq7" not in s)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | prose,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(prose, inner, max_size=3),
+    max_leaves=8,
+)
+
+SHAPES: tuple[Callable[[str], str], ...] = (
+    lambda s: f"sk-{s}",
+    lambda s: f"ghp_{s}",
+    lambda s: f"github_pat_{s}",
+    lambda s: f"xoxb-{s}",
+    lambda s: f"AKIA{s.upper():A<16}",
+    lambda s: f"AIza{s:a<20}",
+    lambda s: f"eyJhbGciOiJIUzI1NiJ9.{s}.x",
+    lambda s: f"npm_{s}",
+    lambda s: f"glpat-{s}",
+)
+TEXTS: tuple[Callable[[str, str], str], ...] = (
+    lambda _, s: f"Bearer {s}",
+    lambda _, s: f"Basic {base64.b64encode(f'user:{s}'.encode()).decode()}",
+    lambda _, s: f"postgres://user:{s}@host:5432/db",
+    lambda _, s: f"-----BEGIN RSA PRIVATE KEY-----\n{s}\n-----END RSA PRIVATE KEY-----",
+    lambda n, s: f"{n}={s}",
+    lambda n, s: f"{n}: {s}",
+    lambda n, s: f'{n}: "{s}"',
+    lambda n, s: f"{{'{n}': '{s}', 'x': 1}}",
+    lambda n, s: json.dumps({n: s}),
+    lambda n, s: json.dumps({n: {"deep": [1, s]}}),
+    lambda n, s: f"https://host/path?a=1&{n}={s}&b=2",
+    lambda n, s: f"https://host/path?{percent(n)}={s}",
+    lambda n, s: f"https://host/path?{n}={percent(s)}",
+    lambda _, s: f"https://host/?q={quote(f'Bearer {s}')}",
+    lambda n, s: f"run --{n} {s} --verbose",
+    lambda n, s: f"<{n}>{s}</{n}>",
+    lambda n, s: f"export {n}='{s}'",
+    lambda n, s: f"{n} => {s},",
+    lambda n, s: f"{n}: Bearer {s}",
+    lambda n, s: f'config["{n}"] = "{s}"',
+    lambda n, s: f"def f({n}: str = '{s}'): ...",
+    lambda n, s: f'"{{\\"{n}\\": \\"{s}\\"}}"',
+    lambda _, s: f"GET / HTTP/1.1\r\nHost: h\r\nCookie: a=1; b={s}; c=2\r\n",
+    lambda _, s: f"curl -u bob:{s} https://host/",
+    lambda n, s: f"- {n}: |\n    {s}\n    {s}\n- x: 1",
+    lambda n, s: f"{n}:\n  first: 1\n  second: {s}\n",
+)
+
+
+def percent(text: str) -> str:
+    return "".join(f"%{ord(c):02X}" for c in text)
+
+
+@st.composite
+def planted_texts(draw: st.DrawFn) -> tuple[str, str]:
+    """A secret, and a text that holds it in one of many spellings."""
+    secret = draw(words)
+    text = draw(st.sampled_from(TEXTS))(draw(names), secret)
+    if draw(st.booleans()):
+        secret = text = draw(st.sampled_from(SHAPES))(secret)
+    before, after = draw(prose), draw(prose)
+    return secret, f"{before}\n{text}\n{after}"
+
+
+@st.composite
+def planted_documents(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A secret, and JSON that holds it: as value, as key, under a name, in JSON in a string."""
+    secret, text = draw(planted_texts())
+    others = draw(st.dictionaries(prose, json_values, max_size=3))
+    for _ in range(draw(st.integers(0, 2))):
+        text = json.dumps({"text": text, "n": 1})
+    match draw(st.integers(0, 3)):
+        case 0:
+            document: object = [others, {"text": text}, 1]
+        case 1:
+            document = {**others, text: others}
+        case 2:
+            secret = draw(words)
+            document = {
+                **others,
+                draw(names): draw(st.sampled_from([secret, [secret], {"a": secret}])),
+            }
+        case _:
+            secret = draw(words)
+            document = [others, {"name": draw(names), "value": secret}]
+    return secret, dumps(draw, document)
+
+
+def dumps(draw: st.DrawFn, document: object) -> bytes:
+    data = json.dumps(
+        document, ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.just(1))
+    )
+    if draw(st.booleans()):
+        data = data.replace("/", "\\/")
+    if draw(st.booleans()):
+        letter = draw(st.sampled_from("toksepa"))
+        data = data.replace(letter, f"\\u{ord(letter):04x}")
+    return data.encode("utf-8", "surrogatepass")
+
+
+def views(data: bytes) -> str:
+    """All that one could read in `data`: as it is, unescaped, percent-decoded."""
+    text = data.decode("utf-8", "replace")
+    plain = decoded(data).decode("utf-8", "replace")
+    return "\n".join((text, plain, unquote(text), unquote(plain)))
+
+
+@given(planted_documents())
+def test_a_planted_secret_never_survives_in_json(planted: tuple[str, bytes]) -> None:
+    secret, data = planted
+    left = REDACTOR.json(data)
+    assert left.touched
+    assert secret not in views(left.data)
+
+
+@given(planted_texts())
+def test_a_planted_secret_never_survives_in_text(planted: tuple[str, str]) -> None:
+    secret, text = planted
+    left, touched = REDACTOR.text(text)
+    assert touched
+    assert secret not in views(left.encode("utf-8", "surrogatepass"))
+
+
+@given(planted_documents(), st.data())
+def test_a_secret_that_a_cap_cuts_leaves_no_prefix(
+    planted: tuple[str, bytes], data: st.DataObject
+) -> None:
+    secret, whole = planted
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    left = REDACTOR.json(cut, complete=False)
+    assert secret[:7] not in views(left.data)
+
+
+@given(planted_documents())
+def test_redacting_twice_is_redacting_once(planted: tuple[str, bytes]) -> None:
+    once = REDACTOR.json(planted[1])
+    twice = REDACTOR.json(once.data)
+    assert twice.data == once.data
+    assert not twice.touched
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken_and_twice_is_once(data: bytes) -> None:
+    once = REDACTOR.json(data)
+    assert REDACTOR.json(once.data).data == once.data
+    assert once.touched == (once.data != data)
+
+
+@given(json_values)
+def test_what_is_redacted_of_valid_json_is_valid_json(document: object) -> None:
+    data = json.dumps({"password": document, "text": "token=abcdef", "rest": document})
+    left = json.loads(REDACTOR.json(data.encode()).data)
+    assert left["text"] == "token=[redacted]"

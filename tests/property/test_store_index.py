@@ -1,0 +1,239 @@
+"""An index made at once equals one made bit by bit, and both equal a plain search of the log."""
+
+import asyncio
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from conformance.store import kit
+from turnlog.core.commit import Body, Commit
+from turnlog.core.kinds import CommitKind, Flag, Status
+from turnlog.store.base import Filter, SessionRow, Store, View
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.tables import NAMES
+
+T = TypeVar("T")
+DURABLE = {"log", "bodies", "aliases", "meta"}
+TOOLS = ("read", "write", "read_all")
+ERRORS = ("", "timeout", "connection")
+
+
+class Step(Struct, frozen=True):
+    """One commit: of which session and call, and what it says."""
+
+    session: int
+    call: int
+    leg: int
+    attempt: int
+    ends: bool
+    status: Status
+    error: str
+    flag: Flag | None
+    tool: str
+    minutes: int
+    linked: bool
+    n: int
+
+
+def steps() -> st.SearchStrategy[list[Step]]:
+    return st.lists(
+        st.builds(
+            Step,
+            session=st.integers(0, 2),
+            call=st.integers(0, 5),
+            leg=st.integers(0, 1),
+            attempt=st.integers(1, 2),
+            ends=st.booleans(),
+            status=st.sampled_from([s for s in Status if s is not Status.PENDING]),
+            error=st.sampled_from(ERRORS),
+            flag=st.sampled_from([None, Flag.LATE, Flag.BOM]),
+            tool=st.sampled_from(TOOLS),
+            minutes=st.integers(0, 9),
+            linked=st.booleans(),
+            n=st.integers(0, 2),
+        ),
+        max_size=40,
+    )
+
+
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder, in memory where that is possible: the law is not about the disk."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+
+
+async def write(store: Store, plan: list[Step]) -> None:
+    """Write a plan, one transaction for each step."""
+    refs = [kit.session(f"s{n}") for n in range(3)]
+    calls = [[kit.new_id() for _ in range(6)] for _ in refs]
+    begun: set[tuple[int, int, int, int]] = set()
+    for step in plan:
+        attempt = (step.session, step.call, step.leg, step.attempt)
+        first = (*attempt[:2], 0, 1)
+        # A call begins with its first attempt, and an attempt with its intent.
+        if (step.ends and attempt not in begun) or (attempt != first and first not in begun):
+            continue
+        begun.add(attempt)
+        ref, call = refs[step.session], calls[step.session][step.call]
+        body = Body(links=(b"link %d" % step.call,)) if step.linked else None
+        at = kit.START + step.minutes * kit.MINUTE
+        if not step.ends:
+            draft = kit.intent(
+                ref, call, leg=step.leg, attempt=step.attempt, tool=step.tool, at=at, body=body
+            )
+        else:
+            draft = kit.outcome(
+                ref,
+                call,
+                leg=step.leg,
+                attempt=step.attempt,
+                n=step.n,
+                status=step.status,
+                error=step.error,
+                kind=step.error and f"{step.error} kind",
+                flags=(step.flag,) if step.flag else (),
+                at=at,
+                body=body,
+                expires=kit.START + kit.MINUTE if step.status.parked else 0,
+            )
+        await kit.put(store, draft)
+
+
+class Answers(Struct, frozen=True):
+    """Everything that a view says of a store."""
+
+    rows: list[SessionRow]
+    commits: list[list[Commit]]
+    calls: list[list[Commit]]
+    attempts: dict[str, list[list[Commit]]]
+    unsettled: list[list[Commit]]
+    links: list[Commit | None]
+    pending: int
+
+
+FILTERS = (
+    Filter(),
+    *(Filter(tool=tool) for tool in ("read", "*e*", "nothing")),
+    *(Filter(error=error) for error in ERRORS[1:]),
+    Filter(kind="timeout kind"),
+    Filter(flag="late"),
+    Filter(since=kit.START + 3 * kit.MINUTE),
+    Filter(until=kit.START + 5 * kit.MINUTE, error="timeout"),
+    Filter(since=kit.START + 2 * kit.MINUTE, until=kit.START + 4 * kit.MINUTE, tool="read*"),
+)
+
+
+def answers(view: View) -> Answers:
+    """Ask a view for everything."""
+    rows = list(view.sessions())
+    found: dict[str, list[list[Commit]]] = {}
+    for want in FILTERS:
+        newest = list(view.attempts(want, newest_first=True))
+        assert list(view.attempts(want, newest_first=False)) == newest[::-1]
+        found[repr(want)] = newest
+    commits = [list(view.commits(row.session)) for row in rows]
+    calls = sorted({c.facts.call for session in commits for c in session if c.facts.call})
+    return Answers(
+        rows=rows,
+        commits=commits,
+        calls=[view.call(call) for call in calls],
+        attempts=found,
+        unsettled=list(view.unsettled()),
+        links=[view.linked(b"link %d" % n) for n in range(6)],
+        pending=view.usage().pending,
+    )
+
+
+def searched(log: list[Commit], want: Filter) -> list[list[Commit]]:
+    """Return the attempts that `want` covers, newest first, by reading the whole log."""
+    found: list[list[Commit]] = []
+    for intent in log:
+        if intent.facts.kind is not CommitKind.INTENT:
+            continue
+        mine = (intent.facts.call, intent.facts.leg, intent.facts.attempt)
+        ends = [
+            c
+            for c in log
+            if c.facts.kind is CommitKind.OUTCOME
+            and (c.facts.call, c.facts.leg, c.facts.attempt) == mine
+        ]
+        if covers(want, intent, ends):
+            found.append([intent, *ends])
+    return found[::-1]
+
+
+def covers(want: Filter, intent: Commit, ends: list[Commit]) -> bool:
+    """Tell whether an attempt is what `want` asks for, in the plainest words."""
+    tools = {"read": {"read"}, "*e*": set(TOOLS), "read*": {"read", "read_all"}, "nothing": set()}
+    if want.tool and intent.facts.tool not in tools[want.tool]:
+        return False
+    if not (want.since or 0) <= intent.facts.at <= (want.until or 1 << 62):
+        return False
+    last = ends[-1].facts if ends else None
+    return (
+        (not want.error or (last is not None and last.error == want.error))
+        and (not want.kind or (last is not None and last.error_kind == want.kind))
+        and (not want.flag or (last is not None and want.flag in last.flags))
+    )
+
+
+def drop_indexes(data: Path) -> None:
+    """Take all that is derived out of a store."""
+    env = lmdb.open(str(data / "log"), map_size=1 << 30, max_dbs=len(NAMES))
+    with env.begin(write=True) as txn:
+        for name in set(NAMES) - DURABLE:
+            txn.drop(env.open_db(name.encode(), txn=txn), delete=False)
+        txn.delete(b"watermark", db=env.open_db(b"meta", txn=txn))
+    env.close()
+
+
+async def _written(data: Path, plan: list[Step], flush_every: int) -> Answers:
+    store = LmdbStore.open(data, flush_every=flush_every, now=lambda: kit.START)
+    await write(store, plan)
+    with store.view() as view:
+        found = answers(view)
+    await store.close()
+    return found
+
+
+def _read(data: Path) -> Answers:
+    reader = LmdbReader.open(data)
+    with reader.view() as view:
+        found = answers(view)
+    reader.close()
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=steps(), flush_every=st.sampled_from([1, 2, 3, 7, 1000]))
+def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_every: int) -> None:
+    with folder() as name:
+        data = Path(name) / "data"
+        bit_by_bit = asyncio.run(_written(data, plan, flush_every))
+        assert _read(data) == bit_by_bit
+        drop_indexes(data)
+        assert _read(data) == bit_by_bit
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=steps(), flush_every=st.sampled_from([1, 3, 1000]))
+def test_an_index_finds_what_a_search_of_the_log_finds(plan: list[Step], flush_every: int) -> None:
+    with folder() as name:
+        found = asyncio.run(_written(Path(name) / "data", plan, flush_every))
+    log = sorted((c for session in found.commits for c in session), key=lambda c: c.position)
+    for want in FILTERS:
+        assert found.attempts[repr(want)] == searched(log, want)
+    for session in found.commits:
+        assert [c.link.seq for c in session] == list(range(len(session)))
+        assert all(b.link.prev == a.hash for a, b in pairwise(session))
+    activity = [session[-1].position for session in found.commits]
+    assert activity == sorted(activity, reverse=True)
+    for number, link in enumerate(found.links):
+        carrying = [c for c in log if c.body and b"link %d" % number in c.body.links]
+        assert link == (carrying[-1] if carrying else None)

@@ -1,0 +1,89 @@
+"""Canonical JSON: one form for what means the same, raw bytes for what parsers disagree on."""
+
+import hmac
+from hashlib import sha256
+
+import pytest
+
+from turnlog.core.canon import canonical, input_hash
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (b'{"b":1,"a":2}', b'{"a":2,"b":1}'),
+        (b'{ "a" : [ 1 , true , null ] }', b'{"a":[1,true,null]}'),
+        (b'"\\u0041\\/\\u00e9"', '"A/é"'.encode()),
+        (b"-0", b"0"),
+        (b"[1.0,1e21,0.000001,1e-7]", b"[1,1e+21,0.000001,1e-7]"),
+        (b"9007199254740991", b"9007199254740991"),
+        (b'{"a":{"a":{"a":{}}}}', b'{"a":{"a":{"a":{}}}}'),
+        (b'"\\u001f\\n\x7f"', b'"\\u001f\\n\x7f"'),
+        (b'{"a\\"b":"c\\\\d"}', b'{"a\\"b":"c\\\\d"}'),
+    ],
+)
+def test_json_has_one_form(data: bytes, form: bytes) -> None:
+    assert canonical(data) == ("sha256", form)
+
+
+def test_keys_beyond_the_bmp_are_ordered_by_utf_16() -> None:
+    # U+10000 is D800 DC00 in UTF-16, before U+FFFF; code points order them the other way.
+    data = '{"\uffff":1,"\U00010000":2}'.encode()
+    assert canonical(data) == ("sha256", '{"\U00010000":2,"\uffff":1}'.encode())
+
+
+def test_escaped_keys_beyond_the_bmp_are_ordered_by_utf_16() -> None:
+    data = b'{"\\uffff":1,"\\ud800\\udc00":2}'
+    assert canonical(data) == ("sha256", '{"\U00010000":2,"\uffff":1}'.encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"nothing",
+        b'{"a":1',
+        b'{"a":1,"a":2}',
+        b'{"a":1, "a":1}',
+        b'{"a":"x","\\u0061":"y"}',
+        b'{"\\"":1,"\\"":2}',
+        b'{"a":{"b":[{"c":1,"c":2.5}]}}',
+        b"NaN",
+        b"[Infinity]",
+        b"1e400",
+        b"9007199254740992",
+        b"-9007199254740992",
+        b"9" * 5000,
+        b'"\\ud800"',
+        b'{"\\ud800":1}',
+        b'"\xff"',
+        b"\xef\xbb\xbf{}",
+        b"1\x00",
+        '{"a":1}'.encode("utf-16"),
+        b"[" * 100_000,
+        b"[" * 5_000 + b"]" * 5_000,
+        b'{"a":' * 100_000,
+    ],
+    ids=lambda data: repr(data[:16]),
+)
+def test_what_parsers_may_read_differently_stays_raw(data: bytes) -> None:
+    assert canonical(data) == ("raw-sha256", data)
+
+
+def test_the_hash_names_its_scheme() -> None:
+    assert input_hash(b'{"b":1, "a":2}') == "sha256:" + sha256(b'{"a":2,"b":1}').hexdigest()
+    assert input_hash(b"\xff") == "raw-sha256:" + sha256(b"\xff").hexdigest()
+
+
+def test_a_keyed_hash_depends_on_key_and_content_only() -> None:
+    expected = hmac.digest(b"k" * 32, b'{"a":2,"b":1}', "sha256").hex()
+    assert input_hash(b'{"b":1, "a":2}', key=b"k" * 32) == f"hmac-sha256:{expected}"
+    assert input_hash(b'{"a":2,"b":1}', key=b"k" * 32) == f"hmac-sha256:{expected}"
+    assert input_hash(b'{"a":2,"b":1}', key=b"other") != f"hmac-sha256:{expected}"
+
+
+def test_the_key_may_stay_with_who_has_it() -> None:
+    def keyed(data: bytes) -> bytes:
+        return hmac.digest(b"secret", data, "sha256")
+
+    assert input_hash(b"{}", key=keyed) == input_hash(b"{}", key=b"secret")

@@ -1,0 +1,257 @@
+"""Identity: the ladder, rung by rung, and everything that must not count as a name."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from turnlog.core.identity import (
+    NAME_BYTES,
+    Confidence,
+    Evidence,
+    Identity,
+    Vendor,
+    VendorTable,
+    Where,
+    identify,
+    wanted_headers,
+    wanted_variables,
+)
+from turnlog.core.kinds import Rung, TurnSource
+from turnlog.packs.load import load
+
+TABLE = load(Path(__file__).parents[2] / "rules" / "identity.yaml", VendorTable).identity
+
+CODEX = {"session_id": "s-1", "thread_id": "t-1", "turn_id": "turn-9", "model": "m"}
+
+
+def meta(**values: object) -> dict[str, bytes]:
+    """`_meta` with raw JSON values; `__` in a name stands for `/`, `_dot_` for `.`."""
+    return {
+        name.replace("__", "/").replace("_dot_", "."): json.dumps(value).encode()
+        for name, value in values.items()
+    }
+
+
+def named(evidence: Evidence) -> tuple[Rung, str]:
+    identity = identify(evidence, TABLE)
+    return identity.rung, identity.name
+
+
+def test_the_first_rung_that_names_a_session_wins() -> None:
+    everything = Evidence(
+        path_session="from-path",
+        header_session="from-header",
+        meta={**meta(turnlog__session="from-meta"), "openai/session": b'"from-vendor"'},
+        environment={"CLAUDE_CODE_SESSION_ID": "from-environment"},
+        mcp_session_id="digest",
+        upstream="files",
+        credential="who",
+        client_name="agent",
+    )
+    rungs: list[tuple[Rung, str]] = []
+    for gone in (
+        {},
+        {"path_session": ""},
+        {"header_session": ""},
+        {"meta": {"openai/session": b'"from-vendor"'}},
+        {"meta": {}},
+        {"environment": {}},
+        {"mcp_session_id": ""},
+    ):
+        everything = msgspec.structs.replace(everything, **gone)
+        rungs.append(named(everything))
+    assert rungs == [
+        (Rung.EXPLICIT, "from-path"),
+        (Rung.EXPLICIT, "from-header"),
+        (Rung.EXPLICIT, "from-meta"),
+        (Rung.VENDOR, "openai/from-vendor"),
+        (Rung.ENVIRONMENT, "claude-code/from-environment"),
+        (Rung.TRANSPORT, "files/digest"),
+        (Rung.IMPLICIT, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "why", "confidence"),
+    [
+        (Evidence(path_session="a"), "path", Confidence.GIVEN),
+        (Evidence(header_session="a"), "header Turnlog-Session", Confidence.GIVEN),
+        (Evidence(meta=meta(turnlog__session="a")), "_meta turnlog/session", Confidence.GIVEN),
+        (Evidence(meta=meta(openai__session="a")), "meta openai/session", Confidence.OBSERVED),
+        (
+            Evidence(environment={"GROK_SESSION_ID": "a"}),
+            "environment GROK_SESSION_ID",
+            Confidence.OBSERVED,
+        ),
+        (Evidence(mcp_session_id="a"), "header Mcp-Session-Id", Confidence.TRANSPORT),
+        (
+            Evidence(credential="a", client_name="b"),
+            "credential and client name",
+            Confidence.INFERRED,
+        ),
+        (Evidence(client_name="b"), "client name", Confidence.INFERRED),
+        (Evidence(connection=7), "connection", Confidence.INFERRED),
+    ],
+)
+def test_an_identity_says_what_named_it_and_how_sure_that_is(
+    evidence: Evidence, why: str, confidence: Confidence
+) -> None:
+    identity = identify(evidence, TABLE)
+    assert (identity.why, identity.confidence) == (why, confidence)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"x-codex-turn-metadata": json.dumps(CODEX).encode()}, "codex/s-1"),
+        ({"x-codex-turn-metadata": json.dumps(json.dumps(CODEX)).encode()}, "codex/s-1"),
+        ({"x-codex-turn-metadata": b'{"thread_id":"t-1"}'}, "codex/t-1"),
+        ({"ai.opencode/sessionID": b'"ses_1"'}, "opencode/ses_1"),
+        ({"vscode.conversationId": b'"c-1"', "vscode.requestId": b'"r-1"'}, "vscode/c-1"),
+        ({"openai/session": b'"v1/abc"'}, "openai/v1/abc"),
+        ({"antigravity.google/conversation_id": b'"g"'}, "antigravity/g"),
+        ({"com.zcode/request-context": b'{"session_id":"z"}'}, "zcode/z"),
+        ({"vscode.conversationId": b"12345"}, "vscode/12345"),
+    ],
+)
+def test_known_clients_name_their_conversations(given: dict[str, bytes], name: str) -> None:
+    assert named(Evidence(meta=given)) == (Rung.VENDOR, name)
+
+
+def test_a_call_key_names_no_session() -> None:
+    identity = identify(Evidence(meta=meta(claudecode__toolUseId="toolu_1")), TABLE)
+    assert identity.rung is Rung.IMPLICIT
+    assert identity.call_label == "toolu_1"
+    assert identity.client == "claude-code"
+
+
+def test_traceparent_and_progress_token_name_nothing() -> None:
+    given = meta(traceparent="00-aaaa-bbbb-01", progressToken=7)
+    assert named(Evidence(meta=given)) == (Rung.IMPLICIT, "")
+
+
+def turn_of(evidence: Evidence) -> tuple[str, TurnSource]:
+    identity: Identity = identify(evidence, TABLE)
+    return identity.turn_label, identity.turn_source
+
+
+def test_a_turn_is_explicit_then_the_vendors_then_nobodys() -> None:
+    vendor = {"vscode.requestId": b'"r-1"'}
+    assert turn_of(Evidence(header_turn="7", meta=vendor)) == ("7", TurnSource.EXPLICIT)
+    own = {**vendor, "turnlog/turn": b"8"}
+    assert turn_of(Evidence(meta=own)) == ("8", TurnSource.EXPLICIT)
+    assert turn_of(Evidence(meta=vendor)) == ("r-1", TurnSource.VENDOR)
+    assert turn_of(Evidence()) == ("", TurnSource.GAP)
+
+
+def test_a_vendors_turn_counts_under_an_explicit_session() -> None:
+    given = Evidence(
+        path_session="mine", meta={"x-codex-turn-metadata": json.dumps(CODEX).encode()}
+    )
+    assert turn_of(given) == ("turn-9", TurnSource.VENDOR)
+    assert identify(given, TABLE).client == "codex"
+
+
+NOT_NAMES = [
+    b"",
+    b'""',
+    b'"   "',
+    b"null",
+    b"true",
+    b"1.5",
+    b"{}",
+    b'["a"]',
+    b'{"session_id":"a"}',
+    b'"a\\u0000b"',
+    b'"a\\nb"',
+    b'"\\u001b[2J"',
+    b'"\\u202eabc"',
+    b'"\\ud800"',
+    b'"cut',
+    b'"\xff"',
+    json.dumps("x" * 10_000).encode(),
+    json.dumps("é" * 4_000).encode(),
+    b"[" * 100_000,
+    b'"' + b"x" * 100_000 + b'"',
+]
+
+
+@pytest.mark.parametrize("value", NOT_NAMES, ids=lambda value: repr(value[:14]))
+def test_what_is_no_name_is_passed_over(value: bytes) -> None:
+    given = {"turnlog/session": value, "turnlog/turn": value, "openai/session": value}
+    evidence = Evidence(meta=given, mcp_session_id="digest", upstream="u")
+    assert named(evidence) == (Rung.TRANSPORT, "u/digest")
+    assert turn_of(evidence) == ("", TurnSource.GAP)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'"x"', b'{"session_id":{}}', b'"{\\"session_id\\":"', b'{"session_id":"a\\u0007"}', b"[]"],
+)
+def test_nested_keys_that_lead_nowhere_are_passed_over(value: bytes) -> None:
+    given = {"x-codex-turn-metadata": value, "openai/session": b'"next"'}
+    assert named(Evidence(meta=given)) == (Rung.VENDOR, "openai/next")
+
+
+def test_a_bad_header_does_not_hide_a_good_key() -> None:
+    given = Evidence(path_session="\x1b", header_session=" ", meta=meta(turnlog__session=" kept "))
+    assert named(given) == (Rung.EXPLICIT, "kept")
+
+
+def test_a_long_name_stands_as_its_hash() -> None:
+    longest = "x" * NAME_BYTES
+    assert named(Evidence(path_session=longest)) == (Rung.EXPLICIT, longest)
+    rung, name = named(Evidence(path_session=longest + "x"))
+    assert rung is Rung.EXPLICIT
+    assert name.startswith("sha256:")
+    assert len(name) == len("sha256:") + 64
+    assert name != named(Evidence(path_session=longest + "y"))[1]
+
+
+def test_the_same_protocol_session_at_two_upstreams_is_two_sessions() -> None:
+    one = Evidence(mcp_session_id="digest", upstream="files")
+    other = Evidence(mcp_session_id="digest", upstream="git")
+    assert named(one) != named(other)
+
+
+def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> None:
+    def key(**values: object) -> str:
+        return identify(msgspec.convert(values, Evidence), ()).implicit_key
+
+    known = key(credential="a", client_name="b", connection=1)
+    assert known == key(credential="a", client_name="b", connection=2)
+    assert known != key(credential="x", client_name="b", connection=1)
+    assert known != key(credential="a", client_name="x", connection=1)
+    assert key(connection=1) != key(connection=2)
+    assert key(connection=1) == key(connection=1)
+
+
+def test_headers_and_variables_are_looked_up_as_the_table_says() -> None:
+    table = (
+        Vendor(name="one", where=Where.HEADER, session=(("X-Chat", "id"),), turn=(("X-Turn",),)),
+        Vendor(name="two", where=Where.ENVIRONMENT, session=(("CHAT",),)),
+    )
+    assert wanted_headers(table) == {"x-chat", "x-turn"}
+    assert wanted_variables(table) == {"CHAT"}
+    found = identify(Evidence(headers={"x-chat": '{"id":"7"}', "x-turn": "3"}), table)
+    assert (found.rung, found.name, found.turn_label) == (Rung.VENDOR, "one/7", "3")
+    found = identify(Evidence(environment={"CHAT": "8"}), table)
+    assert (found.rung, found.name) == (Rung.ENVIRONMENT, "two/8")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "x", "session": [[]]},
+        {"name": "x", "session": [[""]]},
+        {"name": "x", "sessions": [["a"]]},
+        {"name": "X y", "session": [["a"]]},
+        {"name": "x", "where": "cookie"},
+        {"name": "x", "session": ["a"]},
+    ],
+)
+def test_a_table_with_a_mistake_is_refused(entry: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"identity": [entry]}, VendorTable)

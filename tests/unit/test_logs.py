@@ -1,0 +1,286 @@
+"""Logs: one line per event, nothing lost at the end, nobody held up by a slow or dead reader."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import BinaryIO
+
+import pytest
+
+from turnlog.core.kinds import Effect, Executed, Phase, Status
+from turnlog.observe.events import (
+    CallEnded,
+    CallStarted,
+    Event,
+    LogDropped,
+    ProxyFaulted,
+    ProxyReady,
+    Refusal,
+    RequestRefused,
+    StoreFailed,
+)
+from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.observe.spool import LIMIT_BYTES, Spool
+
+AT = 1_795_824_000_123_456_789
+
+
+def call_ended(tool: str = "read_file") -> CallEnded:
+    return CallEnded(
+        session="s",
+        call="c",
+        server="files",
+        tool=tool,
+        status=Status.OK,
+        executed=Executed.YES,
+        effect=Effect.READ,
+        phase=Phase.DONE,
+        duration_ns=5,
+    )
+
+
+def written(*given: Event, level: str = "debug", form: str = "json") -> list[str]:
+    """The lines that a log writes of these events."""
+    stream = io.BytesIO()
+    logs = configure(form, level, stream, clock=lambda: AT)  # type: ignore[arg-type]
+    for event in given:
+        logs.emit(event)
+    logs.close()
+    assert logs.dropped == 0
+    return stream.getvalue().decode().splitlines()
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    end = monotonic() + 10
+    while not met():
+        assert monotonic() < end, "the condition was not met within 10 s"
+        sleep(0.005)
+
+
+def test_a_line_begins_with_timestamp_level_and_event() -> None:
+    (line,) = written(call_ended())
+    head = '{"timestamp":"2026-11-28T00:00:00.123456Z","level":"info","event":"call.ended",'
+    assert line.startswith(head)
+    assert json.loads(line)["gen_ai.tool.name"] == "read_file"
+
+
+def test_a_field_with_its_default_is_left_out() -> None:
+    (line,) = written(call_ended())
+    assert "trace_id" not in json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("level", "names"),
+    [
+        ("debug", ["call.started", "call.ended", "request.refused", "store.failed"]),
+        ("info", ["call.ended", "request.refused", "store.failed"]),
+        ("warning", ["request.refused", "store.failed"]),
+        ("error", ["store.failed"]),
+    ],
+)
+def test_only_wanted_levels_are_written(level: str, names: list[str]) -> None:
+    lines = written(
+        CallStarted(session="s", call="c", server="files", tool="t"),
+        call_ended(),
+        RequestRefused(reason=Refusal.HOST),
+        StoreFailed(reason="no space"),
+        level=level,
+    )
+    assert [json.loads(line)["event"] for line in lines] == names
+
+
+def test_a_line_names_its_level() -> None:
+    lines = written(
+        CallStarted(session="s", call="c", server="files", tool="t"),
+        RequestRefused(reason=Refusal.HOST),
+        StoreFailed(reason="no space"),
+    )
+    assert [json.loads(line)["level"] for line in lines] == ["debug", "warning", "error"]
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same() -> None:
+    (line,) = written(call_ended(tool="bad\udcff"))
+    assert json.loads(line)["gen_ai.tool.name"] == "bad\\udcff"
+
+
+def test_the_console_says_ready_with_the_urls() -> None:
+    (line,) = written(ProxyReady(urls=("http://h:1/a",), version="1"), form="console")
+    assert "turnlog ready http://h:1/a" in line
+    assert not line.startswith("{")
+
+
+def test_the_console_shows_no_control_characters() -> None:
+    (line,) = written(call_ended(tool="a\x1b]0;owned\x07b"), form="console")
+    assert line.isprintable()
+    assert "gen_ai.tool.name=a\\x1b]0;owned\\x07b" in line
+
+
+def test_lines_arrive_without_anybody_waiting_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as stream:
+        logs = configure("json", "info", stream)
+        logs.emit(call_ended())
+        wait_until(lambda: path.read_bytes().endswith(b"}\n"))
+        logs.close()
+
+
+def test_many_lines_come_whole_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as stream:
+        logs = configure("json", "info", stream)
+        for number in range(20_000):
+            logs.emit(call_ended(tool=str(number)))
+        logs.close()
+    tools = [json.loads(line)["gen_ai.tool.name"] for line in path.read_bytes().splitlines()]
+    assert tools == [str(number) for number in range(20_000)]
+
+
+def test_a_reader_that_went_away_costs_lines_and_nothing_else() -> None:
+    logs, reader = piped()
+    os.close(reader)
+    logs.emit(call_ended())
+    wait_until(lambda: logs.dropped == 1)
+    logs.emit(call_ended())
+    assert logs.dropped == 2
+    logs.close()
+
+
+def test_a_reader_that_stalls_costs_bounded_memory_and_is_told_what_it_missed() -> None:
+    logs, reader = piped()
+    big = call_ended(tool="x" * 60_000)
+    for _ in range(2 * LIMIT_BYTES // 60_000):
+        logs.emit(big)
+    lost = logs.dropped
+    assert lost > 0
+    with os.fdopen(reader, "rb") as stream:
+        while json.loads(stream.readline())["event"] != "log.dropped":
+            pass
+    logs.close()
+
+
+def test_the_gap_is_counted_in_the_line_that_tells_of_it() -> None:
+    stream = io.BytesIO()
+    told: list[int] = []
+
+    def gap_line(lines: int) -> bytes:
+        told.append(lines)
+        return b"gap\n"
+
+    spool = Spool(stream, gap_line)
+    spool.put(b"x" * (LIMIT_BYTES + 1), urgent=False)
+    spool.put(b"small\n", urgent=True)
+    spool.close()
+    assert told == [1]
+    assert stream.getvalue() == b"small\ngap\n"
+
+
+def test_closing_does_not_wait_for_a_reader_that_stalls() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb", buffering=0) as stream:
+        spool = Spool(stream, lambda lines: b"%d\n" % lines)
+        spool.put(b"x" * 1_000_000, urgent=True)
+        spool.close(timeout=0.05)
+        spool.put(b"late\n", urgent=False)
+        assert spool.dropped >= 1
+        os.close(read_end)
+
+
+class FullDisk(io.BytesIO):
+    """A stream on a disk that is full for the first write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = True
+
+    def write(self, data: object, /) -> int:
+        if self.full:
+            self.full = False
+            raise OSError(28, "No space left on device")
+        return super().write(data)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_costs_the_lines_that_did_not_fit_and_no_more() -> None:
+    stream = FullDisk()
+    spool = Spool(stream, lambda lines: b"%d lost\n" % lines)
+    spool.put(b"one\n", urgent=True)
+    wait_until(lambda: spool.dropped == 1)
+    spool.put(b"two\n", urgent=True)
+    spool.close()
+    assert stream.getvalue() == b"two\n1 lost\n"
+
+
+def test_a_pipe_that_somebody_made_non_blocking_loses_nothing() -> None:
+    logs, reader = piped()
+    os.set_blocking(reader, True)
+    count = 40
+    for _ in range(count):
+        logs.emit(call_ended(tool="y" * 10_000))
+    with os.fdopen(reader, "rb") as stream:
+        for _ in range(count):
+            assert json.loads(stream.readline())["event"] == "call.ended"
+    logs.close()
+    assert logs.dropped == 0
+
+
+def piped() -> tuple[Logs, int]:
+    """A log into a non-blocking pipe, and the pipe's other end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    stream: BinaryIO = os.fdopen(writer, "wb", buffering=0, closefd=False)
+    return configure("json", "info", stream), reader
+
+
+def test_lines_are_written_when_a_program_ends_without_closing() -> None:
+    program = (
+        "import sys\n"
+        "from turnlog.observe.logs import configure\n"
+        "from turnlog.observe.events import LogDropped\n"
+        "logs = configure('json', 'info', sys.stdout.buffer)\n"
+        "logs.emit(LogDropped(lines=3))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert json.loads(ran.stdout)["turnlog.lines"] == 3
+    assert ran.stderr == b""
+
+
+class Kept:
+    """A log that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
+    kept = Kept()
+    logger = logging.getLogger("tests.library")
+    handler = StandardLogging(kept)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        raise KeyError("password=hunter2")
+    except KeyError:
+        logger.exception("failed with %s", "hunter2")
+    logger.warning("not worth it")
+    logger.error("no exception")
+    logger.removeHandler(handler)
+    first, second = kept.events
+    assert isinstance(first, ProxyFaulted)
+    assert first.exception == "KeyError"
+    assert first.where.startswith("tests.library.")
+    assert "hunter2" not in repr(kept.events)
+    assert isinstance(second, ProxyFaulted)
+    assert second.exception == ""
+
+
+def test_a_dropped_line_is_a_warning() -> None:
+    (line,) = written(LogDropped(lines=2))
+    assert json.loads(line)["level"] == "warning"

@@ -1,0 +1,81 @@
+"""Names of plain HTTP tools: few values, nothing that names a thing or is a token."""
+
+import json
+from hashlib import sha256
+
+import pytest
+
+from turnlog.core.kinds import Effect
+from turnlog.core.naming import TOOL_BYTES, http_effect, http_input, http_tool
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/users", "GET /users"),
+        ("/users/42/orders", "GET /users/*/orders"),
+        ("/v1/users", "GET /*/users"),
+        ("/files/abcdefghijklmnopqrstuvwx", "GET /files/abcdefghijklmnopqrstuvwx"),
+        ("/files/abcdefghijklmnopqrstuvwxy", "GET /files/*"),
+        ("/users?id=42&token=abc", "GET /users"),
+        ("/", "GET /"),
+        ("", "GET "),
+        ("/a//b", "GET /a//b"),
+        ("/a/\x1b[2J", "GET /a/*"),
+        ("/a/\udcff", "GET /a/*"),
+        ("/é", "GET /é"),
+    ],
+)
+def test_a_tool_is_method_and_path_pattern(path: str, name: str) -> None:
+    assert http_tool("GET", path) == name
+
+
+def test_a_long_name_is_cut_between_characters() -> None:
+    name = http_tool("GET", "/é" * 200)
+    assert TOOL_BYTES - 1 <= len(name.encode()) <= TOOL_BYTES
+    assert set(name.removeprefix("GET ")) == {"/", "é"}
+
+
+@pytest.mark.parametrize(
+    ("method", "effect"),
+    [
+        ("GET", Effect.READ),
+        ("HEAD", Effect.READ),
+        ("OPTIONS", Effect.READ),
+        ("PUT", Effect.IDEMPOTENT_WRITE),
+        ("DELETE", Effect.IDEMPOTENT_WRITE),
+        ("POST", Effect.UNKNOWN),
+        ("PATCH", Effect.UNKNOWN),
+        ("get", Effect.UNKNOWN),
+    ],
+)
+def test_the_method_suggests_an_effect(method: str, effect: Effect) -> None:
+    assert http_effect(method) is effect
+
+
+def test_the_input_holds_a_json_body_as_it_came() -> None:
+    given = http_input("/orders", "dry=1", b'{"b": 1.0, "a": [1]}')
+    assert given == b'{"path":"/orders","query":"dry=1","body":{"b": 1.0, "a": [1]}}'
+
+
+def test_the_input_of_a_call_without_body_says_so() -> None:
+    assert json.loads(http_input("/", "", b"")) == {"path": "/", "query": "", "body": None}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"a=1&b=2", b"\xff\xfe", b'{"a":', b'{"a":"\xff"}', b"[" * 100_000, b'"\\ud800"'],
+    ids=lambda body: repr(body[:12]),
+)
+def test_a_body_that_is_no_json_is_named_by_its_digest(body: bytes) -> None:
+    said = json.loads(http_input("/", "", body))["body"]
+    assert said == "sha256:" + sha256(body).hexdigest()
+
+
+def test_the_digest_can_be_keyed() -> None:
+    said = json.loads(http_input("/", "", b"a=1", digest=lambda data: data[::-1]))["body"]
+    assert said == "hmac-sha256:" + b"1=a".hex()
+
+
+def test_a_path_that_is_no_text_is_taken_all_the_same() -> None:
+    assert json.loads(http_input("/\udcff", "\ud800", b""))["path"] == "/?"

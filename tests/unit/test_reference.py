@@ -1,0 +1,101 @@
+"""The reference says what the program does: generated parts are fresh, tables are complete."""
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from turnlog.cli.main import COMMANDS
+from turnlog.packs.load import load
+from turnlog.serve.layers import LATER, VARIABLES, Flags
+from turnlog.serve.settings import Settings, Upstream
+from turnlog.sessions.rows import Row
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+GENERATOR = runpy.run_path(str(REFERENCE / "generate.py"))
+
+
+def _page(name: str) -> str:
+    return (REFERENCE / name).read_text("utf-8")
+
+
+def _rows(name: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table under a heading, without its head."""
+    section = _page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def _leaves(kind: type[msgspec.Struct], prefix: str = "") -> dict[str, object]:
+    """Return every setting by its dotted path, with its default."""
+    leaves: dict[str, object] = {}
+    for field in structs.fields(kind):
+        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        if isinstance(default, msgspec.Struct) and not hasattr(default, "port"):
+            leaves |= _leaves(type(default), f"{prefix}{field.name}.")
+        else:
+            leaves[prefix + field.name] = default
+    return leaves
+
+
+@pytest.mark.parametrize("name", GENERATOR["PAGES"])
+def test_generated_parts_are_fresh(name: str) -> None:
+    refreshed: Callable[[str], str] = GENERATOR["refreshed"]
+
+    assert _page(name) == refreshed(_page(name)), "run `python docs/reference/generate.py`"
+
+
+def test_every_command_has_its_help_in_the_reference() -> None:
+    assert GENERATOR["documented"](_page("cli.md")) == {
+        "turnlog", *(f"turnlog {name}" for name in COMMANDS),
+    }  # fmt: skip
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
+    shown = {"1048576": "1MiB", "10737418240": "10GiB", "turnlog-data": "./turnlog-data"}
+
+    defaults = {path: str(value) if value else "none" for path, value in _leaves(Settings).items()}
+
+    assert described == {path: shown.get(text, text) for path, text in defaults.items()}
+
+
+def test_every_variable_and_flag_is_in_the_table() -> None:
+    rows = _rows("configuration.md", "Settings")
+
+    assert {row[2]: row[0] for row in rows} == {v: ".".join(path) for v, path in VARIABLES.items()}
+    flags = {"--" + name.replace("_", "-") for name in Flags.__struct_fields__}
+    assert {row[3] for row in rows if row[3]} == flags - {"--config", "--upstreams"} | {
+        "--upstream"
+    }
+
+
+def test_every_key_of_an_upstream_is_in_the_table() -> None:
+    assert [row[0] for row in _rows("configuration.md", "Upstreams")] == [
+        field.name for field in structs.fields(Upstream)
+    ]
+
+
+def test_what_is_not_supported_yet_is_listed() -> None:
+    listed = _page("configuration.md").partition("Settings that are planned")[2]
+
+    for path in LATER:
+        name = path.rpartition(".")[2].replace("=", ": ")
+        assert f"`{name}`" in listed
+
+
+def test_the_example_file_is_accepted(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", _page("configuration.md"), re.DOTALL)
+    (tmp_path / "turnlog.yaml").write_text(example)
+
+    assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "web"}
+
+
+def test_every_field_of_a_log_line_is_described_in_order() -> None:
+    names = [name for row in _rows("cli.md", "turnlog log") for name in row[0].split(", ")]
+
+    assert names == list(Row.__struct_fields__)

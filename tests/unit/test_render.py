@@ -1,0 +1,72 @@
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.cli.render import Cell, Style, clean, clean_lines, cut, json_line, table
+
+HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
+
+
+def _width(text: str) -> int:
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
+    for shown in (
+        clean(text),
+        clean_lines(text),
+        json_line({"a": text}),
+        *table([""], [[Cell(text)]], width=None),
+    ):
+        assert all(c.isprintable() for c in shown), shown
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    assert clean("naïve 漢字 🙂 ok") == "naïve 漢字 🙂 ok"
+    assert clean("a\nb\tc") == "a\\u000ab\\u0009c"
+
+
+def test_lines_and_tabs_of_a_payload_stay() -> None:
+    assert clean_lines("a\tb\r\nc\x1b\n") == "a\tb\nc\\u001b\n"
+
+
+@given(st.text())
+def test_json_for_a_terminal_says_the_same(text: str) -> None:
+    line = json_line({"text": text})
+
+    assert json.loads(line) == {"text": text}
+    assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in line)
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
+    lines = table(["A", "B"], [[Cell("漢字"), Cell("x")], [Cell("abc"), Cell("y")]], width=None)
+
+    assert lines == ["A     B", "漢字  x", "abc   y"]
+
+
+def test_the_last_column_is_cut_to_the_terminal() -> None:
+    lines = table(["A", "SUMMARY"], [[Cell("a" * 10), Cell("b" * 100)]], width=40)
+
+    assert [len(line) for line in lines] == [19, 40]
+    assert lines[1].endswith("…")
+
+
+def test_without_a_terminal_nothing_is_cut_or_coloured() -> None:
+    lines = table(["A"], [[Cell("b" * 500, Style.BAD)]], width=None)
+
+    assert lines[1] == "b" * 500
+
+
+@given(st.text(max_size=30), st.integers(min_value=1, max_value=20))
+def test_a_cut_text_fits(text: str, width: int) -> None:
+    shown = cut(clean(text), width)
+
+    assert _width(shown) <= width
+    assert shown == clean(text) or clean(text).startswith(shown[:-1])

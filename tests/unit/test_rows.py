@@ -1,0 +1,146 @@
+import json
+
+import msgspec
+import pytest
+from msgspec import Raw, structs
+
+from turnlog.core import ids
+from turnlog.core.commit import Body, Commit, Facts, Link
+from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.sessions.rows import row_of, timestamp
+
+SESSION, CALL = ids.uuid7(10**18, bytes(10)), ids.uuid7(10**18, bytes(9) + b"1")
+AT = 1_795_794_059_123_456_789
+FIELDS = [
+    "session", "seq", "intent_seq", "turn", "turn_source", "step", "timestamp", "server", "tool",
+    "call", "attempt", "method", "input_hash", "output_summary", "delta", "status", "tool_result",
+    "error", "kind", "retry", "retry_after_ms", "effect", "phase", "executed", "leg", "flags",
+    "provenance", "duration_ms", "upstream", "hash",
+]  # fmt: skip
+"""As the interface lists them, in its order."""
+
+
+def _commit(seq: int, facts: Facts, body: Body | None = None) -> Commit:
+    link = Link(
+        session=SESSION, seq=seq, epoch=1, turn=3, step=2, turn_source=TurnSource.GAP,
+        ref=None if facts.kind is CommitKind.INTENT else 1, body_hash=b"", prev=bytes(32),
+    )  # fmt: skip
+    return Commit(position=seq, link=link, facts=facts, hash=bytes([seq]) * 32, body=body)
+
+
+INTENT_FACTS = Facts(
+    kind=CommitKind.INTENT, at=AT, clock=0, call=CALL, server="files", tool="read_file",
+    method="tools/call", effect=Effect.READ, bytes_in=300, protocol="2025-11-25",
+    flags=(Flag.DUPLICATE_KEYS,), trace="0af7651916cd43dd8448eb211c80319c",
+)  # fmt: skip
+OUTCOME_FACTS = Facts(
+    kind=CommitKind.OUTCOME, at=AT + 5_000_000, clock=5_000_000, call=CALL, phase=Phase.DONE,
+    executed=Executed.YES, status=Status.OK, duration=12_345_678, bytes_out=500,
+    protocol="2025-11-25", http_status=200, flags=(Flag.LATE, Flag.DUPLICATE_KEYS),
+)  # fmt: skip
+INTENT = _commit(1, INTENT_FACTS, Body(input_hash="sha256:ab"))
+OUTCOME = _commit(
+    4,
+    OUTCOME_FACTS,
+    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode({"op": "modified"})),)),
+)
+
+
+def test_a_line_has_the_fields_of_the_interface_in_its_order() -> None:
+    row = row_of([INTENT, _commit(4, structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN))])
+
+    line = json.loads(msgspec.json.encode(row))
+
+    assert list(line)[: len(FIELDS)] == FIELDS
+    assert list(line["upstream"])[:2] == ["protocol", "code"]
+
+
+def test_an_intent_and_its_outcome_are_one_row() -> None:
+    row = row_of([INTENT, OUTCOME])
+
+    assert (row.intent_seq, row.seq, row.turn, row.step) == (1, 4, 3, 2)
+    assert (row.session, row.call) == (ids.to_text(SESSION), ids.to_text(CALL))
+    assert row.timestamp == "2026-11-27T15:40:59.123456Z"
+    assert (row.server, row.tool, row.method, row.effect) == (
+        "files", "read_file", "tools/call", Effect.READ,
+    )  # fmt: skip
+    assert (row.input_hash, row.output_summary, row.delta) == (
+        "sha256:ab", "3 items", [{"op": "modified"}],
+    )  # fmt: skip
+    assert (row.status, row.executed, row.phase, row.duration_ms) == (
+        Status.OK, Executed.YES, Phase.DONE, 12.346,
+    )  # fmt: skip
+    assert row.flags == [Flag.DUPLICATE_KEYS, Flag.LATE]
+    assert (row.bytes_in, row.bytes_out, row.trace) == (300, 500, INTENT_FACTS.trace)
+    assert row.hash == "sha256:" + "04" * 32
+
+
+def test_the_last_of_several_outcomes_speaks() -> None:
+    lost = _commit(2, structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN, error="unknown"))
+
+    row = row_of([INTENT, lost, OUTCOME])
+
+    assert (row.seq, row.status, row.error) == (4, Status.OK, None)
+
+
+def test_an_attempt_in_flight_is_pending_and_maybe_executed() -> None:
+    row = row_of([INTENT])
+
+    assert (row.status, row.seq, row.duration_ms) == (Status.PENDING, 1, None)
+    assert row.executed is Executed.MAYBE
+    assert row.tool_result is None
+
+
+def test_a_row_survives_the_loss_of_its_bodies() -> None:
+    row = row_of([structs.replace(INTENT, body=None), structs.replace(OUTCOME, body=None)])
+
+    assert (row.input_hash, row.output_summary, row.delta) == (None, "", [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "has_result"),
+    [
+        ({}, Body(), True),
+        ({}, Body(null_result=True), False),
+        ({"flags": (Flag.NULL_RESULT,)}, None, False),
+        ({"flags": (Flag.MALFORMED,)}, None, False),
+        ({"flags": (Flag.EMPTY,)}, None, True),
+        ({"status": Status.UNKNOWN}, None, False),
+        ({"status": Status.INPUT_REQUIRED}, None, True),
+        ({"status": Status.ACCEPTED}, None, True),
+        ({"status": Status.ERROR}, None, True),
+        ({"status": Status.ERROR, "bytes_out": 0}, None, False),
+        ({"status": Status.ERROR, "code": -32603}, None, False),
+        ({"status": Status.ERROR, "http_status": 502}, None, False),
+        ({"status": Status.ERROR, "http_status": 502, "protocol": "http/1.1"}, None, True),
+        ({"http_status": 204, "bytes_out": 0, "protocol": "http/1.1"}, None, True),
+    ],
+)
+def test_tool_result_is_null_or_absent(
+    changes: dict[str, object], body: Body | None, has_result: bool
+) -> None:
+    facts = structs.replace(OUTCOME_FACTS, **changes)
+
+    line = json.loads(msgspec.json.encode(row_of([INTENT, _commit(4, facts, body)])))
+
+    assert ("tool_result" not in line) is has_result
+    assert line.get("tool_result") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "http_status"),
+    [({}, 200, 200), ({"code": -32601, "http_status": 404}, -32601, 404), ({"http_status": 0}, None, None)],
+)  # fmt: skip
+def test_the_upstreams_code_is_json_rpcs_else_https(
+    changes: dict[str, object], code: int | None, http_status: int | None
+) -> None:
+    row = row_of([INTENT, _commit(4, structs.replace(OUTCOME_FACTS, **changes))])
+
+    assert (row.upstream.protocol, row.upstream.code, row.upstream.http_status) == (
+        "2025-11-25", code, http_status,
+    )  # fmt: skip
+
+
+def test_a_time_is_utc_with_microseconds() -> None:
+    assert timestamp(0) == "1970-01-01T00:00:00.000000Z"
+    assert timestamp(999_999_999) == "1970-01-01T00:00:00.999999Z"

@@ -1,0 +1,255 @@
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from turnlog.core.kinds import Durability, WhenFull
+from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.serve.layers import (
+    CONFIG_VARIABLE,
+    VARIABLES,
+    Flags,
+    misspelt_variables,
+    read_settings,
+)
+from turnlog.serve.readers import Address
+from turnlog.serve.settings import (
+    Limits,
+    LogFormat,
+    LogLevel,
+    Redact,
+    Settings,
+    Transport,
+    Upstream,
+)
+
+URL = "http://127.0.0.1:9000/mcp"
+EVERYTHING = f"""
+listen: 127.0.0.1:7500
+allow_hosts: [proxy.internal]
+data: ./kept
+durability: strict
+upstreams:
+  files: {{url: "{URL}", trust_annotations: true}}
+  web: {{url: "https://tools.example/", transport: http}}
+limits: {{record: 64KiB, store: 2GiB, when_full: forward_unrecorded}}
+redact: {{headers: [X-Secret], keys: [pin], patterns: ["sk-[a-z]+"]}}
+log_format: console
+log_level: debug
+"""
+
+
+def _settings(
+    folder: Path,
+    text: str | None = None,
+    environ: dict[str, str] | None = None,
+    flags: Flags | None = None,
+) -> Settings:
+    """Return the settings; `text` becomes the file that `--config` names."""
+    flags = flags or Flags()
+    if text is not None:
+        (folder / "turnlog.yaml").write_text(text)
+        flags = structs.replace(flags, config="turnlog.yaml")
+    return read_settings(flags=flags, environ=environ or {}, folder=folder)
+
+
+def test_one_url_is_all_that_is_needed(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, flags=Flags(upstreams=(URL,)))
+
+    assert settings == Settings(
+        listen=Address("127.0.0.1", 7411),
+        data=tmp_path / "turnlog-data",
+        upstreams={"default": Upstream(url=URL)},
+    )
+
+
+def test_a_file_may_say_everything(tmp_path: Path) -> None:
+    assert _settings(tmp_path, EVERYTHING) == Settings(
+        listen=Address("127.0.0.1", 7500),
+        allow_hosts=("proxy.internal",),
+        data=tmp_path / "kept",
+        durability=Durability.STRICT,
+        upstreams={
+            "files": Upstream(url=URL, trust_annotations=True),
+            "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
+        },
+        limits=Limits(record=65_536, store=2 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
+        redact=Redact(headers=("x-secret",), keys=("pin",), patterns=("sk-[a-z]+",)),
+        log_format=LogFormat.CONSOLE,
+        log_level=LogLevel.DEBUG,
+    )
+
+
+def test_the_environment_may_say_everything(tmp_path: Path) -> None:
+    environ = {
+        "TURNLOG_LISTEN": "127.0.0.1:7500",
+        "TURNLOG_ALLOW_HOSTS": "a.internal, b.internal",
+        "TURNLOG_DATA": "kept",
+        "TURNLOG_DURABILITY": "relaxed",
+        "TURNLOG_UPSTREAMS": f"files={URL} https://tools.example/?a=b",
+        "TURNLOG_LIMITS_RECORD": "64KiB",
+        "TURNLOG_LIMITS_STORE": "1073741824",
+        "TURNLOG_LIMITS_WHEN_FULL": "forward_unrecorded",
+        "TURNLOG_REDACT_HEADERS": "x-one,x-two",
+        "TURNLOG_REDACT_KEYS": "pin",
+        "TURNLOG_REDACT_PATTERNS": "sk-[a-z]{3,9}\nAKIA[0-9]+",
+        "TURNLOG_LOG_FORMAT": "console",
+        "TURNLOG_LOG_LEVEL": "warning",
+    }
+    assert set(environ) == set(VARIABLES)
+
+    assert _settings(tmp_path, environ=environ) == Settings(
+        listen=Address("127.0.0.1", 7500),
+        allow_hosts=("a.internal", "b.internal"),
+        data=tmp_path / "kept",
+        durability=Durability.RELAXED,
+        upstreams={
+            "files": Upstream(url=URL),
+            "default": Upstream(url="https://tools.example/?a=b"),
+        },
+        limits=Limits(record=65_536, store=1 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
+        redact=Redact(
+            headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
+        ),
+        log_format=LogFormat.CONSOLE,
+        log_level=LogLevel.WARNING,
+    )
+
+
+def test_flags_win_over_the_environment_over_the_file_over_the_defaults(tmp_path: Path) -> None:
+    environ = {
+        "TURNLOG_LIMITS_RECORD": "1KiB",
+        "TURNLOG_LOG_LEVEL": "error",
+        "TURNLOG_LISTEN": "a:2",
+    }
+
+    settings = _settings(tmp_path, EVERYTHING, environ, Flags(listen="b:3"))
+
+    assert settings.listen == Address("b", 3)
+    assert settings.log_level is LogLevel.ERROR
+    assert settings.limits == Limits(
+        record=1024, store=2 << 30, when_full=WhenFull.FORWARD_UNRECORDED
+    )
+    assert settings.durability is Durability.STRICT
+
+
+def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path: Path) -> None:
+    settings = _settings(
+        tmp_path,
+        EVERYTHING,
+        flags=Flags(upstreams=("files=http://127.0.0.1:9001/", "more=http://a/")),
+    )
+
+    assert settings.upstreams == {
+        "files": Upstream(url="http://127.0.0.1:9001/", trust_annotations=True),
+        "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
+        "more": Upstream(url="http://a/"),
+    }
+
+
+def test_a_relative_folder_begins_at_the_file_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "turnlog.yaml").write_text(
+        f"data: kept\nupstreams: {{a: {{url: {URL}}}}}\n"
+    )
+
+    from_file = _settings(tmp_path, flags=Flags(config="etc/turnlog.yaml"))
+    from_flag = _settings(tmp_path, flags=Flags(config="etc/turnlog.yaml", data="here"))
+
+    assert from_file.data == tmp_path / "etc" / "kept"
+    assert from_flag.data == tmp_path / "here"
+
+
+def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(EVERYTHING)
+
+    assert _settings(tmp_path, environ={CONFIG_VARIABLE: "mine.yaml"}).listen.port == 7500
+
+
+def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
+    environ = {"TURNLOG_LISTEN": "", "TURNLOG_UPSTREAMS": " ", CONFIG_VARIABLE: ""}
+
+    assert _settings(tmp_path, environ=environ, flags=Flags(upstreams=(URL,))).listen.port == 7411
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("listen: here", "1:9: 'here' is no address, write HOST:PORT like 127.0.0.1:7411 or [::1]:7411"),
+        ("limits: {recrod: 1}", "1:10: unknown key 'recrod', did you mean 'record'?"),
+        ("limits: {record: lots}", "1:18: 'lots' is no amount, write a size like 64KiB, 10MiB or 2GiB"),
+        ("durability: fast", "1:13: 'durability' cannot be 'fast', use one of: balanced, relaxed, strict"),
+        ("redact: {patterns: ['(']}", "1:21: '(' is no regular expression "),
+        ("rules: [./mine.yaml]", "1:1: 'rules' is not supported yet, remove it"),
+        ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
+        ("identity: []", "1:1: 'identity' is not supported yet, remove it"),
+        ("never_twice: {}", "1:1: 'never_twice' is not supported yet, remove it"),
+        ("upstreams: {s: {url: http://a}}", "1:13: 's' is reserved for turnlog's own paths"),
+        ("upstreams: {a: {command: [x]}}", "1:17: 'command' is not supported yet, remove it"),
+        ("upstreams: {a: {url: http://a, packs: [x]}}", "1:32: 'packs' is not supported yet"),
+        ("upstreams: {a: {url: http://a, share: session}}", "1:32: 'share' is not supported yet"),
+        ("upstreams: {a: {url: http://a, transport: sse}}",
+         "1:43: 'upstreams.a.transport' 'sse' is not supported yet, choose another"),
+        ("upstreams: {a: {url: 'http://127.0.0.1:7411/mcp'}}",
+         "1:22: 'http://127.0.0.1:7411/mcp' is where turnlog itself listens, name the server"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_file_line_and_column(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _settings(tmp_path, line + "\n")
+
+    assert str(caught.value).startswith(f"turnlog.yaml:{message}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (Flags(), "--upstream: no tool server is named, write --upstream URL"),
+        (Flags(listen="7411"), "--listen: '7411' has no host"),
+        (Flags(durability="fast"), "--durability: 'durability' cannot be 'fast'"),
+        (Flags(log_level="loud"), "--log-level: 'log_level' cannot be 'loud'"),
+        (Flags(data=""), "--data: '' is no folder, write a path"),
+        (Flags(upstreams=("ftp://a/",)), "--upstream: 'ftp://a/' is no http or https URL"),
+        (Flags(upstreams=(f"turnlog={URL}",)), "--upstream: 'turnlog' is reserved"),
+        (Flags(upstreams=(f"={URL}",)), "--upstream: '' cannot name an upstream"),
+        (Flags(upstreams=(URL, "http://a/")), "--upstream: two upstreams are called 'default'"),
+        (
+            Flags(upstreams=("http://localhost:7411/",)),
+            "--upstream: 'http://localhost:7411/' is where",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        _settings(tmp_path, flags=flags)
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("TURNLOG_LIMITS_STORE", "big", "'big' is no amount"),
+        ("TURNLOG_LOG_FORMAT", "xml", "'log_format' cannot be 'xml'"),
+        ("TURNLOG_REDACT_PATTERNS", "a\n(", "'(' is no regular expression"),
+        ("TURNLOG_ALLOW_HOSTS", "a b", "'a b' is no host"),
+        ("TURNLOG_UPSTREAMS", "a=b", "'b' is no http or https URL"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_its_name(
+    tmp_path: Path, variable: str, text: str, message: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        _settings(tmp_path, environ={variable: text}, flags=Flags(upstreams=(URL,)))
+
+    assert str(caught.value).startswith(f"{variable}: {message}")
+
+
+def test_only_a_near_miss_of_a_variable_is_warned_of() -> None:
+    environ = {"TURNLOG_LISTN": "a:1", "TURNLOG_PORT": "tcp://10.0.0.1:80", "TURNLOG_DATA": "x"}
+
+    assert misspelt_variables(environ) == [
+        "TURNLOG_LISTN is no setting, did you mean TURNLOG_LISTEN?"
+    ]

@@ -1,0 +1,54 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.packs.values import duration, size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("200ms", 0.2), ("30s", 30), ("2m", 120), ("7d", 604_800), ("1.5h", 5400), ("45", 45)],
+)
+def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("64KiB", 65_536), ("10MiB", 10_485_760), ("1.5kib", 1536), ("2 GB", 2 * 10**9), ("12", 12)],
+)
+def test_a_size_is_read_in_bytes(text: str, count: int) -> None:
+    assert size(text) == count
+
+
+def test_a_bare_number_is_seconds_or_bytes() -> None:
+    assert (duration(2.5), size(4096)) == (2.5, 4096)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "s", "-1s", "1 hour ago", "1x", True, None, [], -1, float("nan"), float("inf"), 10**400],
+)
+def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
+    with pytest.raises(ValueError, match="write a duration like 200ms"):
+        duration(value)
+
+
+@pytest.mark.parametrize("value", ["1e9", "64KiBB", "9999999TiB", "1" * 5000, b"1", 2**60])
+def test_what_is_no_size_is_refused_with_an_example(value: object) -> None:
+    with pytest.raises(ValueError, match="write a size like 64KiB"):
+        size(value)
+
+
+@given(st.integers(min_value=0, max_value=2**20), st.sampled_from(["KiB", "MiB", "GiB"]))
+def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
+    assert size(f"{number}{unit}") == number * size(f"1{unit}")
+
+
+@given(st.one_of(st.text(), st.floats(), st.integers(), st.none(), st.booleans()))
+def test_any_value_is_read_or_refused(value: object) -> None:
+    try:
+        read: float | str = duration(value)
+    except ValueError as error:
+        read = str(error)
+    assert "write a duration" in read if isinstance(read, str) else 0 <= read <= 2**53

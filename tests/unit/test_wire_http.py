@@ -1,0 +1,209 @@
+"""What a proxy does to HTTP heads."""
+
+import pytest
+
+from turnlog.wire.http import (
+    BadFraming,
+    Body,
+    Framing,
+    Headers,
+    content_length,
+    field,
+    fields,
+    framing,
+    media_type,
+    request_headers,
+    response_headers,
+    without_length,
+)
+
+
+def to_upstream(*raw: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """Return what goes on of a request, without what is always added."""
+    sent = request_headers(raw, authority=b"up:9000", forwarded_host=b"127.0.0.1:7411")
+    assert sent[0] == (b"Host", b"up:9000")
+    assert sent[-2:] == [(b"Via", b"1.1 turnlog"), (b"X-Forwarded-Host", b"127.0.0.1:7411")]
+    return sent[1:-2]
+
+
+def test_a_request_goes_on_in_order_with_duplicates_and_spelling() -> None:
+    raw = [
+        (b"accept", b"application/json"),
+        (b"Mcp-Session-Id", b"a"),
+        (b"MCP-SESSION-ID", b"a"),
+        (b"X-Empty", b""),
+        (b"X-Bytes", b"\xff\xfe"),
+        (b"Via", b"1.0 other"),
+        (b"X-Forwarded-Host", b"outer"),
+        (b"Mcp-Param-Path", b"=?base64?YQ==?="),
+        (b"Last-Event-ID", b"7"),
+        (b"Content-Encoding", b"gzip"),
+    ]
+    assert to_upstream(*raw) == raw
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Connection",
+        b"Keep-Alive",
+        b"Proxy-Connection",
+        b"Proxy-Authenticate",
+        b"Proxy-Authorization",
+        b"TE",
+        b"Trailer",
+        b"Transfer-Encoding",
+        b"Upgrade",
+        b"HTTP2-Settings",
+        b"Host",
+        b"Content-Length",
+        b"Expect",
+        b"Turnlog-Session",
+        b"turnlog-why",
+    ],
+)
+def test_what_belongs_to_this_hop_or_to_turnlog_does_not_go_on(name: bytes) -> None:
+    assert to_upstream((name, b"x"), (b"Accept", b"y")) == [(b"Accept", b"y")]
+
+
+def test_connection_takes_away_what_it_names() -> None:
+    raw = ((b"X-Hop", b"1"), (b"connection", b"close, x-hop"), (b"Connection", b"X-Two"))
+    assert to_upstream(*raw, (b"x-two", b"2"), (b"X-Three", b"3")) == [(b"X-Three", b"3")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Authorization",
+        b"Content-Type",
+        b"Cookie",
+        b"Mcp-Session-Id",
+        b"MCP-Protocol-Version",
+        b"Idempotency-Key",
+        b"Last-Event-ID",
+        b"X-Forwarded-For",
+        b"Accept",
+    ],
+)
+def test_connection_cannot_take_away_what_is_meant_for_the_server(name: bytes) -> None:
+    assert to_upstream((b"Connection", name.lower()), (name, b"x")) == [(name, b"x")]
+
+
+def test_a_request_without_host_adds_no_forwarded_host() -> None:
+    sent = request_headers([], authority=b"up", forwarded_host=b"")
+    assert sent == [(b"Host", b"up"), (b"Via", b"1.1 turnlog")]
+
+
+def test_an_answer_goes_on_but_for_this_hop() -> None:
+    raw = [
+        (b"Content-Type", b"application/json"),
+        (b"WWW-Authenticate", b"Bearer a"),
+        (b"Connection", b"keep-alive, X-Hop, mcp-session-id"),
+        (b"X-Hop", b"1"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"WWW-Authenticate", b"Basic b"),
+        (b"Mcp-Session-Id", b"s"),
+        (b"Content-Length", b"3"),
+        (b"Set-Cookie", b"a=b; Domain=up; Path=/"),
+        (b"Trailer", b"Digest"),
+    ]
+    hop = {b"Connection", b"X-Hop", b"Transfer-Encoding", b"Trailer"}
+    assert response_headers(raw, cookie_path=None) == [pair for pair in raw if pair[0] not in hop]
+
+
+@pytest.mark.parametrize(
+    ("cookie", "expected"),
+    [
+        (b"a=b", b"a=b; Path=/files"),
+        (b"a=b; Path=/", b"a=b; Path=/files"),
+        (b"a=b; Path=/mcp; HttpOnly", b"a=b; HttpOnly; Path=/files"),
+        (b"a=b; path = /api/ ;Secure", b"a=b;Secure; Path=/files"),
+        (b"a=b; Path=/api/mc", b"a=b; Path=/files/api/mc"),
+        (b"a=b; Path=/other; Domain=.up.example", b"a=b; Path=/files/other"),
+        (b"a=b; Path=/other; Path=/", b"a=b; Path=/files"),
+        (b"a=b; Path=relative; SameSite=Lax", b"a=b; SameSite=Lax; Path=/files"),
+        (b"a=b; Path", b"a=b; Path=/files"),
+        (b"Path=/x; domain=up", b"Path=/x; Path=/files"),
+    ],
+)
+def test_with_several_upstreams_a_cookie_stays_on_its_path(cookie: bytes, expected: bytes) -> None:
+    raw = [(b"set-cookie", cookie), (b"Set-Cookie2", cookie)]
+    upstream = b"/mcp" if b"/mcp" in cookie else b"/api/mcp"
+    assert response_headers(raw, cookie_path=b"/files", upstream_path=upstream) == [
+        (b"set-cookie", expected),
+        (b"Set-Cookie2", cookie),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "raw", "expected"),
+    [
+        (200, "HEAD", [(b"Content-Length", b"9")], Framing(Body.NONE)),
+        (103, "GET", [], Framing(Body.NONE)),
+        (204, "GET", [(b"Content-Length", b"9")], Framing(Body.NONE)),
+        (304, "GET", [(b"Content-Length", b"9")], Framing(Body.NONE)),
+        (200, "POST", [(b"content-length", b"9")], Framing(Body.LENGTH, 9)),
+        (202, "POST", [(b"Content-Length", b"0")], Framing(Body.LENGTH, 0)),
+        (200, "POST", [(b"Content-Length", b"5, 5")], Framing(Body.LENGTH, 5)),
+        (200, "POST", [(b"Content-Length", b"5")] * 2, Framing(Body.LENGTH, 5)),
+        (200, "POST", [(b"Content-Length", b"5"), (b"Content-Length", b"6")], "contradicting"),
+        (200, "POST", [(b"Content-Length", b"-5")], "bad length"),
+        (200, "POST", [(b"Content-Length", b"0x5")], "bad length"),
+        (200, "POST", [(b"Content-Length", b"+5")], "bad length"),
+        (200, "POST", [(b"Content-Length", b"")], "bad length"),
+        (200, "POST", [(b"Content-Length", b"1" * 30)], "bad length"),
+        (200, "POST", [(b"Transfer-Encoding", b"Chunked")], Framing(Body.CHUNKED)),
+        (
+            200,
+            "POST",
+            [(b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked")],
+            Framing(Body.CHUNKED),
+        ),
+        (200, "POST", [(b"Transfer-Encoding", b"gzip, chunked")], "bad coding"),
+        (200, "POST", [(b"Transfer-Encoding", b"chunked")] * 2, "bad coding"),
+        (200, "POST", [(b"Transfer-Encoding", b"identity")], "bad coding"),
+        (200, "POST", [], Framing(Body.UNTIL_CLOSE)),
+    ],
+)
+def test_the_head_tells_how_long_a_body_is(
+    status: int, method: str, raw: Headers, expected: Framing | str
+) -> None:
+    errors = {
+        "contradicting": BadFraming.CONTRADICTING_LENGTHS,
+        "bad length": BadFraming.BAD_LENGTH,
+        "bad coding": BadFraming.BAD_TRANSFER_CODING,
+    }
+    wanted = errors[expected] if isinstance(expected, str) else expected
+    assert framing(status, method, raw) == wanted
+
+
+def test_a_length_is_read_only_where_one_stands() -> None:
+    assert content_length([(b"Content-Length", b" 12 ")]) == 12
+    assert content_length([(b"Accept", b"1")]) is None
+
+
+def test_a_field_is_single_only_if_it_stands_there_once() -> None:
+    raw = [(b"Host", b"a"), (b"X", b"1"), (b"HOST", b"b")]
+    assert fields(raw, b"host") == [b"a", b"b"]
+    assert field(raw, b"host") is None
+    assert field(raw, b"x") == b"1"
+    assert field(raw, b"y") is None
+
+
+def test_lengths_can_be_taken_out() -> None:
+    raw = [(b"A", b"1"), (b"content-LENGTH", b"2"), (b"B", b"3")]
+    assert without_length(raw) == [(b"A", b"1"), (b"B", b"3")]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"application/json", "application/json"),
+        (b" Text/Event-Stream ; charset=utf-8", "text/event-stream"),
+        (b"", ""),
+        (b";", ""),
+        (b"\xff/x", "\xff/x"),
+    ],
+)
+def test_a_media_type_has_no_parameters(value: bytes, expected: str) -> None:
+    assert media_type(value) == expected

@@ -1,0 +1,225 @@
+"""What a JSON-RPC message says, from whatever bytes came."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from turnlog.core.kinds import Flag
+from turnlog.wire.jsonrpc import (
+    DUPLICATES_LIMIT,
+    Batch,
+    Kind,
+    Malformed,
+    Message,
+    Reason,
+    has_duplicate_keys,
+    id_key,
+    outline_kind,
+    parse,
+)
+from turnlog.wire.skim import Skimmer
+
+
+def message(data: bytes) -> Message:
+    found = parse(data)
+    assert isinstance(found, Message)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "identifier", "method"),
+    [
+        (b'{"jsonrpc":"2.0","id":0,"method":"ping"}', Kind.REQUEST, b"0", "ping"),
+        (b'{"id":null,"method":"ping"}', Kind.REQUEST, b"null", "ping"),
+        (b'{"method":"a\\u0062","params":{}}', Kind.NOTIFICATION, b"", "ab"),
+        (b'{"method":"m","id":"x","result":1}', Kind.REQUEST, b'"x"', "m"),
+        (b'{"id":"1","result":null}', Kind.RESPONSE, b'"1"', ""),
+        (b'{"id":1,"result":{},"error":null}', Kind.RESPONSE, b"1", ""),
+        (b'{"id":1,"result":null,"error":{"code":1}}', Kind.ERROR, b"1", ""),
+        (b'{"id":null,"error":{"code":-32700,"message":"no"}}', Kind.ERROR, b"null", ""),
+        (b'{"id":1,"error":null}', Kind.ERROR, b"1", ""),
+    ],
+)
+def test_a_message_is_of_one_kind(text: bytes, kind: Kind, identifier: bytes, method: str) -> None:
+    found = message(text)
+    assert (found.kind, found.id, found.method) == (kind, identifier, method)
+    skimmer = Skimmer()
+    skimmer.feed(text)
+    assert outline_kind(skimmer.finish()) is kind
+
+
+def test_params_and_results_stay_the_bytes_they_were() -> None:
+    number = b"1234567890123456789012345678901234567890.50"
+    params = b'{ "n" : %b, "e": 1E400, "s":"\\u00e9" }' % number
+    found = message(b'{"id":1,"method":"m","params":' + params + b"}")
+    assert bytes(found.params) == params
+    assert not found.result
+    assert not found.flags
+
+
+def test_null_is_not_absence() -> None:
+    assert bytes(message(b'{"id":1,"result":null}').result) == b"null"
+    assert bytes(message(b'{"id":1,"method":"m"}').params) == b""
+
+
+def test_the_version_member_is_looked_at_and_not_demanded() -> None:
+    assert message(b'{"jsonrpc":"2.0","method":"m"}').jsonrpc
+    assert not message(b'{"jsonrpc":2.0,"method":"m"}').jsonrpc
+    assert not message(b'{"method":"m"}').jsonrpc
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text", "data"),
+    [
+        (b'{"code":-32601,"message":"no such","data":[1]}', -32601, "no such", b"[1]"),
+        (b'{"code":-32601.0,"message":5}', -32601, "", b""),
+        (b'{"code":"x","data":null}', None, "", b"null"),
+        (b'{"code":1e99}', None, "", b""),
+        (b'{"code":NaN,"message":"n"}', None, "n", b""),
+        (b'"just text"', None, "just text", b""),
+        (b"[]", None, "", b""),
+    ],
+)
+def test_an_error_is_read_however_it_is_written(
+    error: bytes, code: int | None, text: str, data: bytes
+) -> None:
+    found = message(b'{"id":1,"error":' + error + b"}")
+    assert found.kind is Kind.ERROR
+    assert (found.error_code, found.error_message, bytes(found.error_data)) == (code, text, data)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (b'{"method":"m","params":{"a":"\xc3\xa9"}}', ()),
+        (b'{"method":"m","params":{"a":"\xff"}}', (Flag.INVALID_UTF8,)),
+        (b'{"method":"\xff"}', (Flag.INVALID_UTF8,)),
+        (b'{"method":"m","params":{"a":"\xff","a":1}}', (Flag.DUPLICATE_KEYS, Flag.INVALID_UTF8)),
+        (b'\xef\xbb\xbf{"method":"m"}', (Flag.BOM,)),
+        (b'{"method":"m","params":"\\ud800"}', (Flag.LONE_SURROGATE,)),
+        (b'{"method":"m","params":[NaN,-Infinity]}', (Flag.NONSTANDARD_JSON,)),
+        (b'{"method":"m","method":"m"}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"method":"m","params":[{"b":{"a":1,"\\u0061":1}}]}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"method":"m","params":[{"a":1},{"a":1}]}', ()),
+        (b'{"method":"m", "params":{"a":1.0}}', ()),
+    ],
+)
+def test_what_is_odd_about_a_text_is_flagged(text: bytes, flags: tuple[Flag, ...]) -> None:
+    assert set(message(text).flags) == set(flags)
+    assert len(message(text).flags) == len(flags)
+
+
+def test_of_equal_keys_the_last_counts() -> None:
+    found = message(b'{"id":1,"method":"a","id":2,"method":"b","params":1,"params":NaN}')
+    assert (found.id, found.method, bytes(found.params)) == (b"2", "b", b"NaN")
+    assert found.flags == (Flag.DUPLICATE_KEYS, Flag.NONSTANDARD_JSON)
+
+
+def test_in_a_large_text_equal_keys_are_looked_for_where_they_mislead() -> None:
+    filler = b'"f":"' + b"x" * DUPLICATES_LIMIT + b'"'
+    start = b'{"method":"m","params":{' + filler
+    assert message(start + b',"name":"a","name":"b"}}').flags == (Flag.DUPLICATE_KEYS,)
+    assert message(start + b'},"method":"n"}').flags == (Flag.DUPLICATE_KEYS,)
+    assert message(start + b',"deep":{"a":1,"a":1}}}').flags == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"a":1,"a":1}', True),
+        (b'{"a": {"b":1}, "b": 2}', False),
+        (b'{"a":"\xff","a":1}', True),
+        (b'{"\xff":1,"\xfe":1}', False),
+        (b'{"n":' + b"1" * 5000 + b', "n":2}', True),
+        (b"not json", False),
+    ],
+)
+def test_equal_keys_are_found_at_any_level(text: bytes, expected: bool) -> None:
+    assert has_duplicate_keys(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "flags"),
+    [
+        (b"", Reason.EMPTY, ()),
+        (b" \r\n", Reason.EMPTY, ()),
+        (b"\xef\xbb\xbf", Reason.EMPTY, (Flag.BOM,)),
+        (b'{"id":1,"resu', Reason.CUT, ()),
+        (b'{"id":1,"result":{"content":[{"text":"a', Reason.CUT, ()),
+        (b"<html>\xff</html>", Reason.NOT_JSON, (Flag.INVALID_UTF8,)),
+        (b'{"id":1,"result":{}} x', Reason.NOT_JSON, ()),
+        (b'{"id":1,"result":{"a":[1,,2]}}', Reason.NOT_JSON, ()),
+        (b'{"id":1,"result":"a\nb"}', Reason.NOT_JSON, ()),
+        (b"event: message", Reason.NOT_JSON, ()),
+        (b"{}", Reason.NOT_JSONRPC, ()),
+        (b'{"id":1}', Reason.NOT_JSONRPC, ()),
+        (b'{"method":5,"id":1}', Reason.NOT_JSONRPC, ()),
+        (b"null", Reason.NOT_JSONRPC, ()),
+        (b'"text"', Reason.NOT_JSONRPC, ()),
+        (b"NaN", Reason.NOT_JSONRPC, (Flag.NONSTANDARD_JSON,)),
+    ],
+)
+def test_what_is_no_message_says_why(text: bytes, reason: Reason, flags: tuple[Flag, ...]) -> None:
+    assert parse(text) == Malformed(reason, flags)
+
+
+def test_a_batch_holds_its_messages_in_order() -> None:
+    batch = parse(b' [{"id":1,"method":"a"}, 5, {"id":2}, {"id":3,"result":{}}]')
+    assert isinstance(batch, Batch)
+    first, second, third, fourth = batch.items
+    assert isinstance(first, Message)
+    assert first.method == "a"
+    assert second == third == Malformed(Reason.NOT_JSONRPC)
+    assert isinstance(fourth, Message)
+    assert fourth.id == b"3"
+
+
+def test_a_batch_with_odd_members_is_read_as_well() -> None:
+    batch = parse(
+        b'\xef\xbb\xbf[{"method":"a","params":NaN},{"method":"b","method":"c"},[{"id":1}]]'
+    )
+    assert isinstance(batch, Batch)
+    assert set(batch.flags) == {Flag.BOM, Flag.NONSTANDARD_JSON, Flag.DUPLICATE_KEYS}
+    first, second, third = batch.items
+    assert isinstance(first, Message)
+    assert first.flags == (Flag.NONSTANDARD_JSON,)
+    assert isinstance(second, Message)
+    assert second.method == "c"
+    assert third == Malformed(Reason.NOT_JSONRPC)
+
+
+def test_an_empty_array_is_an_empty_batch() -> None:
+    assert parse(b"[]") == Batch(())
+
+
+def test_nesting_too_deep_for_any_decoder_is_still_a_message() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    found = message(b'{"id":1,"result":' + deep + b"}")
+    assert bytes(found.result) == deep
+    assert parse(b"[" * 100_000) == Malformed(Reason.CUT)
+    assert isinstance(parse(deep), Batch)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b"1", b"1.0"),
+        (b"10", b"1e1"),
+        (b"-0", b"0"),
+        (b'"ab"', b'"a\\u0062"'),
+        (b'"a/b"', b'"a\\/b"'),
+    ],
+)
+def test_the_same_id_written_otherwise_has_the_same_key(one: bytes, other: bytes) -> None:
+    assert id_key(one) == id_key(other)
+
+
+def test_different_ids_have_different_keys() -> None:
+    texts = [b"1", b'"1"', b"1.5", b"null", b'"null"', b"true", b"[]", b"9" * 40, b"1e999"]
+    assert len({id_key(text) for text in texts}) == len(texts)
+
+
+def test_raw_values_of_one_message_can_be_compared() -> None:
+    found = message(json.dumps({"method": "m", "params": [1]}).encode())
+    assert found.params == Raw(b"[1]")

@@ -1,0 +1,412 @@
+"""What MCP messages mean for a call."""
+
+from hashlib import sha256
+
+import pytest
+from msgspec import UNSET, Raw, UnsetType
+
+from turnlog.core.kinds import Status
+from turnlog.wire.jsonrpc import Message, parse
+from turnlog.wire.mcp import (
+    Answer,
+    TaskPoll,
+    agreed_revision,
+    cancelled_id,
+    is_request,
+    is_stateless,
+    read_answer,
+    read_call,
+    read_task_poll,
+    requested_revision,
+)
+from turnlog.wire.skim import Outline, Skimmer
+
+
+def message(text: bytes) -> Message:
+    found = parse(text)
+    assert isinstance(found, Message)
+    return found
+
+
+def outline(text: bytes) -> Outline:
+    skimmer = Skimmer()
+    skimmer.feed(text)
+    return skimmer.finish()
+
+
+def answer(result: bytes, revision: str = "") -> Answer:
+    return read_answer(message(b'{"id":1,"result":' + result + b"}"), revision=revision)
+
+
+def digest(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+@pytest.mark.parametrize(
+    ("revision", "expected"),
+    [
+        ("2026-07-28", True),
+        ("2027-01-01", True),
+        ("2025-11-25", False),
+        ("", False),
+        ("draft", False),
+        ("2026-07-28x", False),
+    ],
+)
+def test_revisions_are_stateless_from_2026_07_28_on(revision: str, expected: bool) -> None:
+    assert is_stateless(revision) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "expected"),
+    [
+        (b'{"id":1,"method":"tools/call"}', b"2025-06-18", "2025-06-18"),
+        (b'{"id":1,"method":"tools/call"}', b"", ""),
+        (
+            b'{"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}',
+            b"2025-06-18",
+            "2025-11-25",
+        ),
+        (b'{"id":1,"method":"initialize","params":{"protocolVersion":5}}', b"x", "x"),
+        (
+            (
+                b'{"id":1,"method":"tools/call","params":{"_meta":'
+                b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
+            ),
+            b"2025-06-18",
+            "2026-07-28",
+        ),
+        (b'{"id":1,"method":"tools/call","params":{"_meta":{}}}', b"2025-06-18", "2025-06-18"),
+        (b'{"id":1,"method":"tools/call","params":{}}', b"2025-06-18", "2025-06-18"),
+    ],
+)
+def test_the_body_tells_the_revision_and_the_header_where_it_is_silent(
+    text: bytes, header: bytes, expected: str
+) -> None:
+    assert requested_revision(message(text), header) == expected
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [(b'{"protocolVersion":"2025-06-18"}', "2025-06-18"), (b"{}", ""), (b"null", ""), (b"", "")],
+)
+def test_an_initialize_result_names_the_revision(result: bytes, expected: str) -> None:
+    assert agreed_revision(Raw(result)) == expected
+
+
+def test_a_call_is_read_with_all_it_brings() -> None:
+    call = read_call(
+        Raw(
+            b'{"name":"w\\u0072ite","arguments":{"n": 1.0},"_meta":{"progressToken":"p",'
+            b'"turnlog/turn":3},"task":{"ttl":60000},"inputResponses":{},"requestState":"s\\u003d"}'
+        )
+    )
+    assert call.name == "write"
+    assert bytes(call.arguments) == b'{"n": 1.0}'
+    assert {name: bytes(raw) for name, raw in call.meta.items()} == {
+        "progressToken": b'"p"',
+        "turnlog/turn": b"3",
+    }
+    assert call.progress_token == b'"p"'
+    assert call.has_input_responses
+    assert call.request_state == digest("s=")
+    assert call.wants_task
+    assert call.ttl_ms == 60_000
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"name":5,"_meta":null,"task":null,"inputResponses":null,"requestState":7}',
+    ],
+)
+def test_a_call_that_brings_nothing_is_read_as_that(params: bytes) -> None:
+    call = read_call(Raw(params))
+    assert (call.name, bytes(call.arguments), call.meta) == ("", b"{}", {})
+    assert (call.progress_token, call.request_state) == (b"", b"")
+    assert (call.has_input_responses, call.wants_task, call.ttl_ms) == (False, False, None)
+
+
+def test_arguments_stay_the_bytes_they_were_whatever_they_are() -> None:
+    for text in (b"null", b"[1]", b'{"a":NaN,"a":"\\ud800"}', b'{"big":1e999}'):
+        assert bytes(read_call(Raw(b'{"arguments":' + text + b"}")).arguments) == text
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "is_error"),
+    [
+        (b'{"content":[{"type":"text","text":"hi"}]}', Status.OK, False),
+        (b'{"content":[],"isError":true}', Status.ERROR, True),
+        (b'{"content":[],"isError":"true"}', Status.ERROR, True),
+        (b'{"content":[],"isError":null}', Status.OK, False),
+        (b'{"resultType":"complete","content":[]}', Status.OK, False),
+        (b'{"resultType":"input_required","inputRequests":{}}', Status.INPUT_REQUIRED, False),
+        (b'{"resultType":"input_required","isError":true}', Status.ERROR, True),
+        (b'{"resultType":"task","taskId":"t"}', Status.ACCEPTED, False),
+        (b'{"task":{"taskId":"t","status":"working"}}', Status.ACCEPTED, False),
+        (b'{"task":{"name":"no handle"},"content":[]}', Status.OK, False),
+        (b'{"resultType":"com.example/new"}', Status.OK, False),
+        (b"null", Status.OK, False),
+        (b"[]", Status.OK, False),
+    ],
+)
+def test_a_result_tells_how_a_call_ended(result: bytes, status: Status, is_error: bool) -> None:
+    found = answer(result)
+    assert (found.status, found.is_error) == (status, is_error)
+    skimmed = read_answer(outline(b'{"id":1,"result":' + result + b"}"), revision="")
+    assert (skimmed.status, skimmed.is_error) == (status, is_error)
+
+
+def test_result_types_mean_something_since_2026_07_28_only() -> None:
+    text = b'{"resultType":"input_required"}'
+    assert answer(text, "2026-07-28").status is Status.INPUT_REQUIRED
+    assert answer(text, "2025-11-25").status is Status.OK
+    assert answer(text, "2025-11-25").result_type == ""
+    assert answer(b'{"resultType":"x/y"}', "2026-07-28").result_type == "x/y"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            b'{"code":-32602,"message":"no such tool"}',
+            Answer(status=Status.ERROR, code=-32602, message="no such tool"),
+        ),
+        (
+            b'{"code":-32042,"message":"open this"}',
+            Answer(status=Status.INPUT_REQUIRED, code=-32042, message="open this"),
+        ),
+        (b'"broken"', Answer(status=Status.ERROR, message="broken")),
+        (b"{}", Answer(status=Status.ERROR)),
+    ],
+)
+def test_an_error_tells_how_a_call_ended(error: bytes, expected: Answer) -> None:
+    text = b'{"id":1,"error":' + error + b"}"
+    assert read_answer(message(text), revision="") == expected
+    assert read_answer(outline(text), revision="") == expected
+
+
+def test_a_long_error_message_is_cut() -> None:
+    text = b'{"id":1,"error":{"code":1,"message":"' + b"\\u00e9" * 900 + b'"}}'
+    assert read_answer(message(text), revision="").message == "é" * 200
+    assert read_answer(outline(text), revision="").message == "é" * 200
+
+
+@pytest.mark.parametrize(
+    ("result", "task_id", "status", "ttl"),
+    [
+        (
+            b'{"resultType":"task","taskId":"t1","status":"working","ttlMs":5000}',
+            "t1",
+            "working",
+            5000,
+        ),
+        (b'{"resultType":"task","taskId":"t1","ttlMs":null}', "t1", "", None),
+        (b'{"resultType":"task","taskId":"t1"}', "t1", "", UNSET),
+        (b'{"resultType":"task"}', "", "", UNSET),
+        (
+            b'{"task":{"taskId":"t2","status":"working","ttl":60000},"taskId":"x"}',
+            "t2",
+            "working",
+            60_000,
+        ),
+        (b'{"task":{"taskId":"t2","ttl":null}}', "t2", "", None),
+        (b'{"task":{"taskId":"t2","ttl":"soon"}}', "t2", "", UNSET),
+    ],
+)
+def test_a_task_handle_says_which_task_and_how_long(
+    result: bytes, task_id: str, status: str, ttl: int | UnsetType | None
+) -> None:
+    text = b'{"id":1,"result":' + result + b"}"
+    for found in (
+        read_answer(message(text), revision=""),
+        read_answer(outline(text), revision=""),
+    ):
+        assert found.status is Status.ACCEPTED
+        assert (found.task_id, found.task_status, found.task_ttl_ms) == (task_id, status, ttl)
+
+
+def test_a_finished_call_names_no_task() -> None:
+    found = answer(b'{"content":[],"taskId":"t","ttlMs":5,"status":"working"}')
+    assert (found.task_id, found.task_status, found.task_ttl_ms) == ("", "", UNSET)
+
+
+def test_a_request_state_is_known_by_its_digest_however_it_is_escaped() -> None:
+    start = b'{"resultType":"input_required","requestState":'
+    assert answer(start + b'"a=b"}').request_state == digest("a=b")
+    assert answer(start + b'"a\\u003db"}').request_state == digest("a=b")
+    assert answer(start + b"5}").request_state == b""
+    assert answer(b"{}").request_state == b""
+    large = start + b'"' + b"s" * 100_000 + b'"}'
+    assert answer(large).request_state == digest("s" * 100_000)
+    skimmed = read_answer(outline(b'{"id":1,"result":' + large + b"}"), revision="")
+    assert skimmed.request_state == b""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"null",
+        b"{}",
+        b'{"content":null}',
+        b'{"content":[]}',
+        b'{"content":[],"isError":true}',
+        b'{"isError":false}',
+        b'{"content":[],"structuredContent":null}',
+        b'{"content":[],"structuredContent":{"result":null}}',
+        b'{"content":[{"type":"text","text":"null"}],"structuredContent":{"result":null}}',
+        b'{"content":[{"type":"text","text":""}]}',
+        b'{"content":[{"type":"text","text":" \\n\\t"},{"type":"text","text":"  "}]}',
+        b'{"content":[{"type":"text","text":"                                  "}]}',
+        b'{"content":[{"type":"text","text":"null"}]}',
+        b'{"content":[{"type":"text","text":"None"}]}',
+        b'{"content":[{"type":"text","text":"undefined\\n"}]}',
+        b'{"content":[{"type":"text","text":"NaN"}]}',
+        b'{"content":[{"type":"text","text":"[object Object]"}]}',
+        b'{"content":[{"type":"text"}],"x":NaN}',
+        b'{"content":[{"type":"text","text":"","x":NaN}]}',
+    ],
+)
+def test_a_result_that_says_nothing_has_the_null_shape(result: bytes) -> None:
+    assert answer(result).null_shape
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"5",
+        b'{"content":[{"type":"text","text":"0"}]}',
+        b'{"content":[{"type":"text","text":"[]"}]}',
+        b'{"content":[{"type":"text","text":"{}"}]}',
+        b'{"content":[{"type":"text","text":"no matches found"}]}',
+        b'{"content":[{"type":"text","text":"null"},{"type":"text","text":"None"}]}',
+        b'{"content":[{"type":"image","data":""}]}',
+        b'{"content":"text"}',
+        b'{"content":[],"structuredContent":{"result":[]}}',
+        b'{"content":[],"structuredContent":{"result":null,"more":1}}',
+        b'{"content":[],"structuredContent":{}}',
+        b'{"content":[],"structuredContent":0}',
+        b'{"content":null,"structuredContent":{"rows":[1]}}',
+        b'{"resultType":"input_required"}',
+        b'{"resultType":"task","taskId":"t"}',
+        b'{"content":[{"type":"text","text":"' + b" " * 5000 + b'"}]}',
+        b'{"content":[],"structuredContent":{"result":"' + b"x" * 5000 + b'"}}',
+    ],
+)
+def test_a_value_is_not_of_the_null_shape(result: bytes) -> None:
+    assert not answer(result).null_shape
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"method":"notifications/cancelled","params":{"requestId":5}}', "5"),
+        (b'{"method":"notifications/cancelled","params":{"requestId":"a"}}', '"a'),
+        (b'{"method":"notifications/cancelled","params":{}}', None),
+        (b'{"method":"notifications/cancelled"}', None),
+        (b'{"method":"notifications/progress","params":{"requestId":5}}', None),
+    ],
+)
+def test_a_cancellation_names_a_request(text: bytes, expected: str | None) -> None:
+    assert cancelled_id(message(text)) == expected
+    assert cancelled_id(outline(text)) == expected
+
+
+def test_only_a_request_asks_for_an_answer() -> None:
+    for text, expected in (
+        (b'{"id":1,"method":"sampling/createMessage"}', True),
+        (b'{"method":"notifications/progress"}', False),
+        (b'{"id":1,"result":{}}', False),
+        (b"[]", False),
+    ):
+        assert is_request(parse(text)) is expected
+        assert is_request(outline(text)) is expected
+
+
+def poll(method: str, text: bytes, revision: str = "") -> TaskPoll:
+    """Read the answer to a poll for the task `t`, in both of its forms."""
+    params = Raw(b'{"taskId":"t"}')
+    found = read_task_poll(method, params, message(text), revision=revision)
+    skimmed = read_task_poll(method, params, outline(text), revision=revision)
+    assert found is not None
+    assert found == skimmed
+    return found
+
+
+@pytest.mark.parametrize(
+    ("result", "terminal", "status"),
+    [
+        (b'{"taskId":"t","status":"working"}', False, Status.ACCEPTED),
+        (b'{"taskId":"t","status":"input_required"}', False, Status.INPUT_REQUIRED),
+        (b'{"taskId":"t","status":"completed"}', True, Status.OK),
+        (
+            b'{"taskId":"t","status":"completed","result":{"content":[{}],"isError":false}}',
+            True,
+            Status.OK,
+        ),
+        (b'{"taskId":"t","status":"completed","result":{"isError":true}}', True, Status.ERROR),
+        (
+            b'{"taskId":"t","status":"failed","error":{"code":-32603,"message":"m"}}',
+            True,
+            Status.ERROR,
+        ),
+        (b'{"taskId":"t","status":"failed"}', True, Status.ERROR),
+        (b'{"taskId":"t","status":"cancelled"}', True, Status.ERROR),
+        (b'{"resultType":"complete"}', False, Status.ACCEPTED),
+    ],
+)
+def test_a_task_tells_how_its_call_stands(result: bytes, terminal: bool, status: Status) -> None:
+    for method in ("tasks/get", "tasks/cancel"):
+        found = poll(method, b'{"id":1,"result":' + result + b"}")
+        assert (found.task_id, found.terminal, found.answer.status) == ("t", terminal, status)
+
+
+def test_a_failed_task_brings_the_error_and_a_completed_one_the_result() -> None:
+    failed = poll(
+        "tasks/get",
+        b'{"id":1,"result":{"status":"failed","error":{"code":-5,"message":"m"},"ttlMs":9}}',
+    )
+    assert (failed.answer.code, failed.answer.message) == (-5, "m")
+    assert (failed.answer.task_status, failed.answer.task_ttl_ms) == ("failed", 9)
+    ended = poll("tasks/get", b'{"id":1,"result":{"status":"completed","result":{"content":[]}}}')
+    assert ended.answer.null_shape
+    assert not poll("tasks/get", b'{"id":1,"result":{"status":"completed"}}').answer.null_shape
+
+
+def test_the_result_of_a_task_is_that_of_its_call() -> None:
+    ok = poll("tasks/result", b'{"id":1,"result":{"content":[{}]}}', "2025-11-25")
+    assert (ok.terminal, ok.answer.status) == (True, Status.OK)
+    bad = poll("tasks/result", b'{"id":1,"result":{"content":[{}],"isError":true}}', "2025-11-25")
+    assert (bad.terminal, bad.answer.status) == (True, Status.ERROR)
+    error = poll("tasks/result", b'{"id":1,"error":{"code":-32603}}', "2025-11-25")
+    assert (error.terminal, error.answer.code) == (True, -32603)
+    more = poll("tasks/result", b'{"id":1,"error":{"code":-32042}}', "2025-11-25")
+    assert (more.terminal, more.answer.status) == (False, Status.INPUT_REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("tasks/get", b'{"code":-32603,"message":"busy"}'),
+        ("tasks/get", b"{}"),
+        ("tasks/cancel", b'{"code":-32602}'),
+        ("tasks/result", b'{"code":-32602,"message":"no such task"}'),
+    ],
+)
+def test_an_error_about_the_question_says_nothing_of_the_call(method: str, error: bytes) -> None:
+    assert not poll(method, b'{"id":1,"error":' + error + b"}").terminal
+
+
+def test_a_task_that_the_question_did_not_name_is_named_by_the_answer() -> None:
+    text = message(b'{"id":1,"result":{"taskId":"u","status":"working"}}')
+    found = read_task_poll("tasks/get", Raw(b""), text, revision="")
+    assert found is not None
+    assert found.task_id == "u"
+
+
+def test_other_methods_poll_no_task() -> None:
+    text = message(b'{"id":1,"result":{"taskId":"u","status":"completed"}}')
+    assert read_task_poll("tasks/list", Raw(b"{}"), text, revision="") is None

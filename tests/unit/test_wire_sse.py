@@ -1,0 +1,153 @@
+"""Event streams, watched as they go by."""
+
+import pytest
+
+from turnlog.wire.jsonrpc import Message
+from turnlog.wire.skim import Outline
+from turnlog.wire.sse import FIELD_LIMIT, Event, EventReader, Piece
+
+
+def events(stream: bytes, size: int = 1 << 20, limit: int = 1 << 20) -> list[Event]:
+    reader = EventReader(limit)
+    pieces = [
+        piece
+        for start in range(0, len(stream), size)
+        for piece in reader.feed(stream[start : start + size])
+    ]
+    assert b"".join(piece.raw for piece in pieces) == stream
+    return [piece.event for piece in pieces if piece.event is not None]
+
+
+def test_a_chunk_is_cut_where_events_end() -> None:
+    reader = EventReader()
+    first, second, third = reader.feed(b": hi\n\ndata: a\n\nid: 1\ndata: b\n\n: x")
+    assert (first.raw, second.raw, third) == (
+        b": hi\n\ndata: a\n\n",
+        b"id: 1\ndata: b\n\n",
+        Piece(b": x", None),
+    )
+    assert first.event is not None
+    assert (first.event.data, first.event.id) == (b"a", None)
+    assert second.event is not None
+    assert (second.event.data, second.event.id) == (b"b", "1")
+
+
+def test_an_event_that_spans_chunks_is_held_back_by_its_last_bytes_only() -> None:
+    reader = EventReader()
+    assert reader.feed(b"data: {") == [Piece(b"data: {", None)]
+    assert reader.feed(b"}\n") == [Piece(b"}\n", None)]
+    (last,) = reader.feed(b"\n")
+    assert last.raw == b"\n"
+    assert last.event is not None
+    assert last.event.data == b"{}"
+
+
+def test_an_empty_chunk_is_no_piece() -> None:
+    assert EventReader().feed(b"") == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b"data: a\rdata: b\r\r", [b"a\nb"]),
+        (b"data: a\r\ndata: b\r\n\r\n", [b"a\nb"]),
+        (b"data:a\n\ndata:  a\n\n", [b"a", b" a"]),
+        (b"data\ndata\n\n", [b"\n"]),
+        (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+        (b"\n\xef\xbb\xbfdata: a\n\n", []),
+        (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", []),
+        (b"dat: a\ndataset: a\n data: a\n\n", []),
+        (b": data: a\n\n\n\n", []),
+        (b"data: a\r\n\ndata: b\n\n", [b"a", b"b"]),
+    ],
+)
+def test_lines_and_fields_are_those_of_the_specification(
+    stream: bytes, expected: list[bytes]
+) -> None:
+    for size in (1, 2, 3, 4, 1000):
+        assert [event.data for event in events(stream, size)] == expected
+
+
+@pytest.mark.parametrize(
+    ("block", "kind", "identifier", "retry", "has_data"),
+    [
+        (b"data: a\n\n", "message", None, None, True),
+        (b"event: endpoint\ndata: /m\n\n", "endpoint", None, None, True),
+        (b"event\ndata: a\n\n", "message", None, None, True),
+        (b"id: 7\ndata:\n\n", "message", "7", None, False),
+        (b"id\nretry: 1500\n\n", "message", "", 1500, False),
+        (b"id: a\0b\ndata: x\n\n", "message", None, None, True),
+        (b"retry: -1\ndata: x\n\n", "message", None, None, True),
+        (b"retry: 99999999999999999999\ndata: x\n\n", "message", None, None, True),
+        (b"event: \xff\nid: \xff\n\n", "\ufffd", "\ufffd", None, False),
+    ],
+)
+def test_each_block_with_a_field_is_an_event(
+    block: bytes, kind: str, identifier: str | None, retry: int | None, has_data: bool
+) -> None:
+    for size in (1, 1000):
+        (event,) = events(block, size)
+        assert (event.type, event.id, event.retry) == (kind, identifier, retry)
+        assert event.has_data is has_data
+
+
+def test_fields_do_not_outlive_their_event() -> None:
+    _, second = events(b"event: x\nid: 1\nretry: 5\ndata: a\n\ndata: b\n\n")
+    assert (second.type, second.id, second.retry, second.data) == ("message", None, None, b"b")
+
+
+def test_the_data_of_an_event_is_a_message() -> None:
+    (event,) = events(b'data: {"id":1,\ndata: "result":{}}\n\n')
+    assert event.body is not None
+    assert isinstance(event.body.content, Message)
+
+
+@pytest.mark.parametrize("size", [997, 1 << 20])
+def test_data_beyond_the_limit_is_counted_and_skimmed(size: int) -> None:
+    text = b'{"id":1,"result":{"content":["' + b"x" * 10_000 + b'"],"isError":true}}'
+    (event,) = events(b"data: " + text + b"\n\n", size, limit=100)
+    assert event.body is not None
+    assert event.data == text[:100]
+    assert event.body.size == len(text)
+    assert isinstance(event.body.content, Outline)
+    assert event.body.content.raw("result.isError") == b"true"
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_a_field_without_end_is_ignored(size: int) -> None:
+    stream = (
+        b"id: " + b"7" * (3 * FIELD_LIMIT) + b"\n:" + b" " * (3 * FIELD_LIMIT) + b"\ndata: a\n\n"
+    )
+    (event,) = events(stream, size)
+    assert (event.id, event.data) == (None, b"a")
+
+
+@pytest.mark.parametrize(
+    ("stream", "unfinished"),
+    [
+        (b"", False),
+        (b"\xef\xbb\xbf", False),
+        (b"data: a\n\n", False),
+        (b"data: a\n\n: ping\n", False),
+        (b"data: a\n\n: pi", False),
+        (b"data: a\n", True),
+        (b"data: a", True),
+        (b"dat", True),
+        (b"id: 1\n", True),
+        (b"unknown\n", False),
+        (b"data: a\r\n\r", False),
+    ],
+)
+def test_a_stream_tells_whether_it_ended_inside_an_event(stream: bytes, unfinished: bool) -> None:
+    for size in (1, 1000):
+        reader = EventReader()
+        for start in range(0, len(stream), size):
+            reader.feed(stream[start : start + size])
+        assert reader.finish() is unfinished
+
+
+def test_an_event_without_data_has_no_body() -> None:
+    (event,) = events(b"id: 1\n\n")
+    assert event.body is None
+    assert event.data == b""
