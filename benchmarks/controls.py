@@ -1,0 +1,88 @@
+"""What the store is measured against: the same group commit, into a plain file.
+
+The control does what no durable log can leave out: encode the records, append them, wait for
+the disk. It has no chain, no order between processes, no index and no recovery.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from statistics import median
+
+from turnlog.core.commit import Link, encode_body, encode_facts
+from turnlog.core.kinds import TurnSource
+from turnlog.store.base import Draft
+from turnlog.store.tickets import Pending
+from turnlog.store.writer import Writer
+
+
+_ANYWHERE = Link(
+    session=bytes(16),
+    seq=0,
+    epoch=0,
+    turn=0,
+    step=0,
+    turn_source=TurnSource.GAP,
+    ref=None,
+    body_hash=b"",
+    prev=b"",
+)
+
+
+class AppendEngine:
+    """Appends the records of a batch to a file, then `fdatasync`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+
+    def write(self, batch: list[Pending]) -> list[Pending]:
+        os.write(self._file, b"".join(map(_record, batch)))
+        os.fdatasync(self._file)
+        for pending in batch:
+            pending.link = _ANYWHERE
+        return []
+
+    def tend(self) -> None:
+        """Do nothing: there is no index."""
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class AppendLog:
+    """`submit` and `close` of a store, in front of an `AppendEngine`."""
+
+    def __init__(self, path: Path) -> None:
+        self._writer = Writer(AppendEngine(path), asyncio.get_running_loop())
+
+    def submit(self, draft: Draft, *, wait: bool) -> Pending:
+        """Queue a draft, as a store does."""
+        pending = Pending(draft, encode_facts(draft.facts))
+        self._writer.submit(pending, wait=wait)
+        return pending
+
+    async def close(self) -> None:
+        """Write what is queued and close the file."""
+        await self._writer.stop()
+
+
+def _record(pending: Pending) -> bytes:
+    body = encode_body(pending.draft.body) if pending.draft.body else b""
+    sizes = len(pending.facts).to_bytes(4, "big") + len(body).to_bytes(4, "big")
+    return sizes + pending.facts + body
+
+
+def sync_time(folder: Path, rounds: int) -> float:
+    """Return the median seconds of one `fdatasync` after 600 bytes."""
+    path = folder / "sync"
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    times: list[float] = []
+    for _ in range(rounds):
+        os.write(file, bytes(600))
+        start = time.perf_counter()
+        os.fdatasync(file)
+        times.append(time.perf_counter() - start)
+    os.close(file)
+    path.unlink()
+    return median(times)
