@@ -29,10 +29,11 @@ _TAIL: Final = 256
 _TAIL_RUN: Final = 1024
 """Bytes left out where the text is one unbroken run of characters there."""
 _OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
-_JSON_START: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+[{\[\"]")
+_JSON_START: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])[{\[\"]")
 _RUN: Final = re.compile(r"\S++")
 _QUOTE: Final = re.compile(rb'"')
-_HALF_PAIR: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _PLACEHOLDER: Final = PLACEHOLDER.encode()
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
@@ -85,8 +86,7 @@ class Redactor:
         """Cut secrets out of a URL's path and query, as it came: percent-encoded."""
         text = query.decode("utf-8", "surrogateescape")
         cut = self._text(text, _DEPTH)
-        left = query if cut == text else cut.encode("utf-8", "surrogateescape")
-        return Redacted(left, cut != text)
+        return Redacted(query if cut == text else _to_raw(cut), cut != text)
 
     def secret_header(self, name: str) -> bool:
         """Tell whether the value of this header is a secret."""
@@ -100,15 +100,13 @@ class Redactor:
         return Redacted(b'"' + _PLACEHOLDER + b'"', True)
 
     def _document(self, data: bytes) -> bytes:
-        depth = 0
         if _JSON_START.match(data):
-            data, sound = self._walk(data, 0)
+            cut, sound = self._walk(data, 0)
             if sound:
-                return data
-            depth = _DEPTH
+                return cut
         text = data.decode("utf-8", "surrogateescape")
-        cut = self._text(text, depth)
-        return data if cut == text else cut.encode("utf-8", "surrogateescape")
+        cut_text = self._text(text, 0)
+        return data if cut_text == text else _to_raw(cut_text)
 
     def _walk(self, data: bytes, depth: int) -> tuple[bytes, bool]:
         # An operator's pattern may match anything: then every string deserves a look.
@@ -126,7 +124,7 @@ class Redactor:
         """Cut secrets out of a string as it stands in JSON, one character for each byte."""
         plain = _plain(raw)
         cut = self._text(plain, depth + 1)
-        return raw if cut == plain else _escaped(cut)
+        return raw if cut == plain else _escaped(cut, raw)
 
     def _text(self, text: str, depth: int) -> str:
         data = _to_bytes(text)
@@ -134,16 +132,23 @@ class Redactor:
             return text
         if depth > _DEEPEST:
             return PLACEHOLDER
+        for _ in range(_ROUNDS):
+            before = text
+            cut, done = self._round(text, depth)
+            text = self._uncover(cut, depth)
+            if text == before or (done and text == cut):
+                return text
+        return PLACEHOLDER
+
+    def _round(self, text: str, depth: int) -> tuple[str, bool]:
+        """Cut once; tell whether another time is sure to find nothing."""
+        data = _to_bytes(text)
         if depth < _DEPTH and _JSON_START.match(data):
             data, sound = self._walk(data, depth)
             text = _to_text(data)
             if sound:
-                return self._uncover(text, depth)
-        for _ in range(_ROUNDS):
-            text, before = self._flat(text, depth), text
-            if text == before:
-                return self._uncover(text, depth)
-        return PLACEHOLDER
+                return text, True
+        return self._flat(text, depth), False
 
     def _flat(self, text: str, depth: int) -> str:
         """Cut secrets out of text that is no JSON, or only in part."""
@@ -172,13 +177,13 @@ class Redactor:
             return False
         raw = _to_bytes(text)
         plain = decoded(raw)
-        if plain == raw:
-            return False
+        if plain is None or plain == raw:
+            return plain is None
         shown = plain.decode("utf-8", "replace")
         return self._flat(shown, depth + 1) != shown
 
     def _is_own(self, token: str) -> bool:
-        return any(pattern.search(token) for pattern in self._own)
+        return any(m[0] for pattern in self._own for m in pattern.finditer(token))
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
@@ -208,14 +213,32 @@ def _unescape(match: re.Match[str]) -> str:
     return _SHORT.get(match[2], match[2])
 
 
-def _escaped(text: str) -> str:
+def _escaped(text: str, raw: str) -> str:
     """Return `text` as it stands in a JSON string, one character for each byte.
 
-    Half a surrogate pair stays an escape, but for those that stand for a byte of invalid UTF-8.
+    Half a surrogate pair becomes an escape, unless `raw`, that it was made of, was no UTF-8: then
+    it stands for a byte.
     """
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    escaped = _HALF_PAIR.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    half = _HALF_PAIR if _is_utf8(raw) else _NO_BYTE
+    escaped = half.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
     return escaped.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _is_utf8(raw: str) -> bool:
+    try:
+        raw.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _to_raw(text: str) -> bytes:
+    """Return the bytes of a text that was read with `surrogateescape`."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _to_bytes(text: str) -> bytes:

@@ -129,7 +129,7 @@ class SecretNames:
 
     def header(self, name: str) -> bool:
         """Tell whether the value of the HTTP header `name` is a secret."""
-        return name.lower() in self._headers or self.hides(name) is Hides.ALL
+        return name.lower() in self._headers or self.hides(name) is not Hides.NOTHING
 
     def _decide(self, name: str) -> Hides:
         whole = _joined(name)

@@ -35,6 +35,7 @@ _INSIDE: Final = {
     mark: re.compile(rf"[^{mark}\\]*+(?:\\.[^{mark}\\]*+)*+", re.DOTALL) for mark in "\"'`"
 }
 _BARE: Final = re.compile(r"[^\s&]++")
+_CLOSERS: Final = re.compile(r"[,;:.)}\]\"'\\<>]*+")
 _GLUED: Final = re.compile(r"[^\s&,;)}\]>]*+")
 _REST_OF_LINE: Final = re.compile(r"[^\r\n]*+")
 _BLOCK_SIGN: Final = re.compile(r"[|>][-+0-9]{0,3}[ \t]*+$")
@@ -75,6 +76,8 @@ _SIGNATURE: Final = re.compile(
     re.IGNORECASE,
 )
 _URL_PARTS: Final = re.compile(r"([?&;#/])")
+_LAYERS: Final = 4
+"""Layers of percent signs that are taken off before somebody looks at what is left."""
 _URL_NAMES: Final = frozenset({"sig", "signature"})
 
 
@@ -151,7 +154,7 @@ def _value(text: str, match: re.Match[str], hides: Hides) -> Span:
     """Return where the value behind `match` stands; the span may be empty."""
     at = match.end()
     if text.startswith(PLACEHOLDER, at):
-        return _bare(text, at)
+        return _cut_before(text, at)
     if quote := _QUOTE.match(text, at):
         return _quoted(text, quote)
     if text[at : at + 1] in {"{", "[", "("}:
@@ -185,6 +188,13 @@ def _bare(text: str, at: int) -> Span:
         quote = _QUOTE.match(text, after)
         return Span(at, (_quoted(text, quote) if quote else _bare(text, after)).end)
     return Span(at, end)
+
+
+def _cut_before(text: str, at: int) -> Span:
+    """Return an earlier cut, and with it what stands close behind, unless that only closes."""
+    word = _bare(text, at)
+    end = at + len(PLACEHOLDER)
+    return Span(at, end) if _CLOSERS.fullmatch(text, end, word.end) else word
 
 
 def _quoted(text: str, quote: re.Match[str]) -> Span:
@@ -313,7 +323,7 @@ def _cut_part(part: str, names: SecretNames, look: Callable[[str], bool]) -> str
 
 
 def _plain(text: str) -> str:
-    for _ in range(4):
+    for _ in range(_LAYERS):
         text, before = unquote(text.replace("+", " ")), text
         if text == before:
             break

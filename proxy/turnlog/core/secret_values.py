@@ -57,19 +57,22 @@ _ALL_LOOKS: Final = re.compile("|".join((_RARE, *_COMMON)).encode())
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"(?<!\\)\\++(?:u00([2-7][0-9a-f])|(/)|[nrt])")
-_VIEWS: Final = 4
+_LAYERS: Final = 12
 """How many layers of escapes and percent signs are looked through."""
 
 
-def decoded(data: bytes) -> bytes:
-    """Return `data` without JSON's escapes of ASCII characters, and without percent-encoding."""
-    for _ in range(_VIEWS):
+def decoded(data: bytes) -> bytes | None:
+    """Return `data` without JSON's escapes of ASCII characters, and without percent-encoding.
+
+    `None` stands for more layers than anybody uses who does not want to hide something.
+    """
+    for _ in range(_LAYERS):
         plain = _ESCAPED.sub(_unescape, data) if b"\\" in data else data
         plain = unquote_to_bytes(plain) if b"%" in plain else plain
         if plain == data:
-            break
+            return data
         data = plain
-    return data
+    return None
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -97,8 +100,8 @@ class FirstLook:
             return True
         if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
             return False
-        plain = decoded(low).lower()
-        return plain != low and self._hit(plain)
+        plain = decoded(low)
+        return plain is None or (plain != low and self._hit(plain.lower()))
 
     def _hit(self, low: bytes) -> bool:
         if b"@" in low and any(b"@" in url[0] for url in _urls(low)):
@@ -198,7 +201,7 @@ _SHAPES: Final = (
     _prefixed("atatt3", r"ATATT3[\w=-]{8,}+"),
     _prefixed("hvs.", r"hvs\.[\w-]{8,}+"),
     _prefixed("sg.", r"SG\.[\w-]{8,}+\.[\w-]++"),
-    _prefixed(":aa", r"[0-9]{8,10}:AA[\w-]{24,}+"),
+    Shape(":aa", re.compile(r"(?<![0-9])(?P<secret>[0-9]{8,10}:AA[\w-]{24,}+)"), _always),
     _shape("-u", r"(?<![^\s])(?:-u|--user)[ =](?P<secret>[^\s:]++:\S++)"),
 )
 

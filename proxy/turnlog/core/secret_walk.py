@@ -20,13 +20,14 @@ _QUOTED: Final = f'"{PLACEHOLDER}"'
 _TOKEN: Final = re.compile(
     r'"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end>"|\\?\Z)(?:\s*+(?P<colon>:))?'
     r"|(?P<gone>" + re.escape(PLACEHOLDER) + r")"
-    r"|(?P<open>[{\[])|(?P<close>[}\]])|(?P<lone>:)|(?P<bare>[^\s{}\[\]:,\"]++)",
+    r"|(?P<open>[{\[])|(?P<close>[}\]])|(?P<stray>:)"
+    r"|(?P<bare>[^\s{}\[\]:,\"]++)(?:\s*+(?P<unquoted>:))?",
     re.DOTALL | re.ASCII,
 )
 _NUMBER: Final = re.compile(r"-?[0-9][0-9.eE+\-]*+")
 _TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
 _LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
-_NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""'}
+_NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
 _SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
 _SAYS_VALUE: Final = frozenset({"value", "val", "content", "default"})
 
@@ -54,10 +55,8 @@ class _Frame(Struct):
     hides: Hides = Hides.NOTHING
     """What hides the present member."""
     name: str = ""
-    end: int = 0
-    """Where the newest item ended."""
-    bare: str = ""
-    """The newest bare word: a lone colon makes it a name."""
+    end: int = -1
+    """Where the newest item ended; -1 while a name waits for its value."""
     items: int = 0
     first_tells: bool = False
     """It began with the name of a secret: `["Authorization", ...]`."""
@@ -89,7 +88,8 @@ class Walk:
             "colon": self._name,
             "open": self._open,
             "close": self._close,
-            "lone": self._lone_colon,
+            "stray": self._stray,
+            "unquoted": self._name,
             "bare": self._bare,
             "gone": self._gone,
         }
@@ -115,6 +115,7 @@ class Walk:
             self._depth -= 1
             if not self._depth:
                 self._cut(self._hidden_from, match.end())
+                self._frames[-1].end = match.end()
 
     def _is_hit(self, match: re.Match[str]) -> bool:
         begin, end = match.span()
@@ -122,25 +123,35 @@ class Walk:
             self._hit += 1
         return self._hits[self._hit] < end
 
+    def _settle(self, frame: _Frame, begin: int) -> None:
+        """End the present member, if a comma stands between its value and what comes now."""
+        if frame.name and frame.end >= 0 and "," in self._text[frame.end : begin]:
+            frame.hides, frame.name = frame.inherited, ""
+
     def _name(self, frame: _Frame, match: re.Match[str]) -> None:
-        begin = match.start()
-        if frame.hides and frame.name and "," not in self._text[frame.end : begin]:
+        begin, end = match.span()
+        raw: str | None = match["string"]
+        if raw is None:
+            self.sound = False
+        self._settle(frame, begin)
+        if frame.hides and frame.name:
             # A second colon in one member is no JSON; what was hidden stays hidden.
             self.sound = False
-            self._cut(begin, match.end("end"))
+            self._cut(begin, self._text.rindex(":", begin, end))
             return
-        raw = match["string"]
+        said = match["bare"] if raw is None else raw
         frame.hides = frame.inherited
-        frame.end = match.end()
+        frame.end = -1
         if self._is_hit(match):
-            raw = self._texts.plain(raw)
-            frame.hides = max(frame.inherited, self._texts.hides(raw))
+            said = self._texts.plain(said)
+            frame.hides = max(frame.inherited, self._texts.hides(said))
             self._cut_string(match)
-        frame.name = raw.lower() or "?"
+        frame.name = said.lower() or "?"
 
     def _string(self, frame: _Frame, match: re.Match[str]) -> None:
         if match["end"] != '"':
             self.sound = False
+        self._settle(frame, match.start())
         hidden = frame.hides or frame.option_tells
         is_hit = self._is_hit(match)
         frame.items += 1
@@ -171,9 +182,9 @@ class Walk:
     def _bare(self, frame: _Frame, match: re.Match[str]) -> None:
         token = match[0]
         is_number = _NUMBER.fullmatch(token) is not None
-        if not is_number:
-            frame.bare = token
-            self.sound = self.sound and token in _LITERALS
+        if not is_number and token not in _LITERALS:
+            self.sound = False
+        self._settle(frame, match.start())
         frame.items += 1
         frame.end = match.end()
         if frame.name in _SAYS_VALUE:
@@ -188,13 +199,13 @@ class Walk:
         frame.items += 1
         frame.end = match.end()
 
-    def _lone_colon(self, frame: _Frame, _: re.Match[str]) -> None:
+    def _stray(self, frame: _Frame, _: re.Match[str]) -> None:
+        """Pass over a colon that follows no name."""
         self.sound = False
-        if not frame.hides:
-            frame.name = frame.bare.lower() or "?"
-            frame.hides = max(frame.inherited, self._texts.hides(frame.bare))
+        frame.first_tells = False
 
     def _open(self, frame: _Frame, match: re.Match[str]) -> None:
+        self._settle(frame, match.start())
         frame.items += 1
         if frame.hides is Hides.ALL or len(self._frames) > DEEPEST:
             self._depth, self._hidden_from = 1, match.start()
@@ -223,7 +234,9 @@ class Walk:
             self._cut(begin, end)
 
     def _cut_string(self, match: re.Match[str]) -> None:
-        raw = match["string"]
+        raw: str | None = match["string"]
+        if raw is None:
+            return
         cut = self._texts.string(raw)
         if cut != raw:
             self._cuts.append((*match.span("string"), cut))

@@ -151,7 +151,7 @@ def _kind(block: _Block) -> str:
         kind = block.mime_type or resource.mime_type or block.type
         return _fold(f"{kind[:64]} {human_size(max(0, len(payload) - 2) * 3 // 4)}")
     if uri := block.uri or resource.uri:
-        return _fold(f"{block.type[:32].replace('_', ' ')} {uri[:120]}")
+        return _fold(f"{block.type[:32].replace('_', ' ')} {uri[:120]}") or "block"
     return _fold(block.type[:32]) or "block"
 
 

@@ -220,6 +220,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Finish the head, unless it is an interim one (1xx)."""
+        if self._headers_done:
+            return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self.reason = b""
@@ -229,6 +231,8 @@ class Connection(asyncio.Protocol):
         if isinstance(found, BadFraming):
             self._fail(f"nobody can tell where the answer ends: {found}")
             return
+        # In chunks a lone LF would let data pass for the end of data.
+        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
         self.status = status
         self.framing = found
         self._headers_done = True

@@ -12,6 +12,8 @@ from aiohttp.abc import AbstractStreamWriter
 
 from turnlog.wire.http import Headers
 
+from .heads import Heads, without_lengths
+
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -42,22 +44,16 @@ class Sent(web.StreamResponse):
 class Downstream:
     """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, heads: Heads) -> None:
         self._request = request
         self._chunked = False
         self._until_close = False
         self.method = request.method
         self.target = request.raw_path
         self.headers: Headers = request.raw_headers
-        self.fields: dict[bytes, bytes] = {}
-        """First value of each header, by its name in lower case."""
-        self.repeated: set[bytes] = set()
-        for name, value in self.headers:
-            key = name.lower()
-            if key in self.fields:
-                self.repeated.add(key)
-            else:
-                self.fields[key] = value
+        self.raw = without_lengths(request.raw_headers)
+        """The fields without Content-Length."""
+        self.head = heads.request(self.raw)
         self.head_sent = False
         self.finished = False
 
@@ -88,29 +84,31 @@ class Downstream:
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
-        if self.fields.get(b"expect", b"").lower() == b"100-continue":
+        if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._write(_CONTINUE)
 
-    async def answer(self, status: int, reason: bytes, headers: Headers, body: bytes) -> None:
-        """Write a whole answer in one piece; `headers` say nothing of its length."""
-        lines = [*headers, (b"Content-Length", b"%d" % len(body))]
-        self._write(self._head(status, reason, lines) + body)
+    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
+        """Write a whole answer in one piece.
+
+        Here and below `lines` are fields, each with CRLF before it, without any of framing.
+        """
+        length = b"\r\nContent-Length: %d" % len(body)
+        self._write(self._head(status, reason, lines + length) + body)
         self.head_sent = self.finished = True
         await self._drain()
 
-    async def bodiless(self, status: int, reason: bytes, headers: Headers) -> None:
-        """Write an answer that never has a body (to HEAD; 204; 304); lengths stay as given."""
-        self._write(self._head(status, reason, headers))
+    async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
+        self._write(self._head(status, reason, lines))
         self.head_sent = self.finished = True
         await self._drain()
 
-    async def start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
+    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
-        lines = list(headers)
         if length is not None:
-            lines.append((b"Content-Length", b"%d" % length))
+            lines += b"\r\nContent-Length: %d" % length
         elif self._request.version >= (1, 1):
-            lines.append((b"Transfer-Encoding", b"chunked"))
+            lines += b"\r\nTransfer-Encoding: chunked"
             self._chunked = True
         else:
             self._until_close = True
@@ -158,15 +156,13 @@ class Downstream:
         """HTTP version of the request, such as `1.1`."""
         return f"{self._request.version.major}.{self._request.version.minor}"
 
-    def _head(self, status: int, reason: bytes, lines: Headers) -> bytes:
-        keep = self._request.keep_alive and not self._until_close
-        parts = [b"HTTP/1.1 %d %b" % (status, reason)]
-        parts += [name + b": " + value for name, value in lines]
-        if not keep:
-            parts.append(b"Connection: close")
+    def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
+        keep = b""
+        if self._until_close or not self._request.keep_alive:
+            keep = b"\r\nConnection: close"
         elif self._request.version < (1, 1):
-            parts.append(b"Connection: keep-alive")
-        return b"\r\n".join(parts) + b"\r\n\r\n"
+            keep = b"\r\nConnection: keep-alive"
+        return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
 
     def _write(self, data: bytes) -> None:
         transport = self._request.transport

@@ -14,14 +14,13 @@ from turnlog.wire.http import (
     allowed_origin,
     content_length,
     fields,
-    request_headers,
-    response_headers,
 )
 
 from .answers import Made, problem
 from .bodies import read_exchange
 from .context import Context
 from .downstream import Downstream, Gone
+from .heads import Heads, lines, without_lengths
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
@@ -48,6 +47,7 @@ class Handler:
         self._upstreams = upstreams
         self._own = own
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
+        self._heads = Heads(routes.targets)
         self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
         self._last_connection = 0
         self._seen_hosts: set[bytes] = set()
@@ -59,7 +59,7 @@ class Handler:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Cancelled when the agent's connection is lost."""
-        down = Downstream(request)
+        down = Downstream(request, self._heads)
         self.in_flight += 1
         self._quiet.clear()
         try:
@@ -115,11 +115,13 @@ class Handler:
         """Return why a request must not be forwarded: it may come from a page that rebound DNS."""
         # An absolute target's authority counts instead of Host (RFC 9112 section 3.2.2).
         absolute = authority_of(down.target).encode("utf-8", "surrogateescape")
-        host = absolute or down.fields.get(b"host", b"")
-        if (host not in self._seen_hosts and not self._allowed(host)) or b"host" in down.repeated:
+        host = absolute or down.head.fields.get(b"host", b"")
+        if (
+            host not in self._seen_hosts and not self._allowed(host)
+        ) or b"host" in down.head.repeated:
             detail = "this Host is not served here; add it to allow_hosts if it should be"
             return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
-        if b"origin" in down.fields and not self._all_origins_allowed(down):
+        if b"origin" in down.head.fields and not self._all_origins_allowed(down):
             detail = "this Origin may not call; add its host to allow_hosts if it should"
             return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
         if down.method == "CONNECT":
@@ -167,23 +169,17 @@ class Handler:
     async def _forward(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> None:
-        headers = request_headers(
-            down.headers,
-            authority=route.target.authority,
-            forwarded_host=down.fields.get(b"host", b""),
-        )
-        if not isinstance(content, bytes):
-            length = content_length(down.headers)
-            if isinstance(length, int):
-                headers.append((b"Content-Length", b"%d" % length))
+        fields_out = self._heads.forwarded((down.raw, route.target.authority))
+        length = None if isinstance(content, bytes) else content_length(down.headers)
         try:
             answer = await self._upstreams.send(
                 route.target.origin,
                 down.method,
                 route.resource,
-                headers,
+                fields_out,
                 content,
                 exchange.progress,
+                length=length if isinstance(length, int) else None,
             )
         except Failure as failure:
             self._failed(route, failure)
@@ -203,16 +199,11 @@ class Handler:
     async def _relay(
         self, down: Downstream, route: Route, exchange: Exchange, answer: Answer
     ) -> None:
-        several = len(self._settings.upstreams) > 1
-        headers = response_headers(
-            answer.headers,
-            cookie_path=f"/{route.target.name}".encode() if several else None,
-            upstream_path=route.target.path.encode(),
-        )
-        relay = Relay(down, answer, exchange, keep=self._context.keep)
+        head = self._heads.answer[route.target.name](without_lengths(answer.headers))
+        relay = Relay(down, answer, head, exchange, keep=self._context.keep)
         listening = isinstance(exchange, McpExchange) and exchange.listens
         with _Listed(self._listening, wanted=listening):
-            await relay.run(headers)
+            await relay.run()
 
     def _failed(self, route: Route, failure: Failure) -> None:
         host, _, port = route.target.authority.decode().rpartition(":")
@@ -236,9 +227,9 @@ class Handler:
 
     async def _send(self, down: Downstream, made: Made) -> None:
         if down.method == "HEAD":
-            await down.bodiless(made.status, made.reason, made.headers)
+            await down.bodiless(made.status, made.reason, lines(made.headers))
         else:
-            await down.answer(made.status, made.reason, made.headers, made.body)
+            await down.answer(made.status, made.reason, lines(made.headers), made.body)
 
 
 class _Listed:

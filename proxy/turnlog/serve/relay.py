@@ -9,17 +9,12 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from turnlog.store.base import Ticket
-from turnlog.wire.http import (
-    Body,
-    Headers,
-    decoder_for,
-    media_type,
-    without_length,
-)
+from turnlog.wire.http import Body, decoder_for, fields
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event, EventReader
 
 from .downstream import Downstream
+from .heads import AnswerHead, lines
 from .upstream import Answer, Failure
 
 HOLD: Final = 1 << 20
@@ -57,32 +52,35 @@ class Watcher(Protocol):
 class Relay:
     """One answer on its way. `keep` bounds what is read along of one message, in bytes."""
 
-    def __init__(self, down: Downstream, answer: Answer, watcher: Watcher, *, keep: int) -> None:
+    def __init__(
+        self, down: Downstream, answer: Answer, head: AnswerHead, watcher: Watcher, *, keep: int
+    ) -> None:
         self._down = down
         self._answer = answer
         self._watcher = watcher
         self._keep = keep
-        self._media, coding = _content(answer.headers)
-        self._decoder = decoder_for(coding, _DECODED) if coding else None
-        self._unreadable = bool(coding) and self._decoder is None
+        self._head = head
+        self._media = head.media
+        self._decoder = decoder_for(head.codings, _DECODED) if head.codings else None
+        self._unreadable = bool(head.codings) and self._decoder is None
         frame = answer.framing
         self._bodiless = frame.body is Body.NONE
         self._length = frame.length if frame.body is Body.LENGTH else None
 
-    async def run(self, headers: Headers) -> None:
-        """Relay head and body; `headers` is the answer's head as the agent is to see it.
+    async def run(self) -> None:
+        """Relay head and body.
 
         Raises `Gone` when the agent leaves. A broken answer ends the agent's connection too.
         """
         try:
             if self._bodiless:
-                await self._head_alone(headers)
+                await self._head_alone()
             elif self._media == _EVENTS and not self._unreadable:
-                await self._stream(without_length(headers))
+                await self._stream()
             elif self._length is not None and self._length <= HOLD and self._is_json:
-                await self._in_one_piece(without_length(headers), self._length)
+                await self._in_one_piece(self._length)
             else:
-                await self._flow(without_length(headers))
+                await self._flow()
         except Failure as failure:
             await self._watcher.settle(self._watcher.broken(failure))
             self._down.abort()
@@ -91,33 +89,42 @@ class Relay:
     def _is_json(self) -> bool:
         return self._media == "application/json" or self._media.endswith("+json")
 
-    async def _head_alone(self, headers: Headers) -> None:
+    async def _head_alone(self) -> None:
         body = MessageReader(0)
         await self._watcher.settle(self._watcher.whole(body, self._media, 0))
-        await self._down.bodiless(self._answer.status, self._answer.reason, headers)
+        # To HEAD, and in a 304, Content-Length tells of the body that is not there.
+        given = lines(
+            [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
+        )
+        await self._down.bodiless(
+            self._answer.status, self._answer.reason, self._head.lines + given
+        )
 
-    async def _in_one_piece(self, headers: Headers, length: int) -> None:
+    async def _in_one_piece(self, length: int) -> None:
         pieces: list[bytes] = []
         try:
             while chunk := await self._answer.read():
                 pieces.append(chunk)
         except Failure:
-            await self._down.start(self._answer.status, self._answer.reason, headers, length)
+            await self._start(length)
             await self._down.write(b"".join(pieces))
             raise
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         body = MessageReader(self._keep)
         body.feed(self._decoded(raw))
         await self._watcher.settle(self._watcher.whole(body, self._media, len(raw)))
-        await self._down.answer(self._answer.status, self._answer.reason, headers, raw)
+        await self._down.answer(self._answer.status, self._answer.reason, self._head.lines, raw)
 
-    async def _flow(self, headers: Headers) -> None:
+    async def _start(self, length: int | None) -> None:
+        await self._down.start(self._answer.status, self._answer.reason, self._head.lines, length)
+
+    async def _flow(self) -> None:
         """Relay what is neither events nor small: chunk by chunk.
 
         Of JSON one chunk is always kept, so that the last one can wait; of anything else only the
         end is kept, because it may be read line by line.
         """
-        await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
+        await self._start(self._length)
         await self._chunks(b"", keep_one=self._is_json)
 
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
@@ -134,8 +141,8 @@ class Relay:
         await self._watcher.settle(self._watcher.whole(body, self._media, seen))
         await self._down.end(held)
 
-    async def _stream(self, headers: Headers) -> None:
-        await self._down.start(self._answer.status, self._answer.reason, headers, self._length)
+    async def _stream(self) -> None:
+        await self._start(self._length)
         events = EventReader(self._keep)
         first = True
         while chunk := await self._answer.read():
@@ -174,19 +181,3 @@ class Relay:
         if self._unreadable:
             return b""
         return chunk if self._decoder is None else self._decoder.feed(chunk)
-
-
-def _content(headers: Headers) -> tuple[str, str]:
-    """Return media type and codings of an answer."""
-    media, codings = "", ""
-    for name, value in headers:
-        match name.lower():
-            case b"content-type" if not media:
-                media = media_type(value)
-            case b"content-encoding":
-                codings = (
-                    f"{codings},{value.decode('latin-1')}" if codings else value.decode("latin-1")
-                )
-            case _:
-                pass
-    return media, codings

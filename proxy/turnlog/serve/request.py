@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.identity import Evidence
+from turnlog.wire.http import content_length
 
 from .calls import Scope
 from .downstream import Downstream
@@ -25,9 +26,10 @@ class Request:
         self, down: Downstream, route: Route, digest: Digest, clients: Clients, connection: int
     ) -> None:
         self.method = down.method
+        self._headers = down.headers
         self.route = route
         self.server = route.target.name
-        self.fields = down.fields
+        self.fields = down.head.fields
         self.http_version = down.version
         self.connection = connection
         self._digest = digest
@@ -70,8 +72,8 @@ class Request:
     @property
     def length(self) -> int:
         """Length of the body as declared, in bytes; 0 where nothing is said."""
-        declared = self.field(b"content-length")
-        return int(declared) if declared.isdigit() else 0
+        declared = content_length(self._headers)
+        return declared if isinstance(declared, int) else 0
 
     def vendor_headers(self, names: frozenset[str]) -> dict[str, str]:
         """Return the headers that name sessions, as far as they are there."""

@@ -48,6 +48,7 @@ class Routes:
     """The table of all upstreams."""
 
     def __init__(self, targets: list[Target]) -> None:
+        self.targets = targets
         self._targets = {target.name: target for target in targets}
         self._only = targets[0] if len(targets) == 1 else None
 

@@ -116,14 +116,17 @@ class Upstreams:
         origin_url: str,
         method: str,
         resource: str,
-        headers: Headers,
+        lines: bytes,
         body: Content,
         progress: Progress,
+        *,
+        length: int | None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
-        `resource` is the request target as it goes out; `headers` say nothing of framing but, for
-        a body that comes in pieces, its length if that is known. Raises `Failure`.
+        `resource` is the request target as it goes out; `lines` are its fields, each with CRLF
+        before it, without any of framing; `length` is that of a body that comes in pieces, if it
+        is known. Raises `Failure`.
         """
         origin = self._origins.get(origin_url)
         if origin is None:
@@ -134,7 +137,7 @@ class Upstreams:
         progress.phase = Phase.SENDING
         connection.begin(method, progress)
         try:
-            self._start(connection, method, resource, headers, body)
+            self._start(connection, _line(method, resource) + lines, body, length)
             await connection.head()
         except BaseException:
             connection.close()
@@ -142,22 +145,23 @@ class Upstreams:
         return Answer(connection, origin)
 
     def _start(
-        self, connection: Connection, method: str, resource: str, headers: Headers, body: Content
+        self, connection: Connection, head: bytes, body: Content, length: int | None
     ) -> None:
-        if isinstance(body, bytes):
-            length = () if not body and method in _BODILESS_METHODS else (_length(body),)
-            head = _head(method, resource, (*headers, *length))
-            if len(body) <= _PIECE:
-                connection.write(head + body)
-                connection.sent()
-                return
-            body = _pieces(body)
-            self._upload(_upload(connection, head, body, chunked=False))
+        if not isinstance(body, bytes):
+            framing = (
+                b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+            )
+            head += b"\r\n%b\r\n\r\n" % framing
+            self._upload(_upload(connection, head, body, chunked=length is None))
             return
-        chunked = not any(name.lower() == b"content-length" for name, _ in headers)
-        framing = ((b"Transfer-Encoding", b"chunked"),) if chunked else ()
-        head = _head(method, resource, (*headers, *framing))
-        self._upload(_upload(connection, head, body, chunked=chunked))
+        if body or not head.startswith(_BODILESS_METHODS):
+            head += b"\r\nContent-Length: %d" % len(body)
+        head += b"\r\n\r\n"
+        if len(body) <= _PIECE:
+            connection.write(head + body)
+            connection.sent()
+            return
+        self._upload(_upload(connection, head, _pieces(body), chunked=False))
 
     def _upload(self, sending: Coroutine[None, None, None]) -> None:
         task = self._group.create_task(sending)
@@ -165,7 +169,7 @@ class Upstreams:
         task.add_done_callback(self._uploads.discard)
 
 
-_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+_BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")
 """Methods without a body unless one was sent: they need no `Content-Length: 0`."""
 
 
@@ -192,10 +196,5 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + _PIECE]
 
 
-def _length(body: bytes) -> tuple[bytes, bytes]:
-    return b"Content-Length", b"%d" % len(body)
-
-
-def _head(method: str, resource: str, headers: Headers) -> bytes:
-    line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
-    return b"\r\n".join([line, *(b"%b: %b" % pair for pair in headers)]) + b"\r\n\r\n"
+def _line(method: str, resource: str) -> bytes:
+    return f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")

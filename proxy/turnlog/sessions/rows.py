@@ -10,7 +10,7 @@ from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 
 _NS_PER_MS = 1_000_000
-_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED})
+_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH})
 
 
 class Upstream(Struct, frozen=True, kw_only=True):

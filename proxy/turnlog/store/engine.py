@@ -1,6 +1,6 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lmdb
@@ -19,13 +19,18 @@ from .flush import flush
 from .folder import close_environment, translated
 from .index import Entry
 from .ledger import Ledger
+from .redo import Redo
 from .room import Room
-from .tables import Tables
+from .tables import Tables, Txn
 from .tickets import Pending
 from .writer import chained
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
+
+
+Drafts = Sequence[tuple[Pending, Pending | None]]
+"""Drafts, each with the one before it in its chain."""
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -53,6 +58,7 @@ class LmdbEngine:
         lock: EpochLock,
         room: Room,
         blobs: BlobWriter,
+        redo: Redo | None,
         flush_every: int,
         sources: Sources,
     ) -> None:
@@ -63,6 +69,7 @@ class LmdbEngine:
         self._lock = lock
         self._room = room
         self._blobs = blobs
+        self._redo = redo
         self._flush_every = flush_every
         self._sources = sources
         self._file = data / "log" / "data.mdb"
@@ -77,25 +84,18 @@ class LmdbEngine:
         drafts = list(chained(batch))
         self._prepare([pending for pending, _ in drafts])
         try:
-            with translated("write to", self._data), self._env.begin(write=True) as txn:
-                self._ledger.begin(txn)
-                for pending, before in drafts:
-                    self._ledger.append(txn, pending, before)
-                written = self._ledger.put(txn)
+            return self._commit(lambda txn: drafts)
         except BaseException:
-            self._ledger.forget()
             for pending, _ in drafts:
                 pending.forget()
             raise
-        self._room.wrote(written)
-        return self._ledger.settle()
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
         if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
         self._reported("make room in", lambda: self._room.make(self._blobs.unlink))
-        if self._room.has_room():
+        if self._room.spare > 4 * ground.CHUNK:
             self._reported("extend the log of", self._extend)
 
     def _extend(self) -> None:
@@ -137,31 +137,52 @@ class LmdbEngine:
         if self._ledger.behind >= self._flush_every // 8:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
+        if self._redo:
+            self._redo.close()
         self._reported("give up the epoch of", self._lock.release)
         close_environment(self._env)
 
-    def _close_all(
-        self, find: Callable[["lmdb.Transaction[bytes]"], list[Pending]]
-    ) -> list[Commit]:
+    def _close_all(self, find: Callable[[Txn], list[Pending]]) -> list[Commit]:
         with translated("read", self._data), self._env.begin() as snapshot:
             # Mostly there is nothing to do: other writers need not wait for that answer.
             if not find(snapshot):
                 return []
-        try:
-            with translated("write to", self._data), self._env.begin(write=True) as txn:
-                self._ledger.begin(txn)
-                found = find(txn)
-                self._prepare(found)
-                for pending in found:
-                    self._ledger.append(txn, pending)
-                self._room.wrote(self._ledger.put(txn))
-        except BaseException:
-            self._ledger.forget()
-            raise
-        self._ledger.settle()
+        found: list[Pending] = []
+
+        def fill(txn: Txn) -> Drafts:
+            found.extend(find(txn))
+            self._prepare(found)
+            return [(pending, None) for pending in found]
+
+        self._commit(fill)
         for pending in found:
             pending.land()
         return [commit for pending in found if (commit := pending.placed)]
+
+    def _commit(self, fill: Callable[[Txn], Drafts]) -> list[Pending]:
+        """Append what `fill` returns, in one transaction; return what went along."""
+        try:
+            with translated("write to", self._data):
+                with self._env.begin(write=True) as txn:
+                    self._ledger.begin(txn)
+                    for pending, before in fill(txn):
+                        self._ledger.append(txn, pending, before)
+                    appended = self._ledger.put(txn)
+                    kept = self._redo is not None and self._redo.write(txn, *appended)
+                if not kept:
+                    self._env.sync(True)
+        except BaseException:
+            self._ledger.forget()
+            self._room.doubt()
+            self._reported("clean up in", self._clear)
+            raise
+        self._room.wrote(sum(len(value) for table in appended for _, value in table))
+        return self._ledger.settle()
+
+    def _clear(self) -> None:
+        if self._redo:
+            with self._env.begin(write=True) as txn:
+                self._redo.clear(txn)
 
     def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: Body) -> Pending:
         facts = recovery.closing(

@@ -42,6 +42,8 @@ def _advice(error: Exception) -> str:
             return "too many readers are open: end some of them"
         case lmdb.VersionMismatchError() | lmdb.InvalidError() | lmdb.CorruptedError():
             return "the file is damaged or no store: restore it from a backup"
+        case _ if any(words in str(error) for words in ("No space left", "File too large")):
+            return "free space on the disk"
         case lmdb.PanicError():
             return "restart turnlog: the disk refused a write that cannot be taken back"
         case lmdb.Error() if "Permission denied" in str(error):
@@ -56,15 +58,22 @@ def create(path: Path) -> None:
         fresh = not (path / "format").exists()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if fresh:
-            strange = sorted({entry.name for entry in path.iterdir()} - _OURS)
+            strange = sorted(e.name for e in path.iterdir() if not _is_ours(e.name))
             if strange:
                 raise StoreError(
                     f"cannot make {str(path)!r} a store: it holds other files ({strange[0]!r}); "
                     "give an empty or a new folder with --data"
                 )
             path.chmod(0o700)
+        else:
+            check(path)
         for name in ("log", "epochs", "blobs"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_ours(name: str) -> bool:
+    # What `_publish` is writing, maybe in another process, or left behind when it was killed.
+    return name in _OURS or name.startswith((".format-", ".key-"))
 
 
 def mark(path: Path) -> None:
@@ -76,7 +85,9 @@ def mark(path: Path) -> None:
 
 def check(path: Path) -> None:
     """Raise `StoreError` unless `path` is a store that this version can read."""
-    if not path.is_dir():
+    with translated("open", path):
+        there = path.is_dir()
+    if not there:
         raise StoreError(
             f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
             "with --data"
@@ -178,7 +189,8 @@ def open_environment(
             readonly=readonly,
             create=not readonly,
             sync=durable,
-            metasync=durable,
+            # What the second flush would save is saved by `redo`.
+            metasync=False,
             mode=0o600,
             max_readers=READERS,
             max_dbs=tables,

@@ -3,8 +3,9 @@
 Durable, written in the transaction that a caller waits for:
 
     log        position -> header           bodies   position -> body
-    aliases    "n" + name -> session        meta     epoch, limit
+    aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies
                "s" + session + digest -> alias text
+    redo       see `redo`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
 

@@ -6,6 +6,7 @@ behind the watermark has its head here, so a head read from disk is complete.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,7 @@ from .base import Draft, SessionRef, StoreError
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
 from .keys import WATERMARK, alias_key, alias_text_key, number
 from .tables import (
+    Pair,
     Tables,
     Txn,
     call_entries,
@@ -41,6 +43,14 @@ MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
 
 
+class Appended(NamedTuple):
+    """What one transaction puts at the end of the durable tables."""
+
+    log: list[Pair]
+    bodies: list[Pair]
+    aliases: list[Pair]
+
+
 class Ledger:
     """The end of the log as one writer sees it. Not thread-safe."""
 
@@ -53,10 +63,10 @@ class Ledger:
         self._heads: dict[bytes, Head] = {}
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._bodies: list[tuple[bytes, bytes]] = []
+        self._headers: list[Pair] = []
+        self._bodies: list[Pair] = []
+        self._names: list[Pair] = []
         self._again: list[Pending] = []
-        self._size = 0
         self._loaded = False
 
     @property
@@ -147,26 +157,24 @@ class Ledger:
         self._headers.append((key, header))
         if body:
             self._bodies.append((key, body))
-        self._size += len(header) + len(body)
         return entry
 
-    def put(self, txn: Txn) -> int:
-        """Write what was appended, return the bytes.
+    def put(self, txn: Txn) -> Appended:
+        """Write what was appended, and return it.
 
         Raises `StoreError` when the log's end is not where it was.
         """
+        appended = Appended(self._headers, self._bodies, self._names)
+        self._headers, self._bodies, self._names = [], [], []
         for table, items in (
-            (self._tables.log, self._headers),
-            (self._tables.bodies, self._bodies),
+            (self._tables.log, appended.log),
+            (self._tables.bodies, appended.bodies),
         ):
             with txn.cursor(table) as cursor:
                 _, added = cursor.putmulti(items, append=True)
             if added != len(items):
                 raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
-        self._headers = []
-        self._bodies = []
-        written, self._size = self._size, 0
-        return written
+        return appended
 
     def settle(self) -> list[Pending]:
         """Take the transaction as committed: sessions have their ids from now on.
@@ -186,9 +194,7 @@ class Ledger:
         for pending in self._again:
             pending.forget()
         self._again = []
-        self._headers = []
-        self._bodies = []
-        self._size = 0
+        self._headers, self._bodies, self._names = [], [], []
         self.tail = Segment(0)
         self._loaded = False
 
@@ -264,8 +270,9 @@ class Ledger:
         session = next((s for s in known if s), ref.candidate)
         for key, alias in zip(keys, ref.aliases, strict=True):
             if txn.put(key, session, overwrite=False, db=self._tables.aliases):
-                text = alias.encode()
-                txn.put(alias_text_key(session, alias), text, db=self._tables.aliases)
+                text = (alias_text_key(session, alias), alias.encode())
+                txn.put(*text, db=self._tables.aliases)
+                self._names += ((key, session), text)
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:

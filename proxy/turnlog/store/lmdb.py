@@ -18,6 +18,7 @@ from .base import Draft, StoreClosed, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Sources
 from .keys import EPOCH, LIMIT, number
+from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
 from .tables import NAMES, Tables, read_number
@@ -72,6 +73,7 @@ class LmdbStore:
         clock: Callable[[], int] = time.monotonic_ns,
         entropy: Callable[[int], bytes] = os.urandom,
         report: Callable[[StoreError], None] = lambda _: None,
+        boot: str | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
@@ -80,24 +82,23 @@ class LmdbStore:
         `span` is what a bucket of blobs covers, in ns; `flush_every` is how many commits the
         indexes may lag behind. `now` and `clock` return ns, wall clock and
         monotonic. `report` gets the errors that harm no commit (blobs, indexes), in the writer's
-        thread. Raises `StoreError`.
+        thread. `boot` tells one start of the machine from another. Raises `StoreError`.
         """
         data = Path(path)
+        boot = boot_id() if boot is None else boot
         folder.create(data)
-        if (data / "format").exists():
-            folder.check(data)
         folder.read_key(data)
         env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
         try:
             with folder.translated("open", data):
                 env.reader_check()
                 tables = Tables(env, create=True)
-                epoch, lock = _take_epoch(data, env, tables, limit)
+                redo = open_redo(env, tables, data / "log" / "data.mdb", boot, entropy)
+                epoch, lock = _take_epoch(data, env, tables, limit, redo)
             folder.mark(data)
         except BaseException:
             folder.close_environment(env)
             raise
-        boot = boot_id()
         blobs = BlobReader(data / "blobs", boot, readonly=False)
         room = Room(data, limit)
         engine = LmdbEngine(
@@ -108,6 +109,7 @@ class LmdbStore:
             lock=lock,
             room=room,
             blobs=BlobWriter(data, span, blobs, boot, epoch),
+            redo=redo,
             flush_every=flush_every,
             sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
         )
@@ -211,15 +213,18 @@ class LmdbReader:
 
 
 def _take_epoch(
-    data: Path, env: lmdb.Environment, tables: Tables, limit: int
+    data: Path, env: lmdb.Environment, tables: Tables, limit: int, redo: Redo | None
 ) -> tuple[int, epochs.EpochLock]:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
     with env.begin(write=True) as txn:
+        if redo:
+            redo.replay(txn, tables)
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:
             raise StoreError(f"epoch {epoch} of {str(data)!r} is locked already; run this again")
         txn.put(EPOCH, number(epoch), db=tables.meta)
         txn.put(LIMIT, number(limit), db=tables.meta)
+    env.sync(True)
     epochs.sweep(data / "epochs", epoch - 1)
     return epoch, lock

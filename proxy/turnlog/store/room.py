@@ -9,7 +9,7 @@ from .blobs import Bucket
 
 RESERVE = 64 << 20
 _MEASURE_EVERY = 256 << 10
-"""Bytes that may be written before the disk is looked at again."""
+"""Bytes that may be written before the disk is looked at again, at most."""
 
 
 def reserve_of(limit: int) -> int:
@@ -44,26 +44,35 @@ class Room:
         self._data = data
         self._limit = limit
         self._reserve = reserve_of(limit)
-        self._written = _MEASURE_EVERY
-        self._full = False
+        self._every = min(_MEASURE_EVERY, self._reserve // 4)
+        # Two counts of the same bytes: the loop asks for room, the writer makes it.
+        self._unmeasured = self._unmade = self._every
+        self.spare = 0
+        """Bytes that may be written before intents are refused, as last measured."""
 
     def has_room(self) -> bool:
         """Tell whether an intent may be written. Raises `OSError`."""
-        if self._full or self._written >= _MEASURE_EVERY:
+        if self.spare <= 0 or self._unmeasured >= self._every:
             self._measure()
-        return not self._full
+        return self.spare > 0
 
     def wrote(self, count: int) -> None:
         """Take note of bytes that went to the disk."""
-        self._written += count
+        self._unmeasured += count
+        self._unmade += count
+
+    def doubt(self) -> None:
+        """Look at the disk again before the next intent, because a write failed."""
+        self._unmeasured = self._unmade = self._every
 
     def make(self, unlink: Callable[[Bucket], None]) -> None:
         """Unlink the oldest buckets while log and blobs together exceed what they may take.
 
         The present bucket goes only if it alone is left. Raises `OSError`.
         """
-        if self._written < _MEASURE_EVERY and not self._full:
+        if self._unmade < self._every and self.spare > 0:
             return
+        self._unmade = 0
         folder = self._data / "blobs"
         oldest_first = blobs.buckets(folder)
         sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}
@@ -81,9 +90,9 @@ class Room:
         return max(over_limit, over_disk)
 
     def _measure(self) -> None:
-        self._written = 0
+        self._unmeasured = 0
         left = min(
             self._limit - log_size(self._data),
             disk_free(self._data) + blob_size(self._data),
         )
-        self._full = left < self._reserve
+        self.spare = left - self._reserve

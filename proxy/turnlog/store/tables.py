@@ -19,11 +19,15 @@ Txn: TypeAlias = "lmdb.Transaction[bytes]"
 Table: TypeAlias = "lmdb._Database"  # noqa: SLF001 - it has no public name  # pyright: ignore[reportPrivateUsage]
 Cursor: TypeAlias = "lmdb.Cursor[bytes]"
 
+Pair: TypeAlias = tuple[bytes, bytes]
+"""A key with its value."""
+
 NAMES = (
     "log",
     "bodies",
     "aliases",
     "meta",
+    "redo",
     "segments",
     "seqs",
     "calls",
@@ -62,6 +66,7 @@ class Tables:
             self.bodies,
             self.aliases,
             self.meta,
+            self.redo,
             self.segments,
             self.seqs,
             self.calls,

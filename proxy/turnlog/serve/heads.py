@@ -1,0 +1,148 @@
+"""Heads of messages, worked out once: agents and servers send the same ones again and again.
+
+What depends on a head alone is remembered by its fields, but for Content-Length, which the
+connections write anew.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from turnlog.wire.http import (
+    Headers,
+    media_type,
+    request_headers,
+    response_headers,
+    without_length,
+)
+
+from .routes import Target
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+_LENGTHS: Final = frozenset({b"Content-Length", b"content-length", b"CONTENT-LENGTH"})
+_HEADS: Final = 1024
+"""Heads remembered of each kind."""
+_FIELDS: Final = 64
+_BYTES: Final = 8192
+"""A head with more fields or bytes is not remembered."""
+
+
+Raw = tuple[tuple[bytes, bytes], ...]
+Way = tuple[Raw, bytes]
+"""An agent's fields, and the authority they go to."""
+
+
+class RequestHead(Struct, frozen=True):
+    """What a request's fields say."""
+
+    fields: dict[bytes, bytes]
+    """First value of each field, by its name in lower case. Not to be changed."""
+    repeated: frozenset[bytes]
+
+
+class AnswerHead(Struct, frozen=True):
+    """What an answer's fields say, and the lines that go to the agent, each with CRLF before it,
+    without Content-Length."""
+
+    media: str
+    codings: str
+    lines: bytes
+
+
+class Memo(Generic[_K, _V]):
+    """Remembers what a function made of a key, as far as the key is of moderate size."""
+
+    def __init__(self, make: Callable[[_K], _V], is_small: Callable[[_K], bool]) -> None:
+        self._make = make
+        self._is_small = is_small
+        self._known: dict[_K, _V] = {}
+
+    def __call__(self, key: _K) -> _V:
+        """Return what is known of `key`, or make it."""
+        known = self._known.get(key)
+        if known is None:
+            known = self._make(key)
+            if self._is_small(key):
+                if len(self._known) >= _HEADS:
+                    self._known.clear()
+                self._known[key] = known
+        return known
+
+
+def without_lengths(headers: Headers) -> Raw:
+    """Return the fields without Content-Length in its usual spellings."""
+    return tuple([pair for pair in headers if pair[0] not in _LENGTHS])
+
+
+def is_moderate(raw: Raw) -> bool:
+    """Tell whether a head is small enough to be remembered."""
+    return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
+
+
+def read_request(raw: Raw) -> RequestHead:
+    """Return what a request's fields say."""
+    fields: dict[bytes, bytes] = {}
+    repeated: set[bytes] = set()
+    for name, value in raw:
+        key = name.lower()
+        if key in fields:
+            repeated.add(key)
+        else:
+            fields[key] = value
+    return RequestHead(fields, frozenset(repeated))
+
+
+def lines(headers: Headers) -> bytes:
+    """Return the lines of a head, each with CRLF before it."""
+    return b"".join([b"\r\n%b: %b" % pair for pair in headers])
+
+
+def forwarded(way: Way) -> bytes:
+    """Return the lines that an agent's fields become on their way upstream."""
+    raw, authority = way
+    host = next((value for name, value in raw if name.lower() == b"host"), b"")
+    return lines(request_headers(raw, authority=authority, forwarded_host=host))
+
+
+def answer_reader(cookie_path: bytes | None, upstream_path: bytes) -> Callable[[Raw], AnswerHead]:
+    """Return what reads answers of one upstream; cookies are confined as `response_headers` says."""
+
+    def read(raw: Raw) -> AnswerHead:
+        kept = response_headers(raw, cookie_path=cookie_path, upstream_path=upstream_path)
+        media, codings = "", ""
+        for name, value in raw:
+            match name.lower():
+                case b"content-type" if not media:
+                    media = media_type(value)
+                case b"content-encoding":
+                    coding = value.decode("latin-1")
+                    codings = f"{codings},{coding}" if codings else coding
+                case _:
+                    pass
+        return AnswerHead(
+            media=media,
+            codings=codings,
+            lines=lines(without_length(kept)),
+        )
+
+    return read
+
+
+class Heads:
+    """All heads that are remembered. With several upstreams each one's cookies are confined."""
+
+    def __init__(self, targets: Iterable[Target]) -> None:
+        known = tuple(targets)
+        self.request = Memo(read_request, is_moderate)
+        self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
+        self.answer = {
+            target.name: Memo(
+                answer_reader(
+                    f"/{target.name}".encode() if len(known) > 1 else None, target.path.encode()
+                ),
+                is_moderate,
+            )
+            for target in known
+        }

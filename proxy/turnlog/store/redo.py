@@ -1,0 +1,163 @@
+"""One wait for the disk instead of two: the last transaction, written where the first one flushes it.
+
+LMDB flushes a transaction's pages, then the meta page that makes them count. With `metasync=False`
+it leaves the second flush out: nothing is damaged when the machine goes down, but the last
+transaction may be undone. So each transaction also puts what it appends into a *slot* of LMDB's own
+file, before it commits: the flush of its pages takes the slot along. The next process that opens
+the store on a machine that was started anew finds what was undone there, and appends it again.
+
+Two slots take turns by the transaction's number: the flush of one transaction also makes the meta
+page of the one before durable, whose slot must stand until then. Slots lie in the pages of a value
+of the table `redo`, which LMDB neither moves nor writes again as long as nobody puts it.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import lmdb
+import msgspec
+from msgspec import Struct
+
+from .keys import number, unpack
+from .tables import Pair, Tables, Txn, last_position, read_number
+
+SLOT = 512 << 10
+"""Bytes of a slot. A larger transaction waits for the meta page instead."""
+_SLOTS = b"slots"
+_MARK = b"redo mark"
+_OFFSET = b"redo offset"
+_HEADER = struct.Struct(">8s36sQQII")
+_MAGIC = b"turnredo"
+
+
+class _Batch(Struct, frozen=True, array_like=True):
+    log: list[Pair]
+    bodies: list[Pair]
+    aliases: list[Pair]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Batch).decode
+
+
+class Redo:
+    """The two slots of a store. All methods but `close` need the write lock."""
+
+    def __init__(self, file: Path, offset: int, page: int, boot: str) -> None:
+        self._file = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        self._first = -(-offset // page) * page
+        self._page = page
+        self._boot = boot.encode().ljust(36)[:36]
+        # LMDB wrote the slots in one piece, which the kernel caches in big units.
+        os.posix_fadvise(self._file, self._first, 2 * SLOT, os.POSIX_FADV_DONTNEED)
+
+    def write(self, txn: Txn, log: list[Pair], bodies: list[Pair], aliases: list[Pair]) -> bool:
+        """Put what a transaction appends into its slot; `False` when that is too much.
+
+        Raises `OSError`.
+        """
+        data = _encode((log, bodies, aliases))
+        if not log or len(data) > SLOT - _HEADER.size:
+            return False
+        first, last = unpack(log[0][0]), unpack(log[-1][0])
+        self._put(self._slot(txn), self._header(first, last, data) + data)
+        return True
+
+    def clear(self, txn: Txn) -> None:
+        """Empty the slot of a transaction that failed. Raises `OSError`."""
+        self._put(self._slot(txn), b"")
+
+    def replay(self, txn: Txn, tables: Tables) -> int:
+        """Append again what the machine's end undid; return the commits. Raises `OSError`.
+
+        Slots written since the machine started say nothing new: what was committed then is there,
+        whatever became of the process.
+        """
+        last = before = last_position(txn, tables)
+        for first, newest, batch in sorted(self._read(), key=lambda slot: slot[0]):
+            if first == last + 1:
+                _append(txn, tables, batch)
+                last = newest
+        return last - before
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _slot(self, txn: Txn) -> int:
+        return self._first + txn.id() % 2 * SLOT
+
+    def _header(self, first: int, last: int, data: bytes) -> bytes:
+        return _HEADER.pack(_MAGIC, self._boot, first, last, len(data), zlib.crc32(data))
+
+    def _put(self, offset: int, data: bytes) -> None:
+        # Whole pages, one by one: nothing has to be read first, and see `ground.prepare`.
+        for start in range(0, max(len(data), 1), self._page):
+            piece = data[start : start + self._page].ljust(self._page, b"\0")
+            os.pwrite(self._file, piece, offset + start)
+
+    def _read(self) -> Iterable[tuple[int, int, _Batch]]:
+        for offset in (self._first, self._first + SLOT):
+            header = os.pread(self._file, _HEADER.size, offset)
+            magic, boot, first, last, size, check = _HEADER.unpack(header)
+            if magic != _MAGIC or boot == self._boot or size > SLOT:
+                continue
+            data = os.pread(self._file, size, offset + _HEADER.size)
+            if zlib.crc32(data) == check:
+                yield first, last, _decode(data)
+
+
+def _append(txn: Txn, tables: Tables, batch: _Batch) -> None:
+    for table, items in (
+        (tables.log, batch.log),
+        (tables.bodies, batch.bodies),
+        (tables.aliases, batch.aliases),
+    ):
+        for key, value in items:
+            txn.put(key, value, db=table)
+
+
+def open_redo(
+    env: lmdb.Environment,
+    tables: Tables,
+    file: Path,
+    boot: str,
+    entropy: Callable[[int], bytes],
+) -> Redo | None:
+    """Return the slots of a store; make them if need be.
+
+    `None` where they cannot work: the machine does not tell its starts apart, or LMDB keeps the
+    value elsewhere than it should. Raises `OSError`, `lmdb.Error`.
+    """
+    page = env.stat()["psize"]
+    if not boot:
+        return None
+    with env.begin(write=True) as txn:
+        mark = txn.get(_MARK, db=tables.meta)
+        if mark is None:
+            mark = entropy(32)
+            txn.put(_MARK, mark, db=tables.meta)
+            txn.put(_SLOTS, mark.ljust(2 * SLOT + 2 * page, b"\0"), db=tables.redo)
+    env.sync(True)
+    offset = _locate(env, tables, file, mark)
+    return None if offset is None else Redo(file, offset + len(mark), page, boot)
+
+
+def _locate(env: lmdb.Environment, tables: Tables, file: Path, mark: bytes) -> int | None:
+    with env.begin() as txn:
+        known = read_number(txn, tables, _OFFSET)
+    with file.open("rb") as stream:
+        stream.seek(known)
+        if known and stream.read(len(mark)) == mark:
+            return known
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # The mark stands in the meta table as well; only in the slots' value do zeros follow.
+            found = content.find(mark + bytes(64))
+    if found < 0:
+        return None
+    with env.begin(write=True) as txn:
+        txn.put(_OFFSET, number(found), db=tables.meta)
+    return found
