@@ -255,6 +255,9 @@ class Kept:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
+    def wants(self, kind: type[Event]) -> bool:
+        return True
+
     def emit(self, event: Event) -> None:
         self.events.append(event)
 

@@ -39,10 +39,11 @@ _CLOSERS: Final = re.compile(r"[,;:.)}\]\"'\\<>]*+")
 _GLUED: Final = re.compile(r"[^\s&,;)}\]>]*+")
 _REST_OF_LINE: Final = re.compile(r"[^\r\n]*+")
 _BLOCK_SIGN: Final = re.compile(r"[|>][-+0-9]{0,3}[ \t]*+$")
-_SCHEME: Final = re.compile(
-    r"(?:bearer|basic|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)$", re.IGNORECASE
+_GOES_ON: Final = re.compile(
+    r"[:=]$|=>$|^(?:bearer|basic|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)$",
+    re.IGNORECASE,
 )
-_MORE: Final = re.compile(r"[ \t]*+=?[ \t]*+")
+_MORE: Final = re.compile(r"[ \t]*+(?P<sign>=>|:=|==?|:)?[ \t]*+")
 _BRACKETS: Final = re.compile(
     r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"?|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?|[{}\[\]()]", re.DOTALL
 )
@@ -183,8 +184,9 @@ def _bare(text: str, at: int) -> Span:
     end = word.end()
     more = _MORE.match(text, end)
     after = more.end() if more else end
-    # `Bearer abc`, or an annotated `password: str = "abc"`: the word was not yet the value.
-    if after > end and (_SCHEME.match(word[0]) or "=" in text[end:after]):
+    sign = more["sign"] if more else None
+    # `Bearer abc`, an annotated `password: str = "abc"`, or another name: not yet the value.
+    if after > end and (sign or _GOES_ON.search(word[0])):
         quote = _QUOTE.match(text, after)
         return Span(at, (_quoted(text, quote) if quote else _bare(text, after)).end)
     return Span(at, end)

@@ -167,7 +167,7 @@ def _prefixed(needle: str, pattern: str, holds: Callable[[str], bool] = _always)
 _EDGE: Final = r"(?<![A-Za-z0-9])"
 # What follows the word in prose and in challenges, and is no token.
 _PROSE: Final = (
-    r"(?!(?:tokens?|auth\w*|realm|error|scope|resource_metadata|scheme|format|headers?|access|"
+    r"(?!(?:bearer|basic|tokens?|auth\w*|realm|error|scope|resource_metadata|scheme|format|headers?|access|"
     r"credentials?|is|was|are|and|or|in|of|for|with|must|should|not|missing|invalid)\b)"
 )
 _SHAPES: Final = (

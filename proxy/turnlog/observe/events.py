@@ -48,6 +48,10 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ev
 class Log(Protocol):
     """What takes events."""
 
+    def wants(self, kind: type[Event]) -> bool:
+        """Tell whether an event of this kind would be written, to save making one."""
+        ...
+
     def emit(self, event: Event) -> None:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
         ...

@@ -42,6 +42,10 @@ class Logs:
         """Lines lost so far, because the reader was slow or gone."""
         return self._spool.dropped
 
+    def wants(self, kind: type[Event]) -> bool:
+        """Tell whether an event of this kind would be written."""
+        return kind.level >= self._level
+
     def emit(self, event: Event) -> None:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
         level = event.level

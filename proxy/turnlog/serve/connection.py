@@ -15,6 +15,7 @@ from turnlog.wire.http import BadFraming, Body, Framing, framing
 
 from .fault import Failure, Fault, Progress
 
+_UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
 READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
@@ -33,28 +34,33 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._poll = select.poll()
         self._progress = Progress()
+        self._pieces: list[bytes] = []
+        self._parser_clean = False
+        """Whether the parser stands behind a whole message, ready for the next."""
         self._reset("GET")
 
     def _reset(self, method: str) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        if not self._parser_clean:
+            self._parser = httptools.HttpResponseParser(self)
         # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
         self._parser.set_dangerous_leniencies(
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True
         )
+        self._parser_clean = False
         self._method = method
         self._head_size = 0
         self._headers_done = False
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._size = 0
         self._paused = False
         self._keep_alive = False
+        self._uploaded = False
         self.complete = False
         """Whether the whole answer has arrived."""
-        self._uploaded = False
         self.status = 0
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.framing = Framing(Body.UNTIL_CLOSE)
+        self.framing = _UNTIL_CLOSE
 
     # -- one exchange ----------------------------------------------------------------------
 
@@ -255,6 +261,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Finish the answer, unless it is an interim one."""
         if self._headers_done:
+            # To HEAD, and so for other answers without body, the parser waits for one.
+            self._parser_clean = self._method != "HEAD" and not self.complete
             self.complete = True
             self._wake()
 

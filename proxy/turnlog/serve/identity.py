@@ -18,6 +18,7 @@ IDLE_GAP: Final = 30 * 60 * 1_000_000_000
 """ns: an implicit session that was quiet this long is over."""
 _SESSIONS: Final = 65_536
 _CLIENTS: Final = 65_536
+_IDENTITIES: Final = 4096
 
 
 class Client(Struct, frozen=True):
@@ -51,14 +52,17 @@ class Sessions:
     def __init__(self, clock: Clock, table: tuple[Vendor, ...]) -> None:
         self._clock = clock
         self._table = table
-        self._vendor_keys = frozenset(
+        vendor_keys = {
             keys[0] for vendor in table for keys in (*vendor.session, *vendor.turn, *vendor.call)
-        )
+        }
+        self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
+        """Keys of `_meta` that may name a session or a turn."""
+        self._identities: dict[tuple[str | int, ...], Identity] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
 
     def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
         """Return the session that `evidence` points at, a new one if need be."""
-        identity = identify(evidence, self._table if self._concerned(evidence) else ())
+        identity = self._identify(evidence)
         implicit = identity.rung is Rung.IMPLICIT
         named = alias(identity.rung, identity.name, evidence.credential)
         key = identity.implicit_key if implicit else named
@@ -74,9 +78,26 @@ class Sessions:
             self._refs.popitem(last=False)
         return ref, identity
 
-    def _concerned(self, evidence: Evidence) -> bool:
-        """Tell whether a vendor can have named anything at all."""
-        return bool(evidence.headers) or not self._vendor_keys.isdisjoint(evidence.meta)
+    def _identify(self, evidence: Evidence) -> Identity:
+        """Climb the ladder, or remember what came of it where `_meta` has no say."""
+        if evidence.headers or not self._telling_keys.isdisjoint(evidence.meta):
+            return identify(evidence, self._table)
+        key = (
+            evidence.path_session,
+            evidence.header_session,
+            evidence.header_turn,
+            evidence.mcp_session_id,
+            evidence.upstream,
+            evidence.credential,
+            evidence.client_name,
+            evidence.connection,
+        )
+        identity = self._identities.get(key)
+        if identity is None:
+            if len(self._identities) >= _IDENTITIES:
+                self._identities.clear()
+            identity = self._identities[key] = identify(evidence, ())
+        return identity
 
     def _open(self, identity: Identity, client: Client, aliases: tuple[str, ...]) -> SessionRef:
         metadata = {

@@ -83,7 +83,7 @@ class McpExchange:
 
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
-        if self._recorded:
+        if self._recorded or not self._context.log.wants(RequestRelayed):
             return
         first = self._messages[0] if self._messages else None
         self._context.log.emit(

@@ -82,7 +82,8 @@ class Recorder:
             self._full = False
         except StoreError as error:
             self._unrecorded(error)
-        self._log.emit(_started(ask))
+        if self._log.wants(CallStarted):
+            self._log.emit(_started(ask))
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:

@@ -7,7 +7,7 @@ import lmdb
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit, encode_body, encode_facts
+from turnlog.core.commit import Body, Commit, encode_body
 from turnlog.core.kinds import Flag, Rung
 
 from . import ground, recovery
@@ -22,7 +22,7 @@ from .ledger import Ledger
 from .redo import Redo
 from .room import Room
 from .tables import Tables, Txn
-from .tickets import Pending
+from .tickets import Pending, pend
 from .writer import chained
 
 FLUSH_EVERY = 2000
@@ -104,7 +104,7 @@ class LmdbEngine:
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
         with self._env.begin(write=True) as txn:
-            flush(txn, self._tables, self._ledger.tail)
+            flush(txn, self._tables, self._ledger.tail, self._ledger.heads)
         self._env.reader_check()
         with self._env.begin() as txn:
             self._ledger.trim(txn)
@@ -189,7 +189,7 @@ class LmdbEngine:
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
-        return Pending(Draft(session=ref, facts=facts, body=body), encode_facts(facts))
+        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy(16))
 
     def _is_dead(self, epoch: int, locks: dict[int, EpochLock]) -> bool:
         if epoch == self._epoch:
@@ -201,12 +201,11 @@ class LmdbEngine:
         return epoch in locks
 
     def _prepare(self, drafts: list[Pending]) -> None:
-        salts = self._sources.entropy(16 * len(drafts))
         blobs: list[Packed] = []
-        for i, pending in enumerate(drafts):
+        for pending in drafts:
             draft = pending.draft
-            if draft.body or draft.input_blob or draft.output_blob:
-                pending.sealed = _sealed(draft, salts[16 * i : 16 * i + 16], blobs)
+            if draft.input_blob or draft.output_blob:
+                pending.sealed = _with_blobs(pending, self._sources.entropy, blobs)
                 pending.body = encode_body(pending.sealed)
         if blobs:
             # A commit without its blob is worth more than none: readers say `payload lost`.
@@ -221,13 +220,11 @@ class LmdbEngine:
             self._sources.report(error)
 
 
-def _sealed(draft: Draft, salt: bytes, blobs: list[Packed]) -> Body:
-    body = draft.body or Body()
-    if not draft.input_blob and not draft.output_blob:
-        return msgspec.structs.replace(body, salt=salt)
+def _with_blobs(pending: Pending, entropy: Callable[[int], bytes], blobs: list[Packed]) -> Body:
+    draft = pending.draft
+    body = pending.sealed or Body(salt=entropy(16))
     return msgspec.structs.replace(
         body,
-        salt=salt,
         input_blob=_packed(draft.input_blob, blobs) or body.input_blob,
         output_blob=_packed(draft.output_blob, blobs) or body.output_blob,
     )

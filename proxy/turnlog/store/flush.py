@@ -1,10 +1,11 @@
 """Write the derived tables: the log's tail, folded in memory, sorted, in a transaction of its own."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from .index import (
     CallState,
     Entry,
+    Head,
     Segment,
     begins_call,
     fold_call,
@@ -27,22 +28,23 @@ from .tables import (
 )
 
 
-def flush(txn: Txn, tables: Tables, segment: Segment) -> None:
-    """Bring the derived tables up to the log's end. `segment` is the tail as the caller knows it.
+def flush(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
+    """Bring the derived tables up to the log's end.
 
-    Where other processes wrote or flushed since, the tail is read again.
+    `segment` is the tail as the caller knows it, `heads` what its sessions' heads are by it. Where
+    other processes wrote or flushed since, both are worked out again.
     """
     watermark = read_number(txn, tables, WATERMARK)
     last = last_position(txn, tables)
     if (segment.after, segment.last) != (watermark, last):
         segment = read_segment(txn, tables, Segment(watermark), last)
+        heads = {}
     if segment.entries:
-        write_segment(txn, tables, segment)
+        write_segment(txn, tables, segment, heads)
 
 
-def write_segment(txn: Txn, tables: Tables, segment: Segment) -> None:
+def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
     """Write what `segment` adds to the derived tables, and the watermark."""
-    entries = [entry for entry in segment.entries if entry]
     blocks = (
         (tables.seqs, _seq_blocks(segment)),
         (tables.calls, _blocks(segment.calls)),
@@ -51,13 +53,13 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment) -> None:
     )
     for table, items in blocks:
         _put_sorted(txn, table, items)
-    _write_heads(txn, tables, segment)
+    _write_heads(txn, tables, segment, heads)
     for call, positions in segment.calls.items():
-        of_call = segment.pick(positions)
-        if not settled_within(of_call):
-            _write_open(txn, tables, of_call)
-            _write_call_state(txn, tables, call, of_call)
-    ats = [max(0, entry.facts.at) for entry in entries] or [0]
+        entries = segment.pick(positions)
+        if not settled_within(entries):
+            _write_open(txn, tables, entries)
+            _write_call_state(txn, tables, call, entries)
+    ats = [max(0, entry.facts.at) for entry in segment.entries if entry] or [0]
     bounds = pack_many((segment.last, min(ats), max(ats)))
     txn.put(number(segment.after + 1), bounds, db=tables.segments)
     txn.put(WATERMARK, number(segment.last), db=tables.meta)
@@ -98,12 +100,12 @@ def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
             yield session + number(first), pack_many(run)
 
 
-def _write_heads(txn: Txn, tables: Tables, segment: Segment) -> None:
+def _write_heads(txn: Txn, tables: Tables, segment: Segment, known: Mapping[bytes, Head]) -> None:
     heads: list[tuple[bytes, bytes]] = []
     active: list[tuple[bytes, bytes]] = []
     for session, positions in segment.sessions.items():
         before = read_head(txn, tables, session)
-        head = fold_head(before, segment.pick(positions))
+        head = known.get(session) or fold_head(before, segment.pick(positions))
         if before:
             txn.delete(number(before.position), db=tables.activity)
         heads.append((session, encode(head)))

@@ -115,7 +115,7 @@ def terms_of(facts: Facts) -> list[bytes]:
         return [tool_term(facts.server, facts.tool)]
     if facts.kind is not CommitKind.OUTCOME:
         return []
-    terms = [text_term(FLAG, flag) for flag in facts.flags]
+    terms = [text_term(FLAG, flag) for flag in facts.flags] if facts.flags else []
     if facts.error:
         terms.append(text_term(ERROR, facts.error))
     if facts.error_kind:

@@ -60,7 +60,8 @@ class Ledger:
         self._tables = tables
         self._epoch = epoch
         self._entropy = entropy
-        self._heads: dict[bytes, Head] = {}
+        self.heads: dict[bytes, Head] = {}
+        """Of all sessions with commits in `tail`, and some more."""
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
         self._headers: list[Pair] = []
@@ -87,7 +88,7 @@ class Ledger:
         watermark = read_number(txn, self._tables, WATERMARK)
         if not self._loaded or watermark > self.last:
             # Indexed commits that were never seen here may have moved any head.
-            self._heads.clear()
+            self.heads.clear()
             self.tail = Segment(watermark)
         known = self.last
         read_segment(txn, self._tables, self.tail, last)
@@ -118,7 +119,7 @@ class Ledger:
             session, draft.facts, pending.facts, pending.body, answered=answered, links=links
         )
         pending.position, pending.link = entry.position, entry.link
-        pending.hash = self._heads[session].hash
+        pending.hash = self.heads[session].hash
 
     def _extend(
         self,
@@ -130,7 +131,7 @@ class Ledger:
         answered: Link | None = None,
         links: tuple[bytes, ...] = (),
     ) -> Entry:
-        head = self._heads.get(session)
+        head = self.heads.get(session)
         place = next_place(head.place if head else NOWHERE, facts)
         where = answered or place
         link = Link(
@@ -149,8 +150,9 @@ class Ledger:
         position = self.tail.last + 1
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        self.tail.add_links(position, links)
-        self._heads[session] = Head(
+        if links:
+            self.tail.add_links(position, links)
+        self.heads[session] = Head(
             link.seq, digest(header), place, position, head.opened if head else position
         )
         key = number(position)
@@ -189,7 +191,7 @@ class Ledger:
 
     def forget(self) -> None:
         """Drop everything remembered, because a transaction failed."""
-        self._heads.clear()
+        self.heads.clear()
         self._refs.clear()
         for pending in self._again:
             pending.forget()
@@ -209,13 +211,13 @@ class Ledger:
             self.tail = self.tail.after_position(watermark)
         with txn.cursor(self._tables.calls) as cursor:
             self._newest_call = cursor.key()[:16] if cursor.last() else b""
-        if len(self._heads) > MOST_HEADS:
-            self._heads = {s: h for s, h in self._heads.items() if h.position > watermark}
+        if len(self.heads) > MOST_HEADS:
+            self.heads = {s: h for s, h in self.heads.items() if h.position > watermark}
 
     def _take_in(self, txn: Txn, entry: Entry) -> None:
         session = entry.link.session
-        head = self._heads.get(session) or read_head(txn, self._tables, session)
-        self._heads[session] = fold_head(head, (entry,))
+        head = self.heads.get(session) or read_head(txn, self._tables, session)
+        self.heads[session] = fold_head(head, (entry,))
 
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
@@ -256,10 +258,10 @@ class Ledger:
         session = ref.id or self._refs.get(ref)
         if session is None:
             session = self._refs[ref] = self._named(txn, ref)
-        if session not in self._heads:
+        if session not in self.heads:
             head = read_head(txn, self._tables, session)
             if head:
-                self._heads[session] = head
+                self.heads[session] = head
             else:
                 self._open(session, ref, draft.facts)
         return session

@@ -10,7 +10,7 @@ from typing import Self
 
 import lmdb
 
-from turnlog.core.commit import Commit, encode_body, encode_facts
+from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
 
 from . import epochs, folder
@@ -22,7 +22,7 @@ from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
 from .tables import NAMES, Tables, read_number
-from .tickets import Pending
+from .tickets import Pending, pend
 from .view import LmdbView
 from .writer import Writer
 
@@ -44,6 +44,7 @@ class LmdbStore:
         blobs: BlobReader,
         room: Room,
         record: int,
+        entropy: Callable[[int], bytes],
         now: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -54,6 +55,7 @@ class LmdbStore:
         self._blobs = blobs
         self._room = room
         self._record = record
+        self._salts = _Salts(entropy)
         self._key = folder.read_key(data)
         self._tails = TailCache()
         self._process = os.getpid()
@@ -121,6 +123,7 @@ class LmdbStore:
             blobs=blobs,
             room=room,
             record=record,
+            entropy=entropy,
             now=now(),
             loop=loop or asyncio.get_running_loop(),
         )
@@ -165,11 +168,27 @@ class LmdbStore:
                 f"no room for an intent in {str(self._data)!r}; raise limits.store, "
                 "or free space on the disk"
             )
-        raw = encode_facts(facts)
-        size = max(len(raw), len(encode_body(draft.body)) if draft.body else 0)
+        pending = pend(draft, self._salts.take(), more)
+        size = max(len(pending.facts), len(pending.body))
         if size > self._record:
             raise ValueError(f"a commit of {size} bytes is over the cap of {self._record}; cut it")
-        return Pending(draft, raw, more)
+        return pending
+
+
+class _Salts:
+    """Salts of 16 bytes, drawn many at once: asking the system costs much."""
+
+    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+        self._entropy = entropy
+        self._drawn = b""
+        self._used = 0
+
+    def take(self) -> bytes:
+        """Return a salt that was never returned before."""
+        if self._used == len(self._drawn):
+            self._drawn, self._used = self._entropy(16 * 256), 0
+        self._used += 16
+        return self._drawn[self._used - 16 : self._used]
 
 
 class LmdbReader:

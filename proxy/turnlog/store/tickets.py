@@ -2,7 +2,9 @@
 
 import asyncio
 
-from turnlog.core.commit import Body, Commit, Link
+import msgspec
+
+from turnlog.core.commit import Body, Commit, Link, encode_body, encode_facts
 
 from .base import Draft, StoreError
 
@@ -29,13 +31,15 @@ class Pending:
         "sealed",
     )
 
-    def __init__(self, draft: Draft, facts: bytes, more: "Pending | None" = None) -> None:
+    def __init__(
+        self, draft: Draft, facts: bytes, sealed: Body | None, more: "Pending | None"
+    ) -> None:
         self.draft = draft
         self.facts = facts
         self.more = more
-        self.body = b""
-        self.sealed: Body | None = None
-        """The draft's body with its salt and blobs; `body` is its bytes."""
+        self.sealed = sealed
+        """The draft's body with its salt and blobs."""
+        self.body = encode_body(sealed) if sealed else b""
         self.position = 0
         self.link: Link | None = None
         self.hash = b""
@@ -89,3 +93,10 @@ class Pending:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+
+def pend(draft: Draft, salt: bytes, more: Pending | None = None) -> Pending:
+    """Return the ticket of a draft. Raises `ValueError` for text that cannot be stored."""
+    body = draft.body
+    sealed = msgspec.structs.replace(body, salt=salt) if body else None
+    return Pending(draft, encode_facts(draft.facts), sealed, more)
