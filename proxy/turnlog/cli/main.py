@@ -14,6 +14,7 @@ import click
 from .failures import FAILURES, INTERRUPTED, PIPE_CLOSED, WRONG_USE, PipeClosedError, describe
 
 COMMANDS = {
+    "demo": "Watch an agent's calls go through turnlog.",
     "log": "List attempts: what was called, and what came of it.",
     "serve": "Forward tool calls, and record each of them.",
     "sessions": "List sessions.",

@@ -60,7 +60,8 @@ _NOTHING: Final = re.compile(
 )
 _NUMBERS: Final = re.compile(r"[\[({]?[-+\d.,_%eE \t]+[,;)}\]]*+")
 _TEXT_INSIDE: Final = re.compile(
-    r"\"[^\"]++\"(?!\s*+:)|'[^']++'(?!\s*+:)|[\[,(:]\s*+(?!(?:null|true|false|None)\b)[A-Za-z]"
+    r"\"[^\"]++\"(?!\s*+:)|'[^']++'(?!\s*+:)"
+    r"|(?<![\"'\w.])(?!(?:null|true|false|None)\b)[A-Za-z]"
 )
 _LINE_START: Final = re.compile(
     r"(?:^|[\r\n])[ \t]*+(?:[-*+>#|][ \t]++)*+(?:export[ \t]++|set[ \t]++)?[\"'`*]*+$",
@@ -123,7 +124,7 @@ def _cut_found(text: str, names: SecretNames, pattern: re.Pattern[str]) -> str:
         if hides is Hides.NOTHING:
             continue
         span = _value(text, match, hides)
-        if _is_worth_hiding(text[span.begin : span.end], hides):
+        if _is_worth_hiding(text[span.begin : span.end], hides, names):
             pieces += text[done : span.begin], PLACEHOLDER
             done = span.end
         at = max(at, span.end)
@@ -141,13 +142,15 @@ def _hides(text: str, match: re.Match[str], names: SecretNames) -> Hides:
     return names.hides(f"{before[1]} {name}") if before else hides
 
 
-def _is_worth_hiding(value: str, hides: Hides) -> bool:
+def _is_worth_hiding(value: str, hides: Hides, names: SecretNames) -> bool:
     if value == PLACEHOLDER or _NOTHING.fullmatch(value):
         return False
     if hides is Hides.ALL:
         return True
     if value[0] in "{[(":
-        return _TEXT_INSIDE.search(value) is not None
+        return _TEXT_INSIDE.search(value) is not None or any(
+            names.hides(match["name"]) is Hides.ALL for match in _ASSIGNMENT.finditer(value)
+        )
     return not _NUMBERS.fullmatch(value)
 
 
@@ -178,17 +181,22 @@ def _to_line_end(text: str, at: int, sign: str) -> Span:
 
 
 def _bare(text: str, at: int) -> Span:
-    word = _BARE.match(text, at)
-    if word is None:
-        return Span(at, at)
-    end = word.end()
-    more = _MORE.match(text, end)
-    after = more.end() if more else end
-    sign = more["sign"] if more else None
-    # `Bearer abc`, an annotated `password: str = "abc"`, or another name: not yet the value.
-    if after > end and (sign or _GOES_ON.search(word[0])):
-        quote = _QUOTE.match(text, after)
-        return Span(at, (_quoted(text, quote) if quote else _bare(text, after)).end)
+    """Return one word; more, where it cannot be the whole value.
+
+    So with `Bearer abc`, an annotated `password: str = "abc"`, and with the name of another value.
+    """
+    end = at
+    while word := _BARE.match(text, end):
+        end = word.end()
+        more = _MORE.match(text, end)
+        if more is None or more.end() == end:
+            break
+        if not more["sign"] and not _GOES_ON.search(word[0]):
+            break
+        end = more.end()
+        if quote := _QUOTE.match(text, end):
+            end = _quoted(text, quote).end
+            break
     return Span(at, end)
 
 
@@ -277,7 +285,7 @@ def _is_first(text: str, at: int) -> bool:
 def _cut_group(match: re.Match[str], names: SecretNames) -> str:
     value = match["value"].strip()
     hides = names.hides(match["name"].rpartition(":")[2])
-    if hides is Hides.NOTHING or not _is_worth_hiding(value, hides):
+    if hides is Hides.NOTHING or not _is_worth_hiding(value, hides, names):
         return match[0]
     begin, end = match.span("value")
     return match[0][: begin - match.start()] + PLACEHOLDER + match[0][end - match.start() :]

@@ -22,7 +22,7 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.core.redact import Redactor
-from turnlog.core.summary import preview, summarize
+from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,
@@ -242,9 +242,7 @@ class Recorder:
         )
         body = Body(
             output_hash=self._output_hash(reply, keyed=seen.touched) if reply.size else None,
-            summary=summarize(
-                blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
-            ),
+            summary=_summary(reply, blob.data, detail),
             detail=detail,
             links=reply.links,
             null_result=reply.null_result,
@@ -266,6 +264,13 @@ class Recorder:
         if keyed or not reply.complete:
             return "hmac-sha256:" + self._store.keyed(digest).hex()
         return "sha256:" + digest.hex()
+
+
+def _summary(reply: Reply, content: bytes, detail: str) -> str:
+    """Return what came back in one line; where nothing did, why."""
+    if detail and not content:
+        return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
+    return summarize(content, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp)
 
 
 def _marked(flags: tuple[Flag, ...], redacted: bool, cut: bool) -> tuple[Flag, ...]:
