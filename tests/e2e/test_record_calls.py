@@ -150,7 +150,8 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
 
 
 @pytest.mark.parametrize(
-    "value", [case[2] for case in ANSWERS if case[1] == 200 and case[2]],
+    "value",
+    [case[2] for case in ANSWERS if case[1] == 200 and case[2]],
     ids=[case[0] for case in ANSWERS if case[1] == 200 and case[2]],
 )
 def test_an_event_says_what_a_body_would(rig: Rig, value: bytes) -> None:
@@ -288,7 +289,7 @@ def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
 def test_other_methods_and_notifications_are_no_calls(rig: Rig) -> None:
     for method in ("initialize", "ping", "tools/list", "resources/read", "server/discover"):
         post(rig, message(method, {}))
-    post(rig, message("notifications/initialized", id=None))
+    post(rig, message("notifications/initialized", request_id=None))
     post(rig, b'{"jsonrpc":"2.0","id":5,"result":{}}')
     post(rig, call("add"))
     assert [row.tool for row in rig.ended_rows()] == ["add"]
@@ -302,7 +303,9 @@ def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
             return
         cursor = said["params"].get("cursor")
         name = "second" if cursor else "first"
-        page = {"tools": [{"name": name, "description": cursor or "", "inputSchema": {}}]}
+        page: dict[str, object] = {
+            "tools": [{"name": name, "description": cursor or "", "inputSchema": {}}]
+        }
         peer.send_json(result(1, page if cursor else {**page, "nextCursor": "next"}))
 
     rig.upstream.script = script
@@ -326,7 +329,7 @@ def test_a_definition_that_changes_has_another_hash(rig: Rig) -> None:
 
     def script(peer: Peer) -> None:
         if peer.read().json()["method"] == "tools/list":
-            tool = {"name": "t", "description": texts.pop(0), "inputSchema": {}}
+            tool: dict[str, object] = {"name": "t", "description": texts.pop(0), "inputSchema": {}}
             peer.send_json(result(1, {"tools": [tool]}))
         else:
             peer.send_json(text_result(1, "x"))
@@ -343,7 +346,8 @@ def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         if peer.read().json()["method"] == "tools/list":
             peer.start_events()
-            peer.send_event(result(1, {"tools": [{"name": "streamed", "inputSchema": {}}]}))
+            tool: dict[str, object] = {"name": "streamed", "inputSchema": {}}
+            peer.send_event(result(1, {"tools": [tool]}))
             peer.end()
         else:
             peer.send_json(text_result(1, "x"))
@@ -392,8 +396,10 @@ def test_a_large_message_below_that_is_recorded_whole(rig: Rig) -> None:
 
 
 def test_events_carry_the_call_whatever_else_they_hold(rig: Rig) -> None:
-    stream = event({"jsonrpc": "2.0", "method": "x"}) + b"data: junk\n\ndata: [1,2\n\n" + event(
-        text_result(1, "real")
+    stream = (
+        event({"jsonrpc": "2.0", "method": "x"})
+        + b"data: junk\n\ndata: [1,2\n\n"
+        + event(text_result(1, "real"))
     )
     rig.upstream.script = answer(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"

@@ -89,29 +89,29 @@ def test_more_input_is_another_leg_of_the_same_call(rig: Rig, events: bool) -> N
     )
     post(
         rig,
-        call("ask", {"a": 1}, id=1),
-        call("ask", {"a": 1}, id=2, inputResponses={"x": {}}, requestState=state),
-        call("ask", {"a": 1}, id=3, inputResponses={"x": {}}, requestState=state + "-2"),
+        call("ask", {"a": 1}, request_id=1),
+        call("ask", {"a": 1}, request_id=2, inputResponses={"x": {}}, requestState=state),
+        call("ask", {"a": 1}, request_id=3, inputResponses={"x": {}}, requestState=state + "-2"),
     )
     assert legs(rig, 3) == [(0, "input_required"), (1, "input_required"), (2, "ok")]
 
 
 def test_without_a_state_the_same_tool_and_arguments_with_input_is_the_next_leg(rig: Rig) -> None:
     rig.upstream.script = Scripted(input_required(), DONE)
-    post(rig, call("ask", {"a": 1}), call("ask", {"a": 1}, id=2, inputResponses={"x": {}}))
+    post(rig, call("ask", {"a": 1}), call("ask", {"a": 1}, request_id=2, inputResponses={"x": {}}))
     assert legs(rig, 2) == [(0, "input_required"), (1, "ok")]
 
 
 def test_a_state_only_round_is_the_next_leg(rig: Rig) -> None:
     state = f"poll-{rig.session}"
     rig.upstream.script = Scripted(input_required(state), DONE)
-    post(rig, call("ask"), call("ask", id=2, requestState=state))
+    post(rig, call("ask"), call("ask", request_id=2, requestState=state))
     assert legs(rig, 2) == [(0, "input_required"), (1, "ok")]
 
 
 def test_the_same_call_without_input_is_another_call(rig: Rig) -> None:
     rig.upstream.script = Scripted(input_required(f"s-{rig.session}"), DONE)
-    post(rig, call("ask", {"a": 1}), call("ask", {"a": 1}, id=2))
+    post(rig, call("ask", {"a": 1}), call("ask", {"a": 1}, request_id=2))
     first, second = rig.ended_rows(2)
     assert first.call != second.call
     assert (first.leg, second.leg) == (0, 0)
@@ -119,7 +119,7 @@ def test_the_same_call_without_input_is_another_call(rig: Rig) -> None:
 
 def test_the_state_of_another_server_or_call_continues_nothing(rig: Rig) -> None:
     rig.upstream.script = Scripted(input_required(f"mine-{rig.session}"), DONE)
-    post(rig, call("ask"), call("ask", id=2, inputResponses={}, requestState="forged"))
+    post(rig, call("ask"), call("ask", request_id=2, inputResponses={}, requestState="forged"))
     first, second = rig.ended_rows(2)
     assert first.call != second.call
 
@@ -127,12 +127,12 @@ def test_the_state_of_another_server_or_call_continues_nothing(rig: Rig) -> None
 def test_a_leg_that_fails_ends_the_call(rig: Rig) -> None:
     state = f"fails-{rig.session}"
     rig.upstream.script = Scripted(input_required(state), -32603)
-    post(rig, call("ask"), call("ask", id=2, inputResponses={}, requestState=state))
+    post(rig, call("ask"), call("ask", request_id=2, inputResponses={}, requestState=state))
     assert legs(rig, 2) == [(0, "input_required"), (1, "error")]
 
 
-def poll(method: str = "tasks/get", id: int = 9) -> bytes:
-    return message(method, {"taskId": "task-1"}, id=id)
+def poll(method: str = "tasks/get", request_id: int = 9) -> bytes:
+    return message(method, {"taskId": "task-1"}, request_id=request_id)
 
 
 TASK_ENDS: list[tuple[str, list[bytes], list[object], str]] = [
@@ -147,16 +147,23 @@ TASK_ENDS: list[tuple[str, list[bytes], list[object], str]] = [
     ("cancelled", [poll("tasks/cancel")], [task("cancelled")], "error"),
     (
         "polled until it ends",
-        [poll(id=2), poll(id=3), poll(id=4)],
+        [poll(request_id=2), poll(request_id=3), poll(request_id=4)],
         [task("working"), task("input_required"), task("completed", result=DONE)],
         "ok",
     ),
-    ("asked in vain at first", [poll(id=2), poll(id=3)], [-32602, task("completed", result=DONE)], "ok"),
+    (
+        "asked in vain at first",
+        [poll(request_id=2), poll(request_id=3)],
+        [-32602, task("completed", result=DONE)],
+        "ok",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("polls", "answers", "status"), [end[1:] for end in TASK_ENDS], ids=[end[0] for end in TASK_ENDS]
+    ("polls", "answers", "status"),
+    [end[1:] for end in TASK_ENDS],
+    ids=[end[0] for end in TASK_ENDS],
 )
 def test_a_task_closes_its_call_when_a_poll_shows_its_end(
     rig: Rig, polls: list[bytes], answers: list[object], status: str
@@ -171,7 +178,7 @@ def test_a_task_closes_its_call_when_a_poll_shows_its_end(
 
 def test_a_poll_that_shows_the_end_twice_closes_the_call_once(rig: Rig) -> None:
     rig.upstream.script = Scripted(task("working"), *[task("completed", result=DONE)] * 3)
-    post(rig, call("slow"), poll(id=2), poll(id=3), poll(id=4))
+    post(rig, call("slow"), poll(request_id=2), poll(request_id=3), poll(request_id=4))
     row = rig.row()
     assert (row.status, row.seq) == ("ok", 3)
 
@@ -181,7 +188,7 @@ def test_a_task_of_2025_11_25_is_closed_by_its_result(rig: Rig) -> None:
         old_task("working"), {"taskId": "task-1", "status": "working"}, DONE
     )
     asked = call("slow", task={"ttl": 1000})
-    post(rig, asked, poll(id=2), poll("tasks/result", id=3), headers=OLD)
+    post(rig, asked, poll(request_id=2), poll("tasks/result", request_id=3), headers=OLD)
     row = rig.row()
     assert (row.status, row.output_summary) == ("ok", "done")
 
@@ -212,7 +219,7 @@ def test_legs_and_tasks_find_their_call_after_a_restart(tmp_path: Path, end: str
         upstream.script = Scripted(input_required("state"), input_required(), task("working"))
         with proxy_beside(tmp_path, upstream.url) as proxy:
             for number, tool in enumerate(("stateful", "stateless", "task")):
-                ask(proxy, call(tool, {"a": 1}, id=number))
+                ask(proxy, call(tool, {"a": 1}, request_id=number))
             if end == "kill":
                 proxy.kill()
         upstream.script = Scripted(DONE, DONE, task("completed", result=DONE))

@@ -12,7 +12,7 @@ from kit.clients import MCP_HEADERS, Client, call, message
 from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, event, ok, result, text_result
 from turnlog.sessions.rows import Row
 
-TOOLS = [
+TOOLS: list[dict[str, object]] = [
     {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}},
     {"name": "put", "inputSchema": {}, "annotations": {"idempotentHint": True}},
     {"name": "write", "inputSchema": {}, "annotations": {"readOnlyHint": False}},
@@ -69,7 +69,13 @@ def waits(mode: str, effect: str) -> bool:
     return mode == "strict" or (mode == "balanced" and effect != "read")
 
 
-EFFECTS = {"read": "read", "put": "idempotent_write", "write": "write", "bare": "write", "new": "unknown"}
+EFFECTS = {
+    "read": "read",
+    "put": "idempotent_write",
+    "write": "write",
+    "bare": "write",
+    "new": "unknown",
+}
 
 
 @pytest.mark.parametrize("tool", EFFECTS)
@@ -111,7 +117,7 @@ def test_a_batch_has_all_its_intents_on_disk_first(rig: Rig, mode: str) -> None:
     both = json.dumps([text_result(1, "one"), text_result(2, "two")]).encode()
     spy = Spy(rig, answer(ok(both)))
     rig.upstream.script = spy
-    batch = b"[" + call("write", id=1) + b"," + call("put", id=2) + b"]"
+    batch = b"[" + call("write", request_id=1) + b"," + call("put", request_id=2) + b"]"
     with rig.client() as client:
         client.request("POST", rig.path, batch, headers=MCP_HEADERS)
     if waits(mode, "write"):
@@ -136,7 +142,9 @@ def _by_chunks(rig: Rig, client: Client) -> None:
 
 
 def _by_event(rig: Rig, client: Client) -> None:
-    rig.upstream.script = answer(STREAM_HEAD + chunked(event(text_result(1, "done"))) + b"0\r\n\r\n")
+    rig.upstream.script = answer(
+        STREAM_HEAD + chunked(event(text_result(1, "done"))) + b"0\r\n\r\n"
+    )
     client.ask("POST", rig.path, call("write"), headers=MCP_HEADERS)
     client.head()
     client.until(b"}\n\n")

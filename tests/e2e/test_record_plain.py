@@ -73,7 +73,11 @@ def test_the_input_is_path_query_and_body(rig: Rig) -> None:
     body = b'{ "b" : 1, "a" : [ ] }'
     with rig.client() as client:
         client.request("POST", f"/s/{rig.session}/orders/17?x=1&y=%20", body)
-    wanted = {"path": "/orders/17", "query": "x=1&y=%20", "body": {"a": [], "b": 1}}
+    wanted: dict[str, object] = {
+        "path": "/orders/17",
+        "query": "x=1&y=%20",
+        "body": {"a": [], "b": 1},
+    }
     assert rig.row().input_hash == hashed(wanted)
 
 
@@ -172,7 +176,9 @@ def test_json_rpc_on_any_path_is_mcp(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("transport", ["mcp", "http"])
-def test_the_transport_can_be_told(tmp_path_factory: pytest.TempPathFactory, transport: str) -> None:
+def test_the_transport_can_be_told(
+    tmp_path_factory: pytest.TempPathFactory, transport: str
+) -> None:
     with RawUpstream() as upstream:
         settings = {"upstreams": {"default": {"url": upstream.url, "transport": transport}}}
         with proxy_beside(tmp_path_factory.mktemp("proxy"), settings=settings) as proxy:

@@ -1,7 +1,7 @@
 """Which session, turn and step a call is recorded in."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -13,6 +13,8 @@ from turnlog.sessions.rows import Row
 from turnlog.store.lmdb import LmdbReader
 
 Fields = tuple[tuple[str, str], ...]
+Asked = tuple[str, Fields, Mapping[str, object]]
+"""Path, headers and `_meta` of a call."""
 
 
 def server(peer: Peer) -> None:
@@ -40,18 +42,16 @@ def rig(shared: Rig) -> Rig:
     return shared
 
 
-def made(rig: Rig, *calls: tuple[str, Fields, dict[str, object]]) -> list[Row]:
-    """Make calls (path, headers, `_meta`) on one connection; return their rows in order."""
+def made(rig: Rig, *calls: Asked) -> list[Row]:
+    """Make calls on one connection; return their rows in order."""
     with rig.client() as client:
         return made_on(rig, client, *calls)
 
 
-def made_on(
-    rig: Rig, client: Client, *calls: tuple[str, Fields, dict[str, object]]
-) -> list[Row]:
+def made_on(rig: Rig, client: Client, *calls: Asked) -> list[Row]:
     tool = f"tool-{len(rig.upstream.requests)}-{rig.session}"
     for path, headers, meta in calls:
-        body = call(tool, _meta=meta) if meta else call(tool)
+        body = call(tool, _meta=dict(meta)) if meta else call(tool)
         client.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
     wait_until(lambda: len(of_tool(rig, tool)) == len(calls), "all rows are there")
     return of_tool(rig, tool)
@@ -132,7 +132,11 @@ def test_two_credentials_with_one_name_are_two_sessions(rig: Rig) -> None:
     ],
 )
 def test_a_vendors_key_names_the_session(rig: Rig, meta: dict[str, object]) -> None:
-    own = json.loads(json.dumps(meta).replace('"S"', f'"{rig.session}"').replace('\\"S\\"', f'\\"{rig.session}\\"'))
+    own = json.loads(
+        json.dumps(meta)
+        .replace('"S"', f'"{rig.session}"')
+        .replace('\\"S\\"', f'\\"{rig.session}\\"')
+    )
     other = json.loads(json.dumps(own).replace(rig.session, "other-" + rig.session))
     transport = (("Mcp-Session-Id", "whatever"),)
     first, second, third = made(
@@ -180,8 +184,8 @@ def test_the_trace_is_no_session(rig: Rig) -> None:
 
 def test_explicit_turns_number_the_rounds(rig: Rig) -> None:
     path = f"/s/{rig.session}/mcp"
-    turns = ["a", "a", "b", "b", "c"]
-    rows = made(rig, *((path, (("Turnlog-Turn", turn),), {}) for turn in turns))
+    asked: list[Asked] = [(path, (("Turnlog-Turn", turn),), {}) for turn in "aabbc"]
+    rows = made(rig, *asked)
     assert [row.turn for row in rows] == [1, 1, 2, 2, 3]
     assert {row.turn_source for row in rows} == {"explicit"}
 
@@ -208,7 +212,7 @@ def test_without_a_named_turn_only_gaps_part_turns(rig: Rig) -> None:
 def test_calls_that_overlap_are_one_step(rig: Rig) -> None:
     clients = [rig.client() for _ in range(4)]
     for number, client in enumerate(clients):
-        client.ask("POST", rig.path, call("x", id=number), headers=MCP_HEADERS)
+        client.ask("POST", rig.path, call("x", request_id=number), headers=MCP_HEADERS)
     for client in clients:
         client.response()
         client.close()
@@ -227,7 +231,10 @@ def test_turnlogs_own_fields_stay_here_and_its_meta_goes_on(rig: Rig) -> None:
 
 def test_what_the_client_said_of_itself_is_kept_with_the_session(rig: Rig) -> None:
     with rig.client() as client:
-        info = {"clientInfo": {"name": "the-agent", "version": "9"}, "protocolVersion": "2025-06-18"}
+        info = {
+            "clientInfo": {"name": "the-agent", "version": "9"},
+            "protocolVersion": "2025-06-18",
+        }
         given = client.request("POST", "/mcp", message("initialize", info), headers=MCP_HEADERS)
         session = given.head.one("mcp-session-id")
         assert session == "minted-by-the-server"

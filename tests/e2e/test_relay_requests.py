@@ -8,6 +8,10 @@ from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, ClosedEarlyError, call, message
 from kit.upstreams import Peer, RawUpstream, answer, ok
 
+TWO_LENGTHS = (
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE", "PROPFIND")
 
 
@@ -216,13 +220,15 @@ def test_a_large_body_behind_expect_100_streams_through(rig: Rig) -> None:
 def test_a_connection_carries_request_after_request(rig: Rig) -> None:
     with rig.client() as client:
         for number in range(20):
-            answer_ = client.request("POST", rig.path, call("add", id=number), headers=MCP_HEADERS)
+            answer_ = client.request(
+                "POST", rig.path, call("add", request_id=number), headers=MCP_HEADERS
+            )
             assert answer_.json()["id"] == number
     assert [request.json()["id"] for request in rig.upstream.requests] == list(range(20))
 
 
 def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
-    bodies = [call("add", id=number) for number in range(10)]
+    bodies = [call("add", request_id=number) for number in range(10)]
     with rig.client() as client:
         for body in bodies:
             client.ask("POST", rig.path, body, headers=MCP_HEADERS)
@@ -240,7 +246,9 @@ def test_connection_close_is_obeyed_and_not_passed_on(rig: Rig) -> None:
 
 
 def test_an_agent_of_http_1_0_gets_an_answer_it_understands(rig: Rig) -> None:
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+    chunked = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+    )
     rig.upstream.script = answer(chunked)
     with rig.client() as client:
         client.send(b"GET /tool HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -269,9 +277,7 @@ def test_an_early_answer_reaches_the_agent_while_it_still_sends(rig: Rig) -> Non
 
     rig.upstream.script = refuse
     with rig.client() as client:
-        client.ask(
-            "PUT", f"/s/{rig.session}/tool", headers=(("Content-Length", str(64 << 20)),)
-        )
+        client.ask("PUT", f"/s/{rig.session}/tool", headers=(("Content-Length", str(64 << 20)),))
         client.send(b"x" * (2 << 20))
         given = client.response("PUT")
     assert (given.status, given.body) == (413, b"big")
@@ -295,9 +301,7 @@ def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
 
     rig.upstream.script = look
     with rig.client() as client:
-        client.ask(
-            "PUT", f"/s/{rig.session}/tool", headers=(("Content-Length", str(8 << 20)),)
-        )
+        client.ask("PUT", f"/s/{rig.session}/tool", headers=(("Content-Length", str(8 << 20)),))
         client.send(b"x" * (2 << 20))
         rig.upstream.wait_for_requests(1)
     row = rig.row()
@@ -313,8 +317,7 @@ def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
         b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        TWO_LENGTHS,
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX y: 1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: 1\r\n\r\n",
@@ -347,7 +350,9 @@ def test_redirects_are_the_agents_to_follow(rig: Rig) -> None:
 
 
 def test_cookies_of_an_answer_are_not_sent_with_the_next_request(rig: Rig) -> None:
-    rig.upstream.script = answer(ok(b"{}", headers="Set-Cookie: a=1\r\nSet-Cookie: b=2; Path=/\r\n"))
+    rig.upstream.script = answer(
+        ok(b"{}", headers="Set-Cookie: a=1\r\nSet-Cookie: b=2; Path=/\r\n")
+    )
     with rig.client() as client:
         assert client.request("GET", "/one").head.all("set-cookie") == ["a=1", "b=2; Path=/"]
         client.request("GET", "/two")

@@ -88,7 +88,8 @@ EVENTS = (
     b"event: message\r\ndata: " + b'{"jsonrpc":"2.0","method":"notifications/x"}' + b"\r\n\r\n"
     b"data: one\rdata: two\r\r"
     b"unknown: field\ndata: \xff\xfe\n\n"
-    b"data: " + b'{"jsonrpc":"2.0","id":1,\ndata: "result":{"content":[{"type":"text","text":"caf\xc3\xa9"}]}}'
+    b"data: "
+    + b'{"jsonrpc":"2.0","id":1,\ndata: "result":{"content":[{"type":"text","text":"caf\xc3\xa9"}]}}'
     b"\n\n"
     b": the end\n\n"
     b"data: without an end"
@@ -172,7 +173,7 @@ def test_an_answer_with_the_id_of_a_server_request_does_not_end_a_call(rig: Rig)
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("ask", id=1), headers=session(rig))
+        client.ask("POST", rig.path, call("ask", request_id=1), headers=session(rig))
         client.head()
         client.event()
         reply = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"fake"}]}}'
@@ -219,7 +220,9 @@ def test_a_slow_reader_holds_back_the_upstream_and_nobody_else(rig: Rig) -> None
 def test_an_agent_that_leaves_is_seen_by_the_upstream(
     rig: Rig, headers: tuple[tuple[str, str], ...], begun: bool
 ) -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     hangs = Hangs(*((head, chunked(event(PROGRESS))) if begun else ()))
     rig.upstream.script = hangs
     with rig.client() as client:
@@ -287,7 +290,7 @@ def test_a_call_whose_stream_had_ids_is_closed_by_the_resuming_get(rig: Rig, end
         if peer.read().method == b"GET":
             assert peer.request.all(b"last-event-id") == [b"e1"]
             peer.start_events()
-            peer.send_event(text_result(5, "resumed"), id="e2")
+            peer.send_event(text_result(5, "resumed"), event_id="e2")
             peer.end()
             return
         peer.start_events()
@@ -299,7 +302,7 @@ def test_a_call_whose_stream_had_ids_is_closed_by_the_resuming_get(rig: Rig, end
 
     rig.upstream.script = script
     with rig.client() as client:
-        client.ask("POST", rig.path, call("add", id=5), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id=5), headers=session(rig))
         head = client.head()
         assert client.event() == b"id: e1\nretry: 10\ndata:\n\n"
         if end == "orderly":
@@ -323,12 +326,12 @@ def test_a_call_whose_agent_left_is_closed_by_the_resuming_get(rig: Rig) -> None
             posted(peer)
             return
         peer.start_events()
-        peer.send_event(text_result("x", "resumed"), id="e2")
+        peer.send_event(text_result("x", "resumed"), event_id="e2")
         peer.end()
 
     rig.upstream.script = script
     with rig.client() as client:
-        client.ask("POST", rig.path, call("add", id="x"), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id="x"), headers=session(rig))
         client.head()
         client.event()
     assert posted.hung_up.wait(BOUND)
@@ -359,7 +362,7 @@ def test_an_answer_on_the_listening_stream_closes_the_call(rig: Rig) -> None:
         listener.ask("GET", rig.path, headers=session(rig))
         listener.head()
         listener.event()
-        client.request("POST", rig.path, call("add", id=8), headers=session(rig))
+        client.request("POST", rig.path, call("add", request_id=8), headers=session(rig))
         detached.set()
         assert b"elsewhere" in listener.event()
         assert rig.row().output_summary == "elsewhere"
@@ -387,7 +390,7 @@ def test_an_answer_on_the_listening_stream_closes_a_call_whose_post_is_open(rig:
         listener.ask("GET", rig.path, headers=session(rig))
         listener.head()
         listener.event()
-        client.ask("POST", rig.path, call("add", id=8), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id=8), headers=session(rig))
         client.head()
         client.event()
         assert b"elsewhere" in listener.event()
@@ -410,7 +413,7 @@ def test_an_answer_to_another_session_with_the_same_id_closes_nothing(rig: Rig) 
     rig.upstream.script = script
     other = (*MCP_HEADERS, ("Mcp-Session-Id", "somebody-else"))
     with rig.client() as client:
-        client.request("POST", rig.path, call("add", id=5), headers=session(rig))
+        client.request("POST", rig.path, call("add", request_id=5), headers=session(rig))
         client.request("GET", rig.path, headers=other)
         client.request("POST", rig.path, message("ping"), headers=other)
     assert [row.status for row in rig.rows()] == ["pending"]
@@ -428,7 +431,7 @@ def test_two_sessions_use_the_same_ids_at_once(rig: Rig) -> None:
     with rig.client() as first, rig.client() as second:
         for client, name in ((first, "one"), (second, "two")):
             headers = (*MCP_HEADERS, ("Mcp-Session-Id", f"{rig.session}-{name}"))
-            client.ask("POST", rig.path, call(name, id=0), headers=headers)
+            client.ask("POST", rig.path, call(name, request_id=0), headers=headers)
         rig.upstream.wait_for_requests(2)
         release.set()
         assert b"for one" in first.response("POST").body
@@ -449,9 +452,9 @@ def test_an_id_that_is_used_again_while_its_call_runs_is_flagged(rig: Rig) -> No
 
     rig.upstream.script = script
     with rig.client() as first, rig.client() as second:
-        first.ask("POST", rig.path, call("a", id=3), headers=session(rig))
+        first.ask("POST", rig.path, call("a", request_id=3), headers=session(rig))
         rig.upstream.wait_for_requests(1)
-        second.ask("POST", rig.path, call("b", id=3), headers=session(rig))
+        second.ask("POST", rig.path, call("b", request_id=3), headers=session(rig))
         first.response()
         second.response()
     rows = rig.ended_rows(2)
@@ -473,8 +476,8 @@ def test_ids_that_differ_in_type_are_two_calls(rig: Rig, one: str | int) -> None
     rig.upstream.script = script
     other = 1 if one == "1" else "1"
     with rig.client() as first, rig.client() as second:
-        first.ask("POST", rig.path, call("a", id=one), headers=session(rig))
-        second.ask("POST", rig.path, call("b", id=other), headers=session(rig))
+        first.ask("POST", rig.path, call("a", request_id=one), headers=session(rig))
+        second.ask("POST", rig.path, call("b", request_id=other), headers=session(rig))
         first.response()
         second.response()
     rows = rig.ended_rows(2)
@@ -504,10 +507,10 @@ def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("slow", id=4), headers=session(rig))
+        client.ask("POST", rig.path, call("slow", request_id=4), headers=session(rig))
         head = client.head()
         client.event()
-        cancel = message("notifications/cancelled", {"requestId": 4}, id=None)
+        cancel = message("notifications/cancelled", {"requestId": 4}, request_id=None)
         assert other.request("POST", rig.path, cancel, headers=session(rig)).status == 202
         client.body(head)
     row = rig.row()
@@ -518,7 +521,13 @@ def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
 
 
 def test_a_batch_is_relayed_whole_and_recorded_per_member(rig: Rig) -> None:
-    batch = b"[" + b", ".join((call("a", id=1), message("ping", id=2), call("b", id=3))) + b"]"
+    batch = (
+        b"["
+        + b", ".join(
+            (call("a", request_id=1), message("ping", request_id=2), call("b", request_id=3))
+        )
+        + b"]"
+    )
 
     def script(peer: Peer) -> None:
         assert peer.read().body == batch
@@ -533,7 +542,7 @@ def test_a_batch_is_relayed_whole_and_recorded_per_member(rig: Rig) -> None:
 
 
 def test_a_batch_answered_by_events_is_recorded_per_member(rig: Rig) -> None:
-    batch = b"[" + b",".join((call("a", id=1), call("b", id=3))) + b"]"
+    batch = b"[" + b",".join((call("a", request_id=1), call("b", request_id=3))) + b"]"
 
     def script(peer: Peer) -> None:
         peer.read()
@@ -550,7 +559,7 @@ def test_a_batch_answered_by_events_is_recorded_per_member(rig: Rig) -> None:
 
 
 def test_a_batch_whose_answer_lacks_a_member_leaves_that_call_unanswered(rig: Rig) -> None:
-    batch = b"[" + b",".join((call("a", id=1), call("b", id=3))) + b"]"
+    batch = b"[" + b",".join((call("a", request_id=1), call("b", request_id=3))) + b"]"
 
     def script(peer: Peer) -> None:
         peer.read()

@@ -9,6 +9,7 @@ from kit.beside import proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.proxy import Proxy
 from kit.upstreams import RawUpstream, answer, echo, ok
+from turnlog.sessions.rows import Row
 
 
 class Two(Struct):
@@ -79,7 +80,19 @@ def test_a_path_names_its_server(
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/mcp", "/base/mcp", "/Files", "/filesx", "/fil%65s", "//files", "/s/one", "/s//files", "/s", "/s/"],
+    [
+        "/",
+        "/mcp",
+        "/base/mcp",
+        "/Files",
+        "/filesx",
+        "/fil%65s",
+        "//files",
+        "/s/one",
+        "/s//files",
+        "/s",
+        "/s/",
+    ],
 )
 def test_a_path_that_names_no_server_gets_404_from_turnlog(two: Two, path: str) -> None:
     with two.client() as client:
@@ -113,7 +126,10 @@ COOKIES = [
     ("a=1; path=/other; Secure", "a=1; Secure; Path=/files/other"),
     ("a=1; Domain=example.com; Path=/", "a=1; Path=/files"),
     ("a=1; DOMAIN=.x; SameSite=Lax", "a=1; SameSite=Lax; Path=/files"),
-    ('a="x y"; Expires=Thu, 01 Jan 2099 00:00:00 GMT', 'a="x y"; Expires=Thu, 01 Jan 2099 00:00:00 GMT; Path=/files'),
+    (
+        'a="x y"; Expires=Thu, 01 Jan 2099 00:00:00 GMT',
+        'a="x y"; Expires=Thu, 01 Jan 2099 00:00:00 GMT; Path=/files',
+    ),
     ("a=1; Path=/../git", "a=1; Path=/files/../git"),
 ]
 
@@ -143,7 +159,7 @@ def test_one_servers_protocol_session_is_not_anothers(two: Two) -> None:
     assert len({row.session for row in mine(two)}) == 2
 
 
-def mine(two: Two) -> list[object]:
+def mine(two: Two) -> list[Row]:
     return [row for row in two.proxy.rows() if row.tool.startswith("same-")]
 
 
@@ -224,13 +240,18 @@ def test_health_and_readiness_are_turnlogs_own(two: Two) -> None:
     assert two.targets() == ([], [])
 
 
-def test_a_host_that_the_operator_allows_is_served(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_host_that_the_operator_allows_is_served(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     settings = {"allow_hosts": ["proxy.internal:7411", "agents.example"]}
     folder = tmp_path_factory.mktemp("proxy")
-    with RawUpstream() as upstream, proxy_beside(folder, upstream.url, settings=settings) as proxy:
-        with Client(proxy.url) as client:
-            seen = [
-                client.request("GET", "/x", headers=(("Host", host),)).status
-                for host in ("proxy.internal:7411", "proxy.internal", "agents.example:99", "other")
-            ]
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(folder, upstream.url, settings=settings) as proxy,
+        Client(proxy.url) as client,
+    ):
+        seen = [
+            client.request("GET", "/x", headers=(("Host", host),)).status
+            for host in ("proxy.internal:7411", "proxy.internal", "agents.example:99", "other")
+        ]
     assert seen == [200, 421, 200, 421]

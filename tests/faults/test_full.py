@@ -10,22 +10,24 @@ from pathlib import Path
 import pytest
 
 from e2e.stores import turnlog
-from kit.beside import Rig, proxy_beside
+from kit.beside import proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 
 LIMIT = 8 << 20
 """bytes: small enough to be filled in a moment."""
-TOOLS = [{"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}]
+TOOLS: list[dict[str, object]] = [
+    {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
+]
 
 
 def server(peer: Peer) -> None:
-    said = peer.read().json()
-    if isinstance(said, list):
-        peer.send_json([text_result(each["id"], "done") for each in said])
+    request = peer.read()
+    if request.body.startswith(b"["):
+        peer.send_json([text_result(each["id"], "done") for each in request.json()])
         return
-    tools = said.get("method") == "tools/list"
+    tools = b'"tools/list"' in request.body
     peer.send_json(result(1, {"tools": TOOLS}) if tools else text_result(1, "done"))
 
 
@@ -49,7 +51,7 @@ def post(proxy: Proxy, body: bytes) -> Response:
 
 def fill(proxy: Proxy, upstream: RawUpstream) -> None:
     """Call a tool, many times in one batch, until that is refused or not recorded any more."""
-    batch = b"[" + b",".join(call("write", {"n": n}, id=n) for n in range(200)) + b"]"
+    batch = b"[" + b",".join(call("write", {"n": n}, request_id=n) for n in range(200)) + b"]"
     with Client(proxy.url) as client:
         for _ in range(100):
             before = len(upstream.requests)
@@ -67,7 +69,7 @@ def test_a_full_store_refuses_writes_before_they_are_sent(
     with proxy_beside(tmp_path, settings=settings(upstream, "refuse_writes")) as proxy:
         fill(proxy, upstream)
         sent = len(upstream.requests)
-        said = post(proxy, call("write", id="next")).json()
+        said = post(proxy, call("write", request_id="next")).json()
         assert said["result"]["isError"] is True
         outcome = said["result"]["_meta"]["turnlog/outcome"]
         assert outcome == outcome | {
@@ -119,13 +121,15 @@ def test_a_call_that_runs_when_the_store_fills_up_is_recorded(
         server(peer)
 
     upstream.script = script
-    with proxy_beside(tmp_path, settings=settings(upstream, "refuse_writes")) as proxy:
-        with Client(proxy.url) as client:
-            client.ask("POST", "/mcp", call("slow"), headers=MCP_HEADERS)
-            assert asked.wait(BOUND)
-            fill(proxy, upstream)
-            go.set()
-            assert b"done" in client.response().body
+    with (
+        proxy_beside(tmp_path, settings=settings(upstream, "refuse_writes")) as proxy,
+        Client(proxy.url) as client,
+    ):
+        client.ask("POST", "/mcp", call("slow"), headers=MCP_HEADERS)
+        assert asked.wait(BOUND)
+        fill(proxy, upstream)
+        go.set()
+        assert b"done" in client.response().body
     (slow,) = [row for row in rows(proxy.data) if row.tool == "slow"]
     assert (slow.status, slow.executed) == ("ok", "yes")
 

@@ -19,7 +19,9 @@ from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 from turnlog.sessions.rows import Row
 
-TOOLS = [{"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}]
+TOOLS: list[dict[str, object]] = [
+    {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
+]
 WORKERS = 8
 
 
@@ -63,7 +65,7 @@ class Agent(threading.Thread):
             tool = ("write", "stream", "read")[count % 3]
             tag = f"{self.number}-{count}"
             self.sent.append(tag)
-            body = call(tool, {"tag": tag}, id=count)
+            body = call(tool, {"tag": tag}, request_id=count)
             given = client.request("POST", f"/s/agent-{self.number}/mcp", body, headers=MCP_HEADERS)
             assert tag.encode() in given.body
             self.answered[tag] = tool
@@ -155,8 +157,17 @@ def test_a_call_that_hung_when_the_proxy_was_killed_is_unknown(
 def test_a_parked_call_is_not_closed_by_recovery(tmp_path: Path, upstream: RawUpstream) -> None:
     def script(peer: Peer) -> None:
         said = peer.read().json()
-        task = {"resultType": "task", "taskId": "t1", "status": "working", "ttlMs": None}
-        asking = {"resultType": "input_required", "requestState": "s1", "inputRequests": {}}
+        task: dict[str, object] = {
+            "resultType": "task",
+            "taskId": "t1",
+            "status": "working",
+            "ttlMs": None,
+        }
+        asking: dict[str, object] = {
+            "resultType": "input_required",
+            "requestState": "s1",
+            "inputRequests": {},
+        }
         name = said["params"]["name"]
         peer.send_json(result(said["id"], task if name == "task" else asking))
 

@@ -36,7 +36,7 @@ def post(proxy: Proxy, body: bytes, headers: tuple[tuple[str, str], ...] = MCP_H
 
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_tool_call_gets_an_error_result(proxy: Proxy, stateless: bool) -> None:
-    given = post(proxy, call("add", id="seven"), STATELESS if stateless else MCP_HEADERS)
+    given = post(proxy, call("add", request_id="seven"), STATELESS if stateless else MCP_HEADERS)
     said = given.json()
     assert (given.status, given.head.one("content-type")) == (200, "application/json")
     assert (said["jsonrpc"], said["id"]) == ("2.0", "seven")
@@ -65,18 +65,22 @@ def test_a_handshake_gets_no_json_rpc_at_all(proxy: Proxy, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["tools/list", "ping", "resources/read"])
 def test_other_requests_get_a_json_rpc_error(proxy: Proxy, method: str) -> None:
-    given = post(proxy, message(method, {}, id=9))
+    given = post(proxy, message(method, {}, request_id=9))
     said = given.json()
     assert (given.status, said["id"], said["error"]["code"]) == (200, 9, -32603)
     assert said["error"]["data"]["turnlog/outcome"]["kind"] == "connect_failed"
 
 
 def test_a_notification_gets_502(proxy: Proxy) -> None:
-    assert post(proxy, message("notifications/initialized", id=None)).status == 502
+    assert post(proxy, message("notifications/initialized", request_id=None)).status == 502
 
 
 def test_a_batch_gets_an_answer_for_each_request(proxy: Proxy) -> None:
-    members = (call("a", id=1), message("notifications/x", id=None), message("ping", id="two"))
+    members = (
+        call("a", request_id=1),
+        message("notifications/x", request_id=None),
+        message("ping", request_id="two"),
+    )
     said = post(proxy, b"[" + b",".join(members) + b"]").json()
     assert [each["id"] for each in said] == [1, "two"]
     assert said[0]["result"]["isError"] is True
@@ -84,7 +88,7 @@ def test_a_batch_gets_an_answer_for_each_request(proxy: Proxy) -> None:
 
 
 def test_a_batch_of_one_is_answered_with_a_batch(proxy: Proxy) -> None:
-    said = post(proxy, b"[" + call("a", id=1) + b"]").json()
+    said = post(proxy, b"[" + call("a", request_id=1) + b"]").json()
     assert [each["id"] for each in said] == [1]
 
 

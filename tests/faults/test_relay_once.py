@@ -87,7 +87,9 @@ def test_a_connection_that_the_upstream_closed_is_not_used_again(rig: Rig) -> No
     rig.upstream.script = close_later
     with rig.client() as client:
         for number in range(5):
-            given = client.request("POST", rig.path, message("ping", id=number), headers=MCP_HEADERS)
+            given = client.request(
+                "POST", rig.path, message("ping", request_id=number), headers=MCP_HEADERS
+            )
             assert given.status == 200
     assert len(rig.upstream.requests) == 5
 

@@ -5,17 +5,16 @@ in every file: raw, and in every blob decompressed.
 """
 
 import base64
-import gzip
 import json
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
-import brotli
 import pytest
 
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call, message
+from kit.packing import PACKERS
 from kit.proxy import written
 from kit.upstreams import Peer, RawUpstream, chunked, event, ok, text_result
 from turnlog.core.commit import decode_body
@@ -110,7 +109,10 @@ def test_secrets_of_an_mcp_call_are_nowhere(tmp_path: Path) -> None:
             "id": 1,
             "result": {
                 "content": [
-                    {"type": "text", "text": f"export OPENAI_API_KEY={API_KEY}\npassword: {PASSWORD}"},
+                    {
+                        "type": "text",
+                        "text": f"export OPENAI_API_KEY={API_KEY}\npassword: {PASSWORD}",
+                    },
                     {"type": "text", "text": nested({"client_secret": NESTED, "token": GITHUB}, 3)},
                 ],
                 "structuredContent": {"access_token": BEARER, "aws": AWS, "jwt": JWT},
@@ -139,13 +141,14 @@ def test_secrets_of_an_mcp_call_are_nowhere(tmp_path: Path) -> None:
         ("X-Custom", GITHUB),
         ("MCP-Protocol-Version", "2026-07-28"),
     )
-    with RawUpstream(script) as upstream, proxy_beside(
-        tmp_path, upstream.url, flags=("--log-level", "debug")
-    ) as proxy:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url, flags=("--log-level", "debug")) as proxy,
+    ):
         with Client(proxy.url) as client:
             client.request("POST", "/mcp", message("initialize", arguments), headers=headers)
             for number in range(2):
-                body = call("login", arguments, id=number, _meta={"token": GITHUB})
+                body = call("login", arguments, request_id=number, _meta={"token": GITHUB})
                 client.request("POST", "/mcp", body, headers=headers)
         assert API_KEY.encode() in upstream.requests[1].body
     assert leaks(tmp_path, *PLANTED.values()) == []
@@ -155,20 +158,28 @@ def test_secrets_of_errors_and_streams_are_nowhere(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         name = peer.read().json()["params"]["name"]
         if name == "error":
-            error = {"code": -32603, "message": f"{MARK} bad password={PASSWORD}", "data": {"token": BEARER}}
+            error = {
+                "code": -32603,
+                "message": f"{MARK} bad password={PASSWORD}",
+                "data": {"token": BEARER},
+            }
             peer.send_json({"jsonrpc": "2.0", "id": 1, "error": error})
         elif name == "html":
             peer.send(ok(f"<b>api_key: {API_KEY}</b>".encode(), media="text/html", status="500 No"))
         else:
             peer.start_events()
-            whole = b": x\n" + event(text_result(1, f"token {GITHUB} cookie: {COOKIE}"), id=JWT)
+            whole = b": x\n" + event(
+                text_result(1, f"token {GITHUB} cookie: {COOKIE}"), event_id=JWT
+            )
             for place in range(0, len(whole), 5):
                 peer.send(chunked(whole[place : place + 5]))
             peer.end()
 
-    with RawUpstream(script) as upstream, proxy_beside(tmp_path, upstream.url) as proxy, Client(
-        proxy.url
-    ) as client:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url) as proxy,
+        Client(proxy.url) as client,
+    ):
         for name in ("error", "html", "stream"):
             client.request("POST", "/mcp", call(name), headers=MCP_HEADERS)
     assert leaks(tmp_path, PASSWORD, BEARER, API_KEY, GITHUB, COOKIE, JWT) == []
@@ -184,13 +195,17 @@ def test_secrets_of_plain_calls_are_nowhere(tmp_path: Path) -> None:
             )
         )
 
-    with RawUpstream(script) as upstream, proxy_beside(tmp_path, upstream.url) as proxy, Client(
-        proxy.url
-    ) as client:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url) as proxy,
+        Client(proxy.url) as client,
+    ):
         query = f"api_key={API_KEY}&password={urllib.parse.quote(PASSWORD)}&token={GITHUB}&x=1"
         client.request("GET", f"/v1/{GITHUB}/list?{query}")
         client.request("GET", f"/v1/list?%61ccess_token={BEARER}&b={JWT}")
-        client.request("POST", "/v1/login", json.dumps({"user": "a", "b": MARK, "password": PASSWORD}).encode())
+        client.request(
+            "POST", "/v1/login", json.dumps({"user": "a", "b": MARK, "password": PASSWORD}).encode()
+        )
         form = f"user=a&password={PASSWORD}&client_secret={NESTED}".encode()
         client.request("POST", "/v1/form", form)
         client.request("PUT", "/v1/raw", f"token: {GITHUB}\nAuthorization: Basic {BEARER}".encode())
@@ -200,7 +215,7 @@ def test_secrets_of_plain_calls_are_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
 def test_secrets_in_encoded_bodies_are_nowhere(tmp_path: Path, coding: str) -> None:
-    pack = gzip.compress if coding == "gzip" else brotli.compress
+    pack = PACKERS[coding]
 
     def script(peer: Peer) -> None:
         peer.read()
@@ -208,9 +223,11 @@ def test_secrets_in_encoded_bodies_are_nowhere(tmp_path: Path, coding: str) -> N
         peer.send(ok(body, headers=f"Content-Encoding: {coding}\r\n"))
 
     coded = (("Content-Encoding", coding),)
-    with RawUpstream(script) as upstream, proxy_beside(tmp_path, upstream.url) as proxy, Client(
-        proxy.url
-    ) as client:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url) as proxy,
+        Client(proxy.url) as client,
+    ):
         packed = pack(call("login", {"token": GITHUB, "x": JWT}))
         client.request("POST", "/mcp", packed, headers=(*MCP_HEADERS, *coded))
         plain = pack(json.dumps({"password": NESTED}).encode())
@@ -266,9 +283,11 @@ def test_a_secret_across_the_start_of_a_huge_message_leaves_no_part_behind(tmp_p
         key = b'","key":"' + API_KEY.encode()
         return head + pad + key + b'","z":"' + b"z" * size + b'"}}}'
 
-    with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy, Client(
-        proxy.url
-    ) as client:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url) as proxy,
+        Client(proxy.url) as client,
+    ):
         client.request("POST", "/mcp", body(17 << 20), headers=MCP_HEADERS)
         client.request("PUT", "/plain", body(2 << 20))
     assert leaks(tmp_path, *PARTS) == []
@@ -280,9 +299,11 @@ def test_what_the_operator_names_is_cut_too(tmp_path: Path) -> None:
         peer.send_json(text_result(1, f"badge: {NESTED}, staff 1234-5678-99"))
 
     settings = {"redact": {"keys": ["badge"], "patterns": [r"\d{4}-\d{4}-\d\d"]}}
-    with RawUpstream(script) as upstream, proxy_beside(
-        tmp_path, upstream.url, settings=settings
-    ) as proxy, Client(proxy.url) as client:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+        Client(proxy.url) as client,
+    ):
         body = call("staff", {"badge": LATE, "note": "1234-5678-99", "a": MARK})
         client.request("POST", "/mcp", body, headers=MCP_HEADERS)
     assert leaks(tmp_path, NESTED, LATE, "1234-5678-99") == []
@@ -295,9 +316,12 @@ def test_secrets_of_refused_failed_and_abandoned_requests_are_nowhere(tmp_path: 
         peer.close()
 
     secret_path = f"/nowhere/{GITHUB}?access_token={BEARER}"
-    with RawUpstream(script) as upstream, proxy_beside(
-        tmp_path, f"one={upstream.url}", f"two={upstream.url}", flags=("--log-level", "debug")
-    ) as proxy:
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(
+            tmp_path, f"one={upstream.url}", f"two={upstream.url}", flags=("--log-level", "debug")
+        ) as proxy,
+    ):
         url = proxy.urls[0]
         for raw in (
             f"GET {secret_path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -311,5 +335,7 @@ def test_secrets_of_refused_failed_and_abandoned_requests_are_nowhere(tmp_path: 
                 client.send(raw.encode())
                 client.rest() if "Authorization " in raw else client.response()
         with Client(url) as client:
-            client.request("POST", "/one", call("x", {"token": LATE, "a": MARK}), headers=MCP_HEADERS)
+            client.request(
+                "POST", "/one", call("x", {"token": LATE, "a": MARK}), headers=MCP_HEADERS
+            )
     assert leaks(tmp_path, GITHUB, BEARER, NESTED, JWT, LATE, PASSWORD, API_KEY) == []

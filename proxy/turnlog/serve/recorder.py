@@ -75,10 +75,10 @@ class Recorder:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
         draft = self._intent(ask)
         attempt = self._attempt(ask, draft.facts)
-        if ask.session.id is None:
-            self._opening.add(ask.session)
         try:
             attempt.intent = self._store.submit(draft, wait=attempt.waits)
+            if ask.session.id is None:
+                self._opening.add(ask.session)
             self._full = False
         except StoreError as error:
             self._unrecorded(error)

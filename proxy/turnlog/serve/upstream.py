@@ -6,7 +6,7 @@ cookies, no decompression, no proxies from the environment, no time limits.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -71,9 +71,12 @@ class Origin:
 class Answer:
     """An upstream answer: its head, and its body as it comes in."""
 
-    def __init__(self, connection: Connection, origin: Origin) -> None:
+    def __init__(
+        self, connection: Connection, origin: Origin, upload: asyncio.Task[None] | None
+    ) -> None:
         self._connection = connection
         self._origin = origin
+        self._upload = upload
         self.status = connection.status
         self.reason = connection.reason
         self.headers: Headers = connection.headers
@@ -83,8 +86,12 @@ class Answer:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         return await self._connection.read()
 
-    def close(self) -> None:
-        """Give the connection back if the exchange came to its end, else break it."""
+    async def close(self) -> None:
+        """Give the connection back if the exchange came to its end, else break it.
+
+        A request that is still being sent is cut: nobody reads the agent's side after this.
+        """
+        await _stopped(self._upload)
         if self._connection.finish():
             self._origin.give_back(self._connection, asyncio.get_running_loop().time())
 
@@ -95,7 +102,6 @@ class Upstreams:
     def __init__(self) -> None:
         self._origins: dict[str, Origin] = {}
         self._group = asyncio.TaskGroup()
-        self._uploads: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Upstreams":
         """Begin."""
@@ -107,8 +113,6 @@ class Upstreams:
         for origin in self._origins.values():
             for connection, _ in origin.idle:
                 connection.close()
-        for upload in self._uploads:
-            upload.cancel()
         await self._group.__aexit__(None, None, None)
 
     async def send(
@@ -136,37 +140,34 @@ class Upstreams:
         connection = origin.reuse(now) or await origin.connect()
         progress.phase = Phase.SENDING
         connection.begin(method, progress)
+        upload: asyncio.Task[None] | None = None
         try:
-            self._start(connection, _line(method, resource) + lines, body, length)
+            upload = self._start(connection, _line(method, resource) + lines, body, length)
             await connection.head()
         except BaseException:
             connection.close()
+            await _stopped(upload)
             raise
-        return Answer(connection, origin)
+        return Answer(connection, origin, upload)
 
     def _start(
         self, connection: Connection, head: bytes, body: Content, length: int | None
-    ) -> None:
+    ) -> asyncio.Task[None] | None:
+        """Send the request, or begin to; return the task that goes on with it."""
         if not isinstance(body, bytes):
             framing = (
                 b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
             )
             head += b"\r\n%b\r\n\r\n" % framing
-            self._upload(_upload(connection, head, body, chunked=length is None))
-            return
+            return self._group.create_task(_upload(connection, head, body, chunked=length is None))
         if body or not head.startswith(_BODILESS_METHODS):
             head += b"\r\nContent-Length: %d" % len(body)
         head += b"\r\n\r\n"
         if len(body) <= _PIECE:
             connection.write(head + body)
             connection.sent()
-            return
-        self._upload(_upload(connection, head, _pieces(body), chunked=False))
-
-    def _upload(self, sending: Coroutine[None, None, None]) -> None:
-        task = self._group.create_task(sending)
-        self._uploads.add(task)
-        task.add_done_callback(self._uploads.discard)
+            return None
+        return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
 
 
 _BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")
@@ -189,6 +190,13 @@ async def _upload(
         pass
     except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
         connection.abandon(str(error) or type(error).__name__)
+
+
+async def _stopped(upload: asyncio.Task[None] | None) -> None:
+    """End an upload that is not finished, and wait until it has."""
+    if upload is not None and not upload.done():
+        upload.cancel()
+        await asyncio.wait({upload})
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:

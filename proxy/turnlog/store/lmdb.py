@@ -180,7 +180,7 @@ class _Salts:
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
         self._entropy = entropy
-        self._drawn = b""
+        self._drawn: bytes = b""
         self._used = 0
 
     def take(self) -> bytes:

@@ -1,0 +1,25 @@
+// The official TypeScript client, 1.x line. Arguments: the URL that answers with event streams and
+// the URL that answers with JSON.
+
+import { Client } from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+import { CAPABILITIES, elicit, run, sample } from './scenarios.mjs';
+
+async function connect(url) {
+  const client = new Client({ name: 'matrix', version: '1' }, { capabilities: CAPABILITIES });
+  client.setRequestHandler(ElicitRequestSchema, async request => elicit(request));
+  client.setRequestHandler(CreateMessageRequestSchema, async request => sample(request));
+  const transport = new StreamableHTTPClientTransport(new URL(url));
+  await client.connect(transport);
+  return {
+    call: (name, args, options) => client.callTool({ name, arguments: args }, undefined, options),
+    tools: async () => (await client.listTools()).tools,
+    close: async () => {
+      await transport.terminateSession();
+      await client.close();
+    },
+  };
+}
+
+await run(connect);

@@ -1,0 +1,29 @@
+// The official TypeScript client, 2.x line. Arguments: the URL that answers with event streams, the
+// URL that answers with JSON, and the protocol revision to speak.
+
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { CAPABILITIES, elicit, run, sample } from './scenarios.mjs';
+
+const revision = process.argv[4];
+
+async function connect(url) {
+  const options = { capabilities: CAPABILITIES };
+  if (revision >= '2026') options.versionNegotiation = { mode: 'auto' };
+  const client = new Client({ name: 'matrix', version: '1' }, options);
+  client.setRequestHandler('elicitation/create', async request => elicit(request));
+  client.setRequestHandler('sampling/createMessage', async request => sample(request));
+  const transport = new StreamableHTTPClientTransport(new URL(url));
+  await client.connect(transport);
+  const negotiated = client.getNegotiatedProtocolVersion();
+  if (negotiated !== revision) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
+  return {
+    call: (name, args, options) => client.callTool({ name, arguments: args }, options),
+    tools: async () => (await client.listTools()).tools,
+    close: async () => {
+      if (revision < '2026') await transport.terminateSession();
+      await client.close();
+    },
+  };
+}
+
+await run(connect);

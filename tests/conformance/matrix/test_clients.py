@@ -1,0 +1,83 @@
+"""Compare what clients of other versions and languages see, direct and through turnlog."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.matrix import rig
+
+pytestmark = pytest.mark.matrix
+
+CLIENTS = {
+    "python-2-legacy": ("python_two.py", "2025-11-25"),
+    "python-2-modern": ("python_two.py", "2026-07-28"),
+    "python-1": ("python_one.py", "2025-11-25"),
+    "typescript-1": ("typescript_one.mjs", "2025-11-25"),
+    "typescript-2-legacy": ("typescript_two.mjs", "2025-11-25"),
+    "typescript-2-modern": ("typescript_two.mjs", "2026-07-28"),
+}
+# The calls that each client makes, in order.
+CALLS = ["greet", "draft", "count", "echo", "fail", "big", "hang", "stopped"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_sees_the_same_server_through_turnlog(client: str, tmp_path: Path) -> None:
+    with rig.feature_server(tmp_path) as upstreams:
+        direct = run_client(client, upstreams)
+    with rig.feature_server(tmp_path) as upstreams, rig.turnlog(upstreams, tmp_path) as urls:
+        through = run_client(client, urls)
+    assert_expected(direct)
+    differing = [
+        f"{scenario}: direct {wanted}, through turnlog {through.get(scenario)}"
+        for scenario, wanted in direct.items()
+        if wanted != through.get(scenario)
+    ]
+    assert not differing, "\n".join(differing)
+    assert_recorded(rig.recorded(tmp_path), legs=2 if CLIENTS[client][1] > "2026" else 1)
+
+
+def run_client(client: str, urls: list[str]) -> dict[str, Any]:
+    """Run a client's scenarios against the two URLs of the feature server."""
+    script, revision = CLIENTS[client]
+    found: dict[str, Any] = json.loads(rig.finish([*interpreter(script), *urls, revision]))
+    return found
+
+
+def interpreter(script: str) -> list[str | Path]:
+    """Return the command that runs a client's script in its own environment."""
+    source = rig.HERE / "clients" / script
+    if script == "python_one.py":
+        return [rig.PYTHON_ONE, source]
+    if script.endswith(".py"):
+        return [rig.PYTHON_TWO, source]
+    # Node looks for packages beside the script, so the scripts go where the packages are.
+    for name in (script, "scenarios.mjs"):
+        shutil.copy(source.with_name(name), rig.BUILD / "node" / name)
+    return [rig.node(), rig.BUILD / "node" / script]
+
+
+def assert_expected(found: dict[str, Any]) -> None:
+    """Check that the scenarios themselves did what they are for."""
+    assert found["tools"] == sorted(CALLS)
+    assert found["elicitation"]["text"] == "hello, Ada, asked 'What is your name?'"
+    assert found["sampling"]["text"] == "tides: a line within 50 tokens"
+    assert found["progress"]["progress"] == [[n, 5, f"step {n}"] for n in range(1, 6)]
+    assert found["failure"] == {"error": True, "text": "Error executing tool fail: no luck"}
+    assert found["10 MiB as JSON"]["text"].startswith("10485760 ")
+    assert found["cancel"]["text"] == "stopped"
+    assert found["cancel"]["call"] != "returned"
+
+
+def assert_recorded(rows: list[dict[str, Any]], *, legs: int) -> None:
+    """Check that each call is in the log as often as it has legs, each with its end."""
+    seen = [row["tool"] for row in rows]
+    asked = {"greet": legs, "draft": legs}
+    assert sorted(seen) == sorted(tool for tool in CALLS for _ in range(asked.get(tool, 1)))
+    by_tool = {row["tool"]: row for row in rows}
+    for tool in ("count", "echo", "big", "stopped"):
+        assert by_tool[tool]["status"] == "ok", by_tool[tool]
+    assert by_tool["fail"]["status"] == "error"
+    assert by_tool["hang"]["status"] not in {"ok", "pending"}, by_tool["hang"]

@@ -1,0 +1,172 @@
+"""What a store does about attempts that nobody will finish."""
+
+from pathlib import Path
+
+from conformance.store.kit import (
+    MINUTE,
+    START,
+    Engine,
+    begin,
+    intent,
+    known,
+    new_id,
+    outcome,
+    put,
+    session,
+    whole_call,
+)
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, Flag, Status
+from turnlog.store.base import Filter, Store
+
+
+def last_status(store: Store, call: bytes) -> str:
+    """Return the status of a call's last commit."""
+    with store.view() as view:
+        return view.call(call)[-1].facts.status
+
+
+async def test_open_attempts_of_an_ended_writer_are_closed_once(
+    engine: Engine, tmp_path: Path
+) -> None:
+    store = engine.open(tmp_path / "data", flush_every=3)
+    ref = session()
+    calls = [new_id() for _ in range(4)]
+    await put(store, intent(ref, calls[0]))
+    for _ in range(4):
+        await whole_call(store, ref)
+    for call in calls[1:]:
+        await put(store, intent(ref, call))
+    await store.close()
+    store = engine.open(tmp_path / "data", flush_every=3)
+    assert [commit.facts.call for commit in store.recovered] == calls
+    for commit in store.recovered:
+        assert commit.facts.actor is Actor.TURNLOG
+        assert commit.facts.error_kind == "outcome_unknown"
+        assert commit.link.ref is not None
+        with store.view() as view:
+            begun = view.get(known(ref), commit.link.ref)
+        assert begun is not None
+        assert begun.facts.call == commit.facts.call
+        assert begun.link.turn == commit.link.turn
+    await store.close()
+    store = engine.open(tmp_path / "data")
+    assert store.recovered == []
+    with store.view() as view:
+        assert len(list(view.attempts(Filter(), newest_first=True))) == 8
+    await store.close()
+
+
+async def test_a_living_writers_attempts_are_left_alone(engine: Engine, tmp_path: Path) -> None:
+    living = engine.open(tmp_path / "data")
+    ref = session()
+    call = new_id()
+    ticket = await begin(living, intent(ref, call))
+    other = engine.open(tmp_path / "data")
+    assert other.recovered == []
+    assert await other.recover() == []
+    await put(living, outcome(ref, call, ticket))
+    await living.close()
+    assert await other.recover() == []
+    await other.close()
+
+
+async def test_a_running_writer_closes_what_another_left(engine: Engine, tmp_path: Path) -> None:
+    living, ended = engine.open(tmp_path / "data"), engine.open(tmp_path / "data")
+    call = new_id()
+    await put(ended, intent(session(), call))
+    await ended.close()
+    (closed,) = await living.recover()
+    assert closed.facts.call == call
+    assert await living.recover() == []
+    await living.close()
+
+
+async def test_parked_legs_outlive_their_writer(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path / "data")
+    ref = session()
+    parked: dict[Status, bytes] = {}
+    for status in (Status.INPUT_REQUIRED, Status.ACCEPTED):
+        call = parked[status] = new_id()
+        ticket = await begin(store, intent(ref, call))
+        await put(store, outcome(ref, call, ticket, status=status, expires=START + MINUTE))
+    await store.close()
+    store = engine.open(tmp_path / "data")
+    assert store.recovered == []
+    for status, call in parked.items():
+        assert last_status(store, call) == status
+    await store.close()
+
+
+async def _parked(store: Store, status: Status, expires: int) -> bytes:
+    ref = session()
+    call = new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, ticket, status=status, expires=expires))
+    return call
+
+
+async def test_a_parked_leg_past_its_time_becomes_unknown(store: Store) -> None:
+    soon = await _parked(store, Status.INPUT_REQUIRED, START + MINUTE)
+    later = await _parked(store, Status.ACCEPTED, START + 2 * MINUTE)
+    never = await _parked(store, Status.ACCEPTED, 0)
+    assert await store.expire(START + MINUTE - 1) == []
+    (expired,) = await store.expire(START + MINUTE)
+    assert expired.facts.call == soon
+    assert expired.facts.flags == (Flag.EXPIRED,)
+    assert (expired.facts.n, expired.facts.status) == (1, Status.UNKNOWN)
+    assert await store.expire(START + MINUTE) == []
+    assert [c.facts.call for c in await store.expire(START + 100 * MINUTE)] == [later]
+    assert last_status(store, never) == Status.ACCEPTED
+    with store.view() as view:
+        assert len(list(view.unsettled())) == 3
+
+
+async def test_a_leg_that_went_on_does_not_expire(store: Store) -> None:
+    ref = session()
+    call = new_id()
+    ticket = await begin(store, intent(ref, call))
+    wait = outcome(ref, call, ticket, status=Status.INPUT_REQUIRED, expires=START + MINUTE)
+    await put(store, wait)
+    second = await begin(store, intent(ref, call, leg=1))
+    assert await store.expire(START + 2 * MINUTE) == []
+    await put(store, outcome(ref, call, second, leg=1))
+    assert await store.expire(START + 2 * MINUTE) == []
+
+
+async def test_an_answer_after_the_expiry_settles_the_call(store: Store) -> None:
+    ref = session()
+    call = new_id()
+    ticket = await begin(store, intent(ref, call))
+    accepted = outcome(ref, call, ticket, status=Status.ACCEPTED, expires=START + MINUTE)
+    await put(store, accepted)
+    await store.expire(START + 2 * MINUTE)
+    late: Commit = await put(store, outcome(ref, call, ticket, n=2, flags=(Flag.LATE,)))
+    assert late.facts.n == 2
+    with store.view() as view:
+        assert list(view.unsettled()) == []
+
+
+async def test_opening_expires_what_is_overdue(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path / "data")
+    call = await _parked(store, Status.ACCEPTED, START - 1)
+    await store.close()
+    store = engine.open(tmp_path / "data")
+    assert [c.facts.call for c in store.recovered] == [call]
+    await store.close()
+
+
+async def test_a_poll_in_flight_leaves_its_task_pending(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path / "data")
+    ref = session()
+    call = new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, ticket, status=Status.ACCEPTED))
+    await put(store, intent(ref, call, leg=1, method="tasks/get"))
+    await store.close()
+    store = engine.open(tmp_path / "data")
+    assert [c.facts.leg for c in store.recovered] == [1]
+    with store.view() as view:
+        (attempt,) = view.unsettled()
+        assert [c.facts.status for c in attempt] == [Status.PENDING, Status.ACCEPTED]
+    await store.close()

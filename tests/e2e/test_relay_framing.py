@@ -1,0 +1,241 @@
+"""Answers in odd or hostile framing: relayed when they are sound, cut off when they are not.
+
+What one answer leaves behind never becomes the answer to another request.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
+from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, ok
+
+GOOD = ok(b"good")
+NEXT = ok(b"next")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+def then_close(raw: bytes) -> Script:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(raw)
+        peer.close()
+
+    return script
+
+
+def byte_by_byte(raw: bytes) -> Script:
+    def script(peer: Peer) -> None:
+        peer.read()
+        for place in range(len(raw)):
+            peer.send(raw[place : place + 1])
+
+    return script
+
+
+SOUND = {
+    "lines ended by LF": b"HTTP/1.1 200 OK\nContent-Length: 4\n\ngood",
+    "blanks around values": b"HTTP/1.1 200 OK\r\nContent-Length:\t 4 \t\r\n\r\ngood",
+    "names in capitals": b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH: 4\r\n\r\ngood",
+    "chunked in capitals": b"HTTP/1.1 200 OK\r\nTRANSFER-ENCODING: Chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n",
+    "sizes with zeros": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0004\r\ngood\r\n000\r\n\r\n",
+    "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nA: 1\r\nB: 2\r\n\r\n",
+    "hints first": b"HTTP/1.1 103 Hints\r\nLink: <a>\r\n\r\n" * 3 + GOOD,
+    "1.0 and kept alive": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\ngood",
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("pace", ["at once", "byte by byte"])
+def test_a_sound_answer_is_relayed(rig: Rig, name: str, pace: str) -> None:
+    rig.upstream.script = answer(SOUND[name]) if pace == "at once" else byte_by_byte(SOUND[name])
+    with rig.client() as client:
+        given = client.request("GET", "/tool")
+        assert (given.status, given.body) == (200, b"good")
+        rig.upstream.script = answer(NEXT)
+        assert client.request("GET", "/next").body == b"next"
+
+
+UNSOUND = {
+    "no status": b"HTTP/1.1\r\n\r\n",
+    "letters for a status": b"HTTP/1.1 OK\r\nContent-Length: 0\r\n\r\n",
+    "another protocol": b"ICY 200 OK\r\n\r\n",
+    "a field without colon": b"HTTP/1.1 200 OK\r\nContent-Length 4\r\n\r\ngood",
+    "a blank before the colon": b"HTTP/1.1 200 OK\r\nContent-Length : 4\r\n\r\ngood",
+    "a field with NUL": b"HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 4\r\n\r\ngood",
+    "a field with CR": b"HTTP/1.1 200 OK\r\nX: a\rb\r\nContent-Length: 4\r\n\r\ngood",
+    "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\ngood",
+    "a signed length": b"HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\ngood",
+    "a hexadecimal length": b"HTTP/1.1 200 OK\r\nContent-Length: 0x4\r\n\r\ngood",
+    "an immense length": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\ngood",
+    # RFC 9110 section 8.6 lets a recipient refuse a repeated length; the parser does.
+    "the same length twice": b"HTTP/1.1 200 OK\r\n" + b"Content-Length: 4\r\n" * 2 + b"\r\ngood",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ngood!",
+    "an unknown coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\ngood",
+    "chunked not last": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\n4\r\ngood\r\n0\r\n\r\n",
+    "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_an_unsound_head_is_a_lost_connection(rig: Rig, name: str) -> None:
+    rig.upstream.script = then_close(UNSOUND[name])
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        assert given.json()["result"]["isError"] is True
+        rig.upstream.script = answer(NEXT)
+        assert client.request("GET", "/next").body == b"next"
+    assert (rig.row().status, rig.row().kind) == ("unknown", "connection_lost")
+
+
+CHUNKS = {
+    "no size": b"good\r\n0\r\n\r\n",
+    "a bad size": b"4g\r\ngood\r\n0\r\n\r\n",
+    "a negative size": b"-4\r\ngood\r\n0\r\n\r\n",
+    "an immense size": b"fffffffffffffffff\r\ngood\r\n0\r\n\r\n",
+    "too little data": b"5\r\ngood\r\n0\r\n\r\n",
+    "too much data": b"3\r\ngood\r\n0\r\n\r\n",
+    "no end": b"4\r\ngood\r\n",
+    "an end in the middle": b"4\r\ngo",
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_unsound_chunks_are_never_passed_off_as_a_whole_body(rig: Rig, name: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    rig.upstream.script = then_close(head + CHUNKS[name])
+    with rig.client() as client:
+        client.ask("PUT", f"/s/{rig.session}/tool", b"x")
+        head_ = client.head()
+        if head_.status == 200:
+            with pytest.raises(ClosedEarlyError):
+                client.body(head_)
+        else:
+            assert head_.status == 502
+    assert (rig.row().status, rig.row().kind) == ("unknown", "connection_lost")
+
+
+SPLITTERS = {
+    "a second answer behind the first": GOOD + ok(b"evil"),
+    "bytes behind the length": GOOD + b"trailing bytes",
+    "an answer behind the last chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + chunked(b"good")
+    + b"0\r\n\r\n"
+    + ok(b"evil"),
+    "line ends behind the length": GOOD + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_stands_behind_an_answer_answers_nothing_else(rig: Rig, name: str, late: bool) -> None:
+    raw = SPLITTERS[name]
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        place = raw.index(b"0\r\n\r\n") + 5 if b"chunked" in raw else len(GOOD)
+        peer.send(raw[:place] if late else raw)
+        if late:
+            peer.send(raw[place:])
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        assert client.request("GET", "/tool").body == b"good"
+        rig.upstream.script = answer(NEXT)
+        assert client.request("GET", "/next").body == b"next"
+        assert client.request("GET", "/next").body == b"next"
+
+
+BODILESS = {
+    "204 with a body": ("GET", b"HTTP/1.1 204 No\r\nContent-Length: 4\r\n\r\nevil"),
+    "304 with a body": ("GET", b"HTTP/1.1 304 No\r\nContent-Length: 4\r\n\r\nevil"),
+    "HEAD with a body": ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"),
+    "HEAD with chunks": (
+        "HEAD",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nevil\r\n0\r\n\r\n",
+    ),
+    "HEAD with an answer": ("HEAD", b"HTTP/1.1 200 OK\r\n\r\n" + ok(b"evil")),
+}
+
+
+@pytest.mark.parametrize("name", BODILESS)
+def test_a_body_where_none_may_be_goes_nowhere(rig: Rig, name: str) -> None:
+    method, raw = BODILESS[name]
+    rig.upstream.script = answer(raw)
+    with rig.client() as client:
+        assert client.request(method, "/tool").body == b""
+        rig.upstream.script = answer(NEXT)
+        assert client.request("GET", "/next").body == b"next"
+
+
+def test_an_answer_that_came_before_its_request_is_not_taken_for_it(rig: Rig) -> None:
+    sent: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(GOOD)
+        peer.send(ok(b"evil"))
+        sent.append(1)
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.request("GET", "/tool")
+        wait_until(lambda: sent, "the unasked answer is sent")
+        rig.upstream.script = answer(NEXT)
+        for _ in range(3):
+            assert client.request("GET", "/next").body == b"next"
+
+
+def test_an_answer_that_switches_protocols_is_relayed_or_refused_but_not_misread(rig: Rig) -> None:
+    rig.upstream.script = then_close(
+        b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x02hi"
+    )
+    with rig.client() as client:
+        client.ask("GET", "/tool", headers=(("Connection", "Upgrade"), ("Upgrade", "websocket")))
+        assert client.head().status in {101, 502}
+    assert not rig.upstream.requests[0].all(b"upgrade")
+
+
+def test_a_slow_head_holds_back_nobody_else(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().target != b"/slow":
+            peer.send(NEXT)
+            return
+        for place in range(len(GOOD)):
+            peer.send(GOOD[place : place + 1])
+            if place == 20:
+                with Client(rig.proxy.url) as other:
+                    assert other.request("GET", "/next").body == b"next"
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        assert client.request("GET", "/slow").body == b"good"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 17])
+def test_answers_cut_at_any_byte_are_reported_as_cut(rig: Rig, size: int) -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 20\r\n\r\n" + b"x" * 20
+    for place in range(size, len(whole), 19):
+        rig.upstream.script = then_close(whole[:place])
+        with rig.client() as client:
+            client.ask("GET", "/tool")
+            head = client.head()
+            if head.status == 502:
+                continue
+            with pytest.raises(ClosedEarlyError):
+                client.body(head)

@@ -1,0 +1,237 @@
+"""Whatever goes wrong with an exchange, nothing of it stays: no task, no connection, no open call."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message
+from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
+from kit.proxy import Serving, here, rows, until
+from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
+
+COUNT = 8
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HUGE = (("Content-Length", str(50 << 20)),)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[tuple[RawUpstream, Serving]]:
+    with RawUpstream() as upstream:
+        async with here(tmp_path, upstream.url) as serving:
+            yield upstream, serving
+
+
+def leaves_while_it_waits(url: str, upstream: RawUpstream) -> None:
+    hangs = Hangs()
+    upstream.script = hangs
+    with Client(url) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        assert hangs.asked.wait(BOUND)
+
+
+def leaves_in_a_stream(url: str, upstream: RawUpstream) -> None:
+    upstream.script = Hangs(HEAD, chunked(event({"jsonrpc": "2.0", "method": "x"})))
+    with Client(url) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        client.head()
+        client.event()
+
+
+def leaves_a_flood(url: str, upstream: RawUpstream) -> None:
+    def flood(peer: Peer) -> None:
+        peer.read()
+        peer.send(HEAD)
+        while True:
+            peer.send(chunked(b"data: " + bytes(60_000) + b"\n\n"))
+
+    upstream.script = flood
+    with Client(url, receive_buffer=8192) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        client.head()
+
+
+def resets(url: str, upstream: RawUpstream) -> None:
+    hangs = Hangs()
+    upstream.script = hangs
+    client = Client(url)
+    client.ask("GET", "/mcp", headers=(("Accept", "text/event-stream"),))
+    assert hangs.asked.wait(BOUND)
+    client.reset()
+
+
+def stops_sending(url: str, upstream: RawUpstream) -> None:
+    with Client(url) as client:
+        client.ask("POST", "/mcp", headers=(*MCP_HEADERS, ("Content-Length", "1000")))
+        client.send(b"{")
+
+
+def stops_sending_a_large_body(url: str, upstream: RawUpstream) -> None:
+    seen = threading.Event()
+
+    def script(peer: Peer) -> None:
+        seen.set()
+        peer.wait_for_hang_up()
+
+    upstream.script = script
+    with Client(url) as client:
+        client.ask("PUT", "/tool", headers=HUGE)
+        client.send(bytes(2 << 20))
+        assert seen.wait(BOUND)
+
+
+def is_answered_early(url: str, upstream: RawUpstream) -> None:
+    def refuse(peer: Peer) -> None:
+        peer.send(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
+        peer.wait_for_hang_up()
+
+    upstream.script = refuse
+    with Client(url) as client:
+        client.ask("PUT", "/tool", headers=HUGE)
+        client.send(bytes(2 << 20))
+        assert client.response().status == 413
+
+
+def waits_for_an_early_answer_and_sends_on(url: str, upstream: RawUpstream) -> None:
+    def refuse(peer: Peer) -> None:
+        peer.send(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
+        peer.close()
+
+    upstream.script = refuse
+    with Client(url) as client:
+        client.ask("PUT", "/tool", headers=(("Content-Length", str(3 << 20)),))
+        client.send(bytes(2 << 20))
+        assert client.response().status == 413
+        try:
+            client.send(bytes(1 << 20))
+        except OSError:
+            return
+
+
+def meets_a_server_that_never_reads(url: str, upstream: RawUpstream) -> None:
+    seen = threading.Event()
+
+    def script(peer: Peer) -> None:
+        seen.set()
+        if not release.wait(BOUND):
+            raise HungUpError
+        peer.close()
+
+    release = threading.Event()
+    upstream.script = script
+    with Client(url) as client:
+        client.ask("PUT", "/tool", headers=HUGE)
+        client.send(bytes(2 << 20))
+        assert seen.wait(BOUND)
+    release.set()
+
+
+def meets_a_cut_stream(url: str, upstream: RawUpstream) -> None:
+    upstream.script = CutStream((b"data: x\n\n",))
+    with Client(url) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        client.rest()
+
+
+def meets_a_cut_body(url: str, upstream: RawUpstream) -> None:
+    upstream.script = CutBody(b"{", 100)
+    with Client(url) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        client.rest()
+
+
+def meets_a_closed_connection(url: str, upstream: RawUpstream) -> None:
+    upstream.script = CloseAfterRequest()
+    with Client(url) as client:
+        client.request("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+
+
+def leaves_before_the_answer(url: str, upstream: RawUpstream) -> None:
+    go = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        assert go.wait(BOUND)
+        peer.send(ok(b"x" * (8 << 20)))
+
+    upstream.script = script
+    with Client(url) as client:
+        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
+        upstream.wait_for_requests(1)
+    go.set()
+
+
+def sends_garbage(url: str, upstream: RawUpstream) -> None:
+    with Client(url) as client:
+        client.send(b"\x00\x01\x02\r\n\r\n")
+
+
+def says_nothing(url: str, upstream: RawUpstream) -> None:
+    Client(url).close()
+
+
+MISHAPS: list[Callable[[str, RawUpstream], None]] = [
+    leaves_while_it_waits,
+    leaves_in_a_stream,
+    leaves_a_flood,
+    resets,
+    stops_sending,
+    stops_sending_a_large_body,
+    is_answered_early,
+    waits_for_an_early_answer_and_sends_on,
+    meets_a_server_that_never_reads,
+    meets_a_cut_stream,
+    meets_a_cut_body,
+    meets_a_closed_connection,
+    leaves_before_the_answer,
+    sends_garbage,
+    says_nothing,
+]
+
+
+def proxy_tasks() -> int:
+    """Count the tasks of this loop, this one left out."""
+    return len(asyncio.all_tasks()) - 1
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
+async def test_nothing_stays_of_an_exchange_whose_agent(
+    rig: tuple[RawUpstream, Serving],
+    mishap: Callable[[str, RawUpstream], None],
+    tmp_path: Path,
+) -> None:
+    upstream, serving = rig
+    before = proxy_tasks()
+    open_before = len(asyncio.all_tasks())
+    for _ in range(COUNT):
+        await asyncio.to_thread(mishap, serving.url, upstream)
+    await until(lambda: True if proxy_tasks() <= before else None, "the end of all tasks", BOUND)
+    assert len(asyncio.all_tasks()) == open_before
+    upstream.script = echo
+    assert await asyncio.to_thread(works, serving.url)
+
+
+def works(url: str) -> bool:
+    with Client(url) as client:
+        given = client.request("POST", "/mcp", message("ping"), headers=MCP_HEADERS)
+    return given.status == 200
+
+
+async def test_no_call_stays_open_after_all_mishaps(tmp_path: Path) -> None:
+    with RawUpstream() as upstream:
+        async with here(tmp_path, upstream.url) as serving:
+            for mishap in MISHAPS:
+                await asyncio.to_thread(mishap, serving.url, upstream)
+            upstream.script = lambda peer: peer.send_json(
+                text_result(peer.read().json()["id"], "x")
+            )
+            assert await asyncio.to_thread(works, serving.url)
+    gc.collect()
+    assert "pending" not in {row.status for row in rows(tmp_path / "data")}
+    assert {row.kind for row in rows(tmp_path / "data") if row.status == "unknown"} <= {
+        "cancelled_by_caller",
+        "connection_lost",
+    }

@@ -1,0 +1,187 @@
+"""A store that reaches its limit, or the end of the disk, and goes on when there is room again."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
+from turnlog.core.commit import Body
+from turnlog.store.base import Blob, Filter, StoreError, StoreFull
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+
+CHILD = Path(__file__).with_name("store_full_child.py")
+HOUR = 3_600_000_000_000
+
+
+async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
+    clock = iter(range(START, START + 100 * HOUR, HOUR // 4))
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
+    ref = session()
+    digests: list[bytes] = []
+    for _ in range(12):
+        commit = await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
+        assert commit.body is not None
+        digests.append(commit.body.input_blob)
+    with store.view() as view:
+        kept = [view.blob(digest) is not None for digest in digests]
+        usage = view.usage()
+        assert len(list(view.attempts(Filter(), newest_first=True))) == 12
+    await store.close()
+    assert kept == sorted(kept)
+    assert not kept[0]
+    assert kept[-1]
+    assert usage.log_bytes + usage.blob_bytes <= 4 << 20
+
+
+async def test_the_present_bucket_goes_when_it_alone_is_too_much(tmp_path: Path) -> None:
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START)
+    ref = session()
+    for _ in range(20):
+        await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
+    with store.view() as view:
+        usage = view.usage()
+        assert len(list(view.attempts(Filter(), newest_first=True))) == 20
+    assert usage.blob_bytes <= 4 << 20
+    last = await put(store, intent(ref, new_id(), blob=Blob(b"still written")))
+    assert last.body is not None
+    assert last.link.seq == 21
+    with store.view() as view:
+        assert view.blob(last.body.input_blob) == Blob(b"still written")
+    await store.close()
+
+
+async def _fill(store: LmdbStore) -> int:
+    """Write intents until there is no room for one; return how many there were."""
+    big = Body(summary="x" * 100_000)
+    for count in range(1000):
+        try:
+            ticket = store.submit(intent(session(), new_id(), body=big), wait=True)
+        except StoreFull:
+            return count
+        await ticket.done()
+    raise AssertionError("the store has no limit")
+
+
+async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    store = LmdbStore.open(data, limit=4 << 20)
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call, blob=Blob(bytes(range(256)) * 9)))
+    assert await _fill(store) > 5
+    with pytest.raises(StoreFull, match=r"raise limits\.store"):
+        store.submit(intent(session(), new_id()), wait=True)
+    end = await put(store, outcome(ref, call, ticket, body=Body(summary="y" * 10_000)))
+    assert end.link.ref == 1
+    assert ticket.placed is not None
+    with store.view() as view:
+        usage = view.usage()
+        assert view.blob(ticket.placed.body.input_blob if ticket.placed.body else b"") is None
+    assert usage.log_bytes < 4 << 20
+    await store.close()
+    bigger = LmdbStore.open(data, limit=64 << 20)
+    await put(bigger, intent(ref, new_id()))
+    await bigger.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "turnlog-test", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -> None:
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+    ref, call = session("alice"), new_id()
+    ticket = await begin(store, intent(ref, call))
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while file.write(bytes(4096)):
+            pass
+    big = Body(summary="x" * 900_000)
+    lost = [store.submit(outcome(ref, call, ticket, n=n, body=big), wait=True) for n in range(3)]
+    for late in lost:
+        with pytest.raises(StoreError, match="free space"):
+            await late.done()
+    with pytest.raises(StoreFull):
+        store.submit(intent(ref, new_id()), wait=True)
+    filler.unlink()
+    end = await put(store, outcome(ref, call, ticket))
+    assert (end.link.seq, end.link.ref) == (2, 1)
+    await put(store, intent(ref, new_id()))
+    await store.close()
+    reader = LmdbReader.open(small_disk / "data")
+    with reader.view() as view:
+        assert seqs(view, ref) == [0, 1, 2, 3]
+        assert view.find_sessions("alice") == [known(ref)]
+    reader.close()
+
+
+async def test_blobs_that_cannot_be_written_harm_no_commit(tmp_path: Path) -> None:
+    reports: list[StoreError] = []
+    store = LmdbStore.open(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)
+    (tmp_path / "data" / "blobs").rmdir()
+    (tmp_path / "data" / "blobs").write_bytes(b"in the way")
+    commit = await put(store, intent(session(), new_id(), blob=Blob(b"content")))
+    assert commit.body is not None
+    with store.view() as view:
+        assert view.blob(commit.body.input_blob) is None
+    await store.close()
+    assert any("write blobs" in str(report) for report in reports)
+
+
+def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, str(CHILD), str(tmp_path / "data")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    refused, as_well, written, along = found.stdout.splitlines()
+    assert refused.startswith("refused cannot write to ")
+    assert refused.endswith("free space on the disk")
+    assert as_well == "refused as well"
+    assert written == "written 2 1"
+    assert along == "with its intent 2 1"
+
+
+async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from conformance.store.kit import intent, new_id, put, session\n"
+        "from turnlog.store.lmdb import LmdbStore\n"
+        "async def main():\n"
+        "    store = LmdbStore.open(Path(sys.argv[1]))\n"
+        "    ref = session('alice')\n"
+        "    await put(store, intent(ref, new_id()))\n"
+        "    store.submit(intent(ref, new_id()), wait=True)\n"
+        "asyncio.run(main())\n"
+    )
+    done = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        str(data),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(done.communicate(), 60)
+    assert done.returncode == 0
+    assert errors == b""
+    store = LmdbStore.open(data)
+    assert 1 <= len(store.recovered) <= 2
+    await store.close()

@@ -1,0 +1,127 @@
+"""A recorder on a real store, with a log that keeps its events and a clock that tests set."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.kinds import Durability, Effect, Rung, TurnSource, WhenFull
+from turnlog.core.redact import Redactor
+from turnlog.observe.events import Event, Level
+from turnlog.serve.attempt import Ask
+from turnlog.serve.clock import Clock
+from turnlog.serve.recorder import Recorder
+from turnlog.store.base import SessionRef, alias
+from turnlog.store.lmdb import LmdbStore
+
+START = 1_795_737_600 * 10**9
+"""2026-11-28T00:00:00Z, in ns."""
+E = TypeVar("E", bound=Event)
+
+
+class Collected:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Tell that all events are wanted."""
+        return kind.level >= Level.DEBUG
+
+    def emit(self, event: Event) -> None:
+        """Keep an event."""
+        self.events.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Time:
+    """Both clocks: a second goes by only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._numbers: Iterator[int] = count(1)
+
+    def clock(self) -> Clock:
+        """Return what the recorder asks."""
+        return Clock(
+            wall=lambda: START + self.now,
+            monotonic=lambda: self.now,
+            entropy=lambda size: next(self._numbers).to_bytes(size, "big"),
+        )
+
+
+class Bench(Struct, frozen=True):
+    """A recorder and what is around it."""
+
+    recorder: Recorder
+    store: LmdbStore
+    log: Collected
+    time: Time
+
+
+@asynccontextmanager
+async def bench(
+    folder: Path,
+    *,
+    durability: Durability = Durability.BALANCED,
+    when_full: WhenFull = WhenFull.REFUSE_WRITES,
+    record_limit: int = 1 << 20,
+    store_limit: int = 1 << 30,
+) -> AsyncGenerator[Bench]:
+    """Open a store in `folder` with a recorder before it."""
+    time, log = Time(), Collected()
+    clock = time.clock()
+    store = LmdbStore.open(folder, limit=store_limit, now=clock.wall, clock=clock.monotonic)
+    recorder = Recorder(
+        store,
+        Redactor(),
+        log,
+        clock,
+        durability=durability,
+        when_full=when_full,
+        record_limit=record_limit,
+    )
+    try:
+        yield Bench(recorder, store, log, time)
+    finally:
+        await store.close()
+
+
+def session(name: str = "work") -> SessionRef:
+    """Return a session that is named explicitly."""
+    return SessionRef(
+        candidate=name.encode().ljust(16, b"\0")[:16],
+        rung=Rung.EXPLICIT,
+        aliases=(alias(Rung.EXPLICIT, name, ""),),
+    )
+
+
+def ask(ref: SessionRef, call: bytes, **changes: Any) -> Ask:
+    """Return a `tools/call` as it was asked for, with these fields changed."""
+    plain = Ask(
+        session=ref,
+        turn_label="",
+        turn_source=TurnSource.GAP,
+        call=call,
+        leg=0,
+        server="files",
+        tool="write",
+        method="tools/call",
+        effect=Effect.UNKNOWN,
+        definition=b"",
+        arguments=b'{"path":"/tmp/a"}',
+        complete=True,
+        size=100,
+        flags=(),
+        trace="",
+        protocol="2025-11-25",
+    )
+    return msgspec.structs.replace(plain, **changes)

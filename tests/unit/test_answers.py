@@ -1,0 +1,128 @@
+import json
+
+import pytest
+from msgspec import Raw
+
+from turnlog.core.classify import Ending, without_answer
+from turnlog.core.kinds import Effect, Phase
+from turnlog.serve.answers import (
+    Made,
+    document,
+    envelope,
+    event,
+    failed_request,
+    problem,
+    together,
+)
+
+LOST = without_answer("connection_lost", Phase.SENT, Effect.UNKNOWN)
+
+
+def outcome(ending: Ending = LOST) -> dict[str, object]:
+    return envelope(ending, session="s", call="c", tool="t")
+
+
+def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Made:
+    return failed_request(method, Raw(raw_id), "it broke", outcome(), stateless=stateless)
+
+
+def test_the_envelope_says_what_a_row_says() -> None:
+    assert outcome() == {
+        "session": "s",
+        "call": "c",
+        "tool": "t",
+        "attempt": 1,
+        "status": "unknown",
+        "error": "connection",
+        "kind": "connection_lost",
+        "retry": "unsafe",
+        "executed": "maybe",
+        "phase": "sent",
+    }
+
+
+def test_what_is_not_known_is_null() -> None:
+    said = envelope(
+        Ending(status=LOST.status, phase=LOST.phase, executed=LOST.executed),
+        session="",
+        call="",
+        tool="",
+    )
+    assert (said["session"], said["error"], said["kind"], said["retry"]) == (None,) * 4
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_tool_call_gets_a_result_that_says_so(stateless: bool) -> None:
+    made = failed("tools/call", stateless=stateless)
+    assert (made.status, made.headers) == (200, [(b"Content-Type", b"application/json")])
+    result = json.loads(made.body)["result"]
+    assert result["content"] == [{"type": "text", "text": "it broke"}]
+    assert result["isError"] is True
+    assert result["_meta"] == {"turnlog/outcome": outcome()}
+    assert "structuredContent" not in result
+    assert ("resultType" in result) is stateless
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover"])
+def test_a_handshake_gets_no_json_rpc(method: str) -> None:
+    made = failed(method)
+    assert (made.status, made.headers) == (502, [(b"Content-Type", b"application/problem+json")])
+    assert "jsonrpc" not in json.loads(made.body)
+
+
+def test_any_other_request_gets_an_error_with_the_envelope() -> None:
+    said = json.loads(failed("resources/read").body)
+    assert said["error"] == {
+        "code": -32603,
+        "message": "it broke",
+        "data": {"turnlog/outcome": outcome()},
+    }
+
+
+@pytest.mark.parametrize(
+    "raw_id", [b"0", b'"a\\u00e9"', b"1.0", b"123456789012345678901234567890", b"null"]
+)
+def test_an_id_comes_back_byte_by_byte(raw_id: bytes) -> None:
+    assert b'"id":' + raw_id + b"," in failed("tools/call", raw_id).body
+
+
+def test_one_answer_is_itself() -> None:
+    made = failed("ping")
+    assert together([made], "x", as_batch=False) is made
+
+
+def test_the_answer_to_a_batch_is_an_array_however_short() -> None:
+    made = together([failed("ping", b"7")], "x", as_batch=True)
+    assert [each["id"] for each in json.loads(made.body)] == [7]
+    several = together([failed("ping", b"1"), failed("tools/call", b"2")], "x", as_batch=True)
+    assert [each["id"] for each in json.loads(several.body)] == [1, 2]
+
+
+def test_a_handshake_in_a_batch_is_answered_as_one() -> None:
+    assert together([failed("initialize"), failed("ping")], "x", as_batch=True).status == 502
+
+
+@pytest.mark.parametrize("as_batch", [False, True])
+def test_no_answer_at_all_is_a_problem(as_batch: bool) -> None:
+    made = together([], "it broke", as_batch=as_batch)
+    assert (made.status, json.loads(made.body)["detail"]) == (502, "it broke")
+
+
+def test_a_problem_has_the_members_of_rfc_9457() -> None:
+    made = problem(503, "Service Unavailable", "why", {"more": 1})
+    assert json.loads(made.body) == {
+        "type": "about:blank",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": "why",
+        "more": 1,
+    }
+
+
+def test_a_document_is_json() -> None:
+    assert (document({"a": 1}).status, document({"a": 1}).body) == (200, b'{"a":1}')
+
+
+def test_an_answer_can_be_an_event() -> None:
+    made = failed("ping")
+    assert event(made) == b"event: message\ndata: " + made.body + b"\n\n"

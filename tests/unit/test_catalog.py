@@ -1,0 +1,87 @@
+import pytest
+from msgspec import Raw
+
+from turnlog.core.kinds import Effect
+from turnlog.serve.catalog import Catalog, effect_of
+from turnlog.wire.mcp import Definition, ToolPage, read_tools_list
+
+
+def page(*names: str, text: str = "", annotations: str = "{}") -> ToolPage:
+    tools = ",".join(
+        f'{{"name":"{name}","description":"{text}","annotations":{annotations}}}' for name in names
+    )
+    return read_tools_list(Raw(f'{{"tools":[{tools}]}}'.encode()))
+
+
+def definition(annotations: str) -> Definition:
+    return page("t", annotations=annotations).definitions["t"]
+
+
+def test_a_tool_that_nobody_listed_is_not_known() -> None:
+    assert Catalog().find("files", "", "read") is None
+
+
+def test_pages_add_up() -> None:
+    catalog = Catalog()
+    assert catalog.learn("files", "me", page("a", "b")) == (2, 0)
+    assert catalog.learn("files", "me", page("c")) == (1, 0)
+    assert all(catalog.find("files", "me", name) for name in "abc")
+
+
+def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> None:
+    catalog = Catalog()
+    catalog.learn("files", "me", page("a", "b", text="old"))
+    before = catalog.find("files", "me", "a")
+    assert catalog.learn("files", "me", page("a", text="new")) == (0, 1)
+    after = catalog.find("files", "me", "a")
+    assert before is not None
+    assert after is not None
+    assert before.digest != after.digest
+
+
+def test_the_same_definition_written_otherwise_is_the_same() -> None:
+    catalog = Catalog()
+    catalog.learn(
+        "files", "me", read_tools_list(Raw(b'{"tools":[{"name":"a","x":{"b":1,"c":2}}]}'))
+    )
+    again = read_tools_list(Raw(b'{"tools":[{"x":{"c":2, "b":1},"name":"\\u0061"}]}'))
+    assert catalog.learn("files", "me", again) == (0, 0)
+
+
+def test_what_one_credential_or_server_lists_is_not_anothers() -> None:
+    catalog = Catalog()
+    catalog.learn("files", "me", page("a"))
+    assert catalog.find("files", "you", "a") is None
+    assert catalog.find("git", "me", "a") is None
+
+
+def test_listings_do_not_grow_without_bound() -> None:
+    catalog = Catalog()
+    for number in range(5000):
+        catalog.learn("files", str(number), page("a"))
+        catalog.learn("files", "in use", page("a"))
+    assert catalog.find("files", "0", "a") is None
+    assert catalog.find("files", "in use", "a") is not None
+    assert catalog.find("files", "4999", "a") is not None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "effect"),
+    [
+        ("{}", Effect.WRITE),
+        ("null", Effect.WRITE),
+        ('{"readOnlyHint":true}', Effect.READ),
+        ('{"readOnlyHint":true,"idempotentHint":true}', Effect.READ),
+        ('{"readOnlyHint":false,"idempotentHint":true}', Effect.IDEMPOTENT_WRITE),
+        ('{"idempotentHint":true,"destructiveHint":true}', Effect.IDEMPOTENT_WRITE),
+        ('{"destructiveHint":false}', Effect.WRITE),
+        ('{"readOnlyHint":"true"}', Effect.WRITE),
+    ],
+)
+def test_trusted_annotations_name_the_effect(annotations: str, effect: Effect) -> None:
+    assert effect_of(definition(annotations), trusted=True) is effect
+    assert effect_of(definition(annotations), trusted=False) is Effect.UNKNOWN
+
+
+def test_without_a_definition_the_effect_is_unknown() -> None:
+    assert effect_of(None, trusted=True) is Effect.UNKNOWN

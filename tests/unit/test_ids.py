@@ -1,0 +1,46 @@
+"""`core.ids`: identifiers that sort by time."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.core.ids import from_text, to_text, uuid7
+
+times = st.integers(0, (1 << 48) * 1_000_000 - 1)
+entropy = st.binary(min_size=10, max_size=10)
+
+
+@given(at=times, dice=entropy)
+def test_an_id_is_a_uuid_of_version_seven_and_tells_its_time(at: int, dice: bytes) -> None:
+    made = UUID(bytes=uuid7(at, dice))
+    assert made.version == 7
+    assert made.variant == "specified in RFC 4122"
+    assert made.int >> 80 == at // 1_000_000
+
+
+@given(early=times, late=times, dice=entropy)
+def test_ids_sort_by_time(early: int, late: int, dice: bytes) -> None:
+    if early // 1_000_000 < late // 1_000_000:
+        assert uuid7(early, b"\xff" * 10) < uuid7(late, dice)
+
+
+@given(at=times, one=entropy, other=entropy)
+def test_74_bits_of_chance_tell_ids_of_one_moment_apart(at: int, one: bytes, other: bytes) -> None:
+    bits = (1 << 74) - 1
+    same = int.from_bytes(one, "big") & bits == int.from_bytes(other, "big") & bits
+    assert (uuid7(at, one) == uuid7(at, other)) == same
+
+
+@given(at=times, dice=entropy)
+def test_text_form_comes_back(at: int, dice: bytes) -> None:
+    made = uuid7(at, dice)
+    assert from_text(to_text(made)) == made
+    assert len(to_text(made)) == 36
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "0123", "g" * 32])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"badly formed|invalid literal"):
+        from_text(text)

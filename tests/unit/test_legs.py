@@ -1,0 +1,167 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import rpc_answer
+from turnlog.core.kinds import Status
+from turnlog.serve.attempt import Ask, Attempt, Reply
+from turnlog.serve.calls import OpenCalls
+from turnlog.serve.catalog import Catalog
+from turnlog.serve.context import Context
+from turnlog.serve.identity import Clients, Sessions
+from turnlog.serve.legs import Legs
+from turnlog.wire import mcp
+
+STATE = b"digest of a state".ljust(32)
+
+
+def context(one: Bench) -> Context:
+    clock = one.time.clock()
+    return Context(
+        store=one.store,
+        digest=one.store.keyed,
+        recorder=one.recorder,
+        sessions=Sessions(clock, ()),
+        clients=Clients(),
+        catalog=Catalog(),
+        calls=OpenCalls(),
+        clock=clock,
+        log=one.log,
+        trusted=frozenset(),
+        vendor_headers=frozenset(),
+        keep=1 << 20,
+    )
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with bench(tmp_path) as made:
+        yield made
+
+
+def asked(one: Bench, **changes: Any) -> Ask:
+    return ask(session(), one.recorder.new_call(), **changes)
+
+
+def call(
+    *, state: bytes = b"", responses: bool = False, arguments: bytes = b'{"path":"/tmp/a"}'
+) -> mcp.ToolCall:
+    return mcp.ToolCall(
+        name="write",
+        arguments=Raw(arguments),
+        meta={},
+        progress_token=b"",
+        has_input_responses=responses,
+        request_state=state,
+        wants_task=False,
+        ttl_ms=None,
+    )
+
+
+async def parked(one: Bench, where: Context, said: mcp.Answer) -> Attempt:
+    """Record a call that was answered with `said`, and park it."""
+    attempt = one.recorder.begin(asked(one))
+    await one.recorder.on_disk(attempt)
+    links = Legs(where, "files").links(attempt.ask, said)
+    ticket = one.recorder.end(
+        attempt, rpc_answer(said.status, None), Reply(http_status=200, links=links)
+    )
+    assert ticket is not None
+    await ticket.done()
+    where.calls.park(links, attempt)
+    return attempt
+
+
+STATEFUL = mcp.Answer(status=Status.INPUT_REQUIRED, request_state=STATE)
+STATELESS = mcp.Answer(status=Status.INPUT_REQUIRED)
+TASK = mcp.Answer(status=Status.ACCEPTED, task_id="t1")
+
+
+@pytest.mark.parametrize("status", [Status.OK, Status.ERROR])
+async def test_an_answer_that_ends_a_call_leaves_no_links(one: Bench, status: Status) -> None:
+    links = Legs(context(one), "files").links(asked(one), mcp.Answer(status=status, task_id="t"))
+    assert links == ()
+
+
+async def test_links_are_keyed_and_name_nothing(one: Bench) -> None:
+    (link,) = Legs(context(one), "files").links(asked(one), TASK)
+    assert len(link) == 32
+    assert b"t1" not in link
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["in memory", "after a restart"])
+@pytest.mark.parametrize(
+    ("said", "next_"),
+    [
+        (STATEFUL, call(state=STATE, responses=True)),
+        (STATEFUL, call(state=STATE)),
+        (STATELESS, call(responses=True)),
+        (STATELESS, call(responses=True, arguments=b'{ "path" : "\\/tmp\\/a" }')),
+    ],
+    ids=["state and input", "state alone", "input alone", "input, written otherwise"],
+)
+async def test_a_continuation_finds_its_call(
+    one: Bench, said: mcp.Answer, next_: mcp.ToolCall, memory: bool
+) -> None:
+    where = context(one)
+    attempt = await parked(one, where, said)
+    found = Legs(where if memory else context(one), "files").continued(next_, session())
+    assert found is not None
+    assert (found.call, found.leg) == (attempt.ask.call, 0)
+
+
+@pytest.mark.parametrize(
+    "next_",
+    [
+        call(),
+        call(state=b"another digest".ljust(32), responses=True),
+        call(responses=True, arguments=b'{"path":"/tmp/b"}'),
+    ],
+    ids=["no input", "another state", "other arguments"],
+)
+async def test_what_is_no_continuation_finds_nothing(one: Bench, next_: mcp.ToolCall) -> None:
+    where = context(one)
+    await parked(one, where, STATEFUL)
+    await parked(one, where, STATELESS)
+    assert Legs(where, "files").continued(next_, session()) is None
+
+
+async def test_another_server_or_session_finds_nothing(one: Bench) -> None:
+    where = context(one)
+    await parked(one, where, STATEFUL)
+    await parked(one, where, STATELESS)
+    assert Legs(where, "git").continued(call(state=STATE), session()) is None
+    assert Legs(where, "files").continued(call(responses=True), session("other")) is None
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["in memory", "after a restart"])
+async def test_the_end_of_a_task_finds_its_call(one: Bench, memory: bool) -> None:
+    where = context(one)
+    attempt = await parked(one, where, TASK)
+    found = Legs(where if memory else context(one), "files").finished_task("t1")
+    assert found is not None
+    assert (found.ask.call, found.n, found.ended) == (attempt.ask.call, 1, False)
+
+
+async def test_a_task_ends_once(one: Bench) -> None:
+    where = context(one)
+    await parked(one, where, TASK)
+    legs = Legs(where, "files")
+    found = legs.finished_task("t1")
+    assert found is not None
+    ticket = one.recorder.end(found, rpc_answer(Status.OK, None), Reply(http_status=200))
+    assert ticket is not None
+    await ticket.done()
+    assert legs.finished_task("t1") is None
+    assert Legs(context(one), "files").finished_task("t1") is None
+
+
+async def test_a_task_that_nobody_began_is_not_found(one: Bench) -> None:
+    where = context(one)
+    await parked(one, where, TASK)
+    assert Legs(where, "files").finished_task("t2") is None
+    assert Legs(where, "git").finished_task("t1") is None

@@ -1,0 +1,361 @@
+"""Redaction: what vanishes, what stays, and that neither broken JSON nor an encoding hides it."""
+
+import json
+import re
+
+import pytest
+
+from turnlog.core.redact import Redactor
+
+REDACTOR = Redactor()
+SECRET = "hunter2-Zq7"
+CUT = "[redacted]"
+
+
+def planted(text: str) -> str:
+    """`text` with the secret for each `S` that stands alone."""
+    return re.sub(r"(?<![A-Za-z_])S(?![A-Za-z_])", SECRET, text)
+
+
+def left(data: bytes | str, *, complete: bool = True) -> str:
+    raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    return REDACTOR.json(raw, complete=complete).data.decode("utf-8", "replace")
+
+
+UNTOUCHED = [
+    '{"path":"/srv/a.txt","n":1}',
+    '{"max_tokens":512,"usage":{"prompt_tokens":1,"completion_tokens":2,"tokens":{"a":1}}}',
+    '{"nextPageToken":"abc","next_token":"abc","continuation_token":"abc","cursor":"eyJpZCI6MTIzNDU2Nzg5MDEyfQ"}',
+    '{"progressToken":"p-1","syncToken":"x"}',
+    '{"password":null,"secret":false,"token":"","apiKey":[],"credentials":{}}',
+    '{"key":"k","keys":["a"],"sort_key":"name","primary_key":7,"author":"bob"}',
+    '{"text":"the bearer token is missing; basic understanding; author: bob"}',
+    '{"text":"WWW-Authenticate: Bearer realm=\\"x\\", error=\\"invalid_token\\""}',
+    '{"text":"def login(password: str, token: str | None = None) -> None: ..."}',
+    '{"text":"client = Client(password=self.password, token=os.environ[\\"API_TOKEN\\"])"}',
+    '{"url":"https://host:8080/path@2x.png?a=b@c","mail":"bob@example.com"}',
+    '{"url":"git+ssh://git@github.com/a/b.git"}',
+    '{"a":1.0,"b":1e5,"c":12345678901234567890,"d":"\\u00e9\\/"}',
+    '["password","email","name"]',
+    '{"text":"sk-SK locale, task-12345678, sk-circle"}',
+    '{"text":"50% of 100%"}',
+    " [1, 2]\n",
+    "plain words",
+    "",
+]
+
+
+@pytest.mark.parametrize("data", UNTOUCHED, ids=lambda data: data[:40])
+def test_what_is_no_secret_stays_as_it_is(data: str) -> None:
+    seen = REDACTOR.json(data.encode())
+    assert seen.data == data.encode()
+    assert not seen.touched
+
+
+CUTS = [
+    ('{"password":"S","b":1}', '{"password":"[redacted]","b":1}'),
+    ('{"password": 12345, "b": 1}', '{"password": "[redacted]", "b": 1}'),
+    ('{"password":["S",{"a":"S}]"}],"b":1}', '{"password":"[redacted]","b":1}'),
+    ('{"a":{"secret":{"x":"S"}},"b":[1]}', '{"a":{"secret":"[redacted]"},"b":[1]}'),
+    (
+        '{"csrf_token":"S","csrfTokens":[1,"S"]}',
+        '{"csrf_token":"[redacted]","csrfTokens":[1,"[redacted]"]}',
+    ),
+    ('{"token":5}', '{"token":"[redacted]"}'),
+    ('{"DB_PASSWORD_2":"S"}', '{"DB_PASSWORD_2":"[redacted]"}'),
+    ('{"x-Api-KEY":"S"}', '{"x-Api-KEY":"[redacted]"}'),
+    ('{"openaiApiKey":"S"}', '{"openaiApiKey":"[redacted]"}'),
+    ('{"aws.secret.access.key":"S"}', '{"aws.secret.access.key":"[redacted]"}'),
+    (
+        '{"Mcp-Session-Id":"S","mcp_session_id":"S"}',
+        '{"Mcp-Session-Id":"[redacted]","mcp_session_id":"[redacted]"}',
+    ),
+    ('[["Authorization","S"],["Accept","x"]]', '[["Authorization","[redacted]"],["Accept","x"]]'),
+    ('{"name":"GH_TOKEN","value":"S"}', '{"name":"GH_TOKEN","value":"[redacted]"}'),
+    ('{"value":{"a":"S"},"key":"api_key"}', '{"value":"[redacted]","key":"api_key"}'),
+    ('{"value":7,"key":"api_key"}', '{"value":"[redacted]","key":"api_key"}'),
+    ('["run","--password","S","-v"]', '["run","--password","[redacted]","-v"]'),
+    (
+        '{"text":"{\\"token\\":\\"S\\",\\"n\\":1}"}',
+        '{"text":"{\\"token\\":\\"[redacted]\\",\\"n\\":1}"}',
+    ),
+    (
+        '{"text":"result: {\\"token\\": \\"S\\"} ok"}',
+        '{"text":"result: {\\"token\\": \\"[redacted]\\"} ok"}',
+    ),
+    ('{"text":"token=S&user=bob"}', '{"text":"token=[redacted]&user=bob"}'),
+    ('{"text":"API key: S ok"}', '{"text":"API key: [redacted] ok"}'),
+    ('{"text":"x\\nPassword: a b S\\ny"}', '{"text":"x\\nPassword: [redacted]\\ny"}'),
+    (
+        '{"text":"Authorization: Digest username=\\"a\\", response=\\"S\\""}',
+        '{"text":"Authorization: [redacted]"}',
+    ),
+    ('{"text":"Cookie: a=1; b=S"}', '{"text":"Cookie: [redacted]"}'),
+    ('{"text":"use Bearer S now"}', '{"text":"use Bearer [redacted] now"}'),
+    ('{"text":"use Basic dXNlcjpodW50ZXIy now"}', '{"text":"use Basic [redacted] now"}'),
+    ('{"url":"postgres://bob:S@db/x"}', '{"url":"postgres://bob:[redacted]@db/x"}'),
+    ('{"url":"postgres://bob:S/@w@db/x"}', '{"url":"postgres://bob:[redacted]@db/x"}'),
+    ('{"url":"https://abcdefghij0123456789@host/x"}', '{"url":"https://[redacted]@host/x"}'),
+    ('{"url":"https://h/?a=1&sig=S"}', '{"url":"https://h/?a=1&sig=[redacted]"}'),
+    ('{"url":"https://h/?%74oken=S&a=1"}', '{"url":"https://h/?%74oken=[redacted]&a=1"}'),
+    ('{"text":"<api_key>S</api_key>"}', '{"text":"<api_key>[redacted]</api_key>"}'),
+    (
+        '{"text":"<input name=\\"csrf_token\\" value=\\"S\\">"}',
+        '{"text":"<input name=\\"csrf_token\\" value=\\"[redacted]\\">"}',
+    ),
+    ('{"text":"curl -u bob:S https://h"}', '{"text":"curl -u [redacted] https://h"}'),
+    ('{"text":"login --token S --x"}', '{"text":"login --token [redacted] --x"}'),
+    (
+        '{"text":"machine h login bob password S"}',
+        '{"text":"machine h login bob password [redacted]"}',
+    ),
+    (
+        '{"text":"a:\\n  secrets:\\n    - S\\n    - S\\n  b: 1"}',
+        '{"text":"a:\\n  secrets:\\n    [redacted]\\n  b: 1"}',
+    ),
+    ('{"text":"password: |\\n  S\\n  S\\nb: 1"}', '{"text":"password: |\\n  [redacted]\\nb: 1"}'),
+    ('{"sk-abcdefgh12345678":1}', '{"[redacted]":1}'),
+    ('{"a":NaN,"token":"S"}', '{"a":NaN,"token":"[redacted]"}'),
+    ('{"token":"S","token":"S"}', '{"token":"[redacted]","token":"[redacted]"}'),
+    ('{"\\u0074ok\\u0065n":"S"}', '{"\\u0074ok\\u0065n":"[redacted]"}'),
+    ('\ufeff{"token":"S"}', '\ufeff{"token":"[redacted]"}'),
+    ('{"a":"\\ud800","token":"S"}', '{"a":"\\ud800","token":"[redacted]"}'),
+    ('{"a":"\udcff","token":"S"}', '{"a":"\udcff","token":"[redacted]"}'),
+    ('{"a":"\udcff token=S"}', '{"a":"\udcff token=[redacted]"}'),
+    ('{"a":"\\ud800 token=S"}', '{"a":"\\ud800 token=[redacted]"}'),
+    ("{'password': 'S'}", "{'password': \"[redacted]\"}"),
+    ("{password: S, b: 1}", '{password: "[redacted]", b: 1}'),
+    ('{"token" "S"}', '{"token" "S"}'),
+    ("PASSWORD=S", "PASSWORD=[redacted]"),
+    ("export API_KEY='S'", "export API_KEY='[redacted]'"),
+    ('password = "S"def', 'password = "[redacted]'),
+    ("password='it''S'", "password='[redacted]"),
+    ("token: Bearer S x", "token: [redacted]"),
+    ("x token: Bearer S x", "x token: [redacted] x"),
+    ("f(password: str = 'S')", "f(password: [redacted]')"),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), CUTS, ids=lambda value: value[:44])
+def test_a_secret_is_cut_and_the_rest_stays(data: str, expected: str) -> None:
+    if data != expected:
+        given = planted(data).encode("utf-8", "surrogateescape")
+        seen = REDACTOR.json(given)
+        assert seen.data == expected.encode("utf-8", "surrogateescape")
+        assert seen.touched
+
+
+@pytest.mark.parametrize(("data", "_"), CUTS, ids=lambda value: value[:44])
+def test_redacting_again_changes_nothing(data: str, _: str) -> None:
+    once = REDACTOR.json(planted(data).encode("utf-8", "surrogateescape"))
+    twice = REDACTOR.json(once.data)
+    assert twice.data == once.data
+    assert not twice.touched
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-abcdef1234567890",
+        "sk-" + "ant-api03-abcdefgh-1234",
+        "sk_live_abcdefgh12345678",
+        "ghp_abcdefgh12345678",
+        "gho_abcdefgh12345678",
+        "github_pat_11ABCDEFG0_abcdefgh",
+        "xoxb-1234-abcdef",
+        "xapp-1-ABCDEFGH-12345",
+        "AKIAIOSFODNN7EXAMPLE",
+        "ASIAIOSFODNN7EXAMPLE",
+        "AIzaSyA-1234567890abcdefghijklmnop",
+        "ya29.a0AfH6SMBx-abcdef",
+        "GOCSPX-abcdefgh1234",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "npm_abcdefgh12345678",
+        "hf_abcdefgh12345678",
+        "glpat-abcdefgh12345678",
+        "pypi-AgEIcHlwaS5vcmcabcdef",
+        "dop_v1_abcdefgh12345678",
+        "SG.abcdefgh1234.ijklmnop5678",
+        "ATATT3xFfGF0abcdefgh",
+        "hvs.CAESIJabcdefgh",
+        "123456789:AAEhBOweik6ad9rabcdefghijklmnop",
+    ],
+)
+def test_secrets_of_known_shape_vanish_wherever_they_stand(secret: str) -> None:
+    for text in (f"see {secret}, ok", f"({secret})", secret, f"x\n{secret}\n"):
+        cut, touched = REDACTOR.text(text)
+        assert touched
+        assert secret not in cut
+        assert cut == text.replace(secret, CUT)
+
+
+def test_a_private_key_vanishes_from_its_first_line_to_its_last() -> None:
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\nbnNz\n-----END OPENSSH PRIVATE KEY-----"
+    assert REDACTOR.text(f"a {key} b") == (f"a {CUT} b", True)
+    assert REDACTOR.text(f"a {key[:50]}") == (f"a {CUT}", True)
+    public = "-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----"
+    assert REDACTOR.text(public) == (public, False)
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_json_in_strings_in_json_hides_nothing(depth: int) -> None:
+    data = json.dumps({"password": SECRET})
+    for _ in range(depth):
+        data = json.dumps({"text": data})
+    assert SECRET not in left(data)
+
+
+@pytest.mark.parametrize("layers", range(1, 7))
+def test_percent_signs_of_percent_signs_hide_nothing(layers: int) -> None:
+    name = "".join(f"%{ord(c):02x}" for c in "password")
+    for _ in range(layers - 1):
+        name = name.replace("%", "%25")
+    assert SECRET not in left(json.dumps({"q": f"https://h/?{name}={SECRET}"}))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be"])
+def test_another_encoding_hides_nothing(encoding: str) -> None:
+    seen = REDACTOR.json(json.dumps({"password": SECRET}).encode(encoding))
+    assert seen.data == b'"[redacted]"'
+    assert seen.touched
+    harmless = json.dumps({"path": "/a"}).encode(encoding)
+    assert REDACTOR.json(harmless).data == harmless
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"password":"S',
+        '{"password":"S\\',
+        '{"password":["S","S',
+        '{"password":{"a":"S"',
+        '{"password":12',
+        '{"text":"Bearer S',
+        '{"text":"password=S',
+        '{"text":"{\\"password\\":\\"S',
+        '{"text":"-----BEGIN RSA PRIVATE KEY-----\\nS',
+    ],
+)
+def test_a_cut_text_shows_no_part_of_its_last_secret(data: str) -> None:
+    padded = json.dumps({"pad": "lorem ipsum " * 200})[:-1] + "," + planted(data[1:])
+    for end in range(len(padded) - 40, len(padded)):
+        cut = left(padded[:end], complete=False)
+        assert "hunt" not in cut
+        assert cut.startswith('{"pad": "lorem ipsum lorem')
+
+
+def test_a_cut_text_loses_its_tail_and_counts_as_untouched() -> None:
+    data = json.dumps({"text": "word " * 1000}).encode()[:3000]
+    seen = REDACTOR.json(data, complete=False)
+    assert data.startswith(seen.data)
+    assert 2000 < len(seen.data) < 3000
+    assert not seen.touched
+
+
+def test_a_cut_web_token_vanishes_although_it_has_no_dot_yet() -> None:
+    head = "eyJ" + "a" * 3000
+    cut = REDACTOR.json(f'{{"pad":"{"x " * 900}","t":"{head}'.encode(), complete=False)
+    assert b"eyJ" not in cut.data
+
+
+def test_a_cut_never_splits_a_placeholder() -> None:
+    for pad in range(300):
+        data = f'{{"password":"{SECRET}","pad":"{"x" * pad}'.encode()
+        kept = REDACTOR.json(data, complete=False).data
+        assert REDACTOR.json(kept).data == kept
+
+
+def test_an_operator_adds_keys_headers_and_patterns() -> None:
+    mine = Redactor(["X-Tenant"], ["api_token", "ssn"], ["tok-EXAMPLE-[0-9]+", r"^\d{4}$"])
+    data = (
+        '{"SSN":123,"x_tenant":"a","text":"got tok-EXAMPLE-0006 back","pin":"1234","n":1234,'
+        '"tok-EXAMPLE-0007":true,"long":"12345","m":12345}'
+    )
+    seen = mine.json(data.encode())
+    assert seen.data.decode() == (
+        '{"SSN":"[redacted]","x_tenant":"[redacted]","text":"got [redacted] back",'
+        '"pin":"[redacted]","n":"[redacted]","[redacted]":true,"long":"12345","m":12345}'
+    )
+    assert mine.json(seen.data).data == seen.data
+    assert mine.secret_header("X-TENANT")
+    assert mine.text("at tok-EXAMPLE-1.") == ("at [redacted].", True)
+
+
+def test_a_pattern_that_matches_its_own_placeholder_or_nothing_ends() -> None:
+    greedy = Redactor((), (), ["[a-z]+", "x*"])
+    once = greedy.json(b'{"A":"abc DEF"}')
+    assert once.data == b'{"A":"[redacted] DEF"}'
+    assert greedy.json(once.data).data == once.data
+
+
+def test_a_pattern_that_is_no_regular_expression_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"redaction pattern '\(' is no regular expression"):
+        Redactor((), (), ["("])
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("Authorization", True),
+        ("PROXY-AUTHORIZATION", True),
+        ("Cookie", True),
+        ("X-Api-Key", True),
+        ("X-Tenant-Token", True),
+        ("X-Next-Token", False),
+        ("X-Client-Secret", True),
+        ("Mcp-Session-Id", True),
+        ("Content-Type", False),
+        ("Mcp-Protocol-Version", False),
+    ],
+)
+def test_headers_whose_values_are_secret_are_known(name: str, secret: bool) -> None:
+    assert REDACTOR.secret_header(name) is secret
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (b"a=1&token=abc&b=2", b"a=1&token=[redacted]&b=2"),
+        (b"/x?q=Bearer%20abcdef&b=2", b"/x?q=[redacted]&b=2"),
+        (b"/bot123456789:AAEhBOweik6ad9rabcdefghijklmnop/send", b"/bot[redacted]/send"),
+        (b"/v1/%67%68p_abcdefgh12345678/x", b"/v1/[redacted]/x"),
+        (b"a=%ff&password=%ff", b"a=%ff&password=[redacted]"),
+        (b"a=\xff&password=x", b"a=\xff&password=[redacted]"),
+        (b"a=1&page_token=abc", b"a=1&page_token=abc"),
+        (b"a=50%25&b=%41", b"a=50%25&b=%41"),
+    ],
+)
+def test_paths_and_queries_are_redacted_in_their_encoding(query: bytes, expected: bytes) -> None:
+    seen = REDACTOR.query(query)
+    assert seen.data == expected
+    assert seen.touched is (query != expected)
+
+
+MEBI = 1 << 20
+HOSTILE = {
+    "letters": "a" * MEBI,
+    "blanks": "token: " + " " * MEBI,
+    "dashes": "-" * MEBI + "token: x",
+    "prefixes": "sk-" * (MEBI // 3),
+    "web tokens": "eyJaaaaaaaaaa-" * (MEBI // 14),
+    "schemes": "://" * (MEBI // 3) + "@",
+    "percents": "%25" * (MEBI // 3) + "41 secret",
+    "backslashes": "token" + "\\" * MEBI,
+    "quotes": "token='\\'" * (MEBI // 9),
+    "brackets": '{"token":' * (MEBI // 9),
+    "open": "[" * MEBI + "secret",
+    "tags": "<a " * (MEBI // 3) + "secret",
+    "keys": "-----BEGIN RSA " * (MEBI // 15) + "private key",
+    "blocks": "token:\n" * (MEBI // 7),
+    "pairs": "password=null " * (MEBI // 14),
+    "options": "--token " * (MEBI // 8),
+    "unquoted": '"' * MEBI + "secret",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=list(HOSTILE))
+def test_the_work_grows_no_faster_than_the_text(text: str) -> None:
+    # A quadratic scan of 1 MiB takes hours: the time limit of the test is what fails.
+    assert isinstance(left(text), str)
+    assert isinstance(left(json.dumps({"text": text})), str)

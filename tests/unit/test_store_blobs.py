@@ -1,0 +1,143 @@
+"""`store.blobs`: content by its hash, in buckets of time."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.store import blobs
+from turnlog.store.base import Blob
+from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
+from turnlog.store.epochs import lock_epoch
+
+
+@given(data=st.binary(max_size=5000), redacted=st.booleans(), cut=st.booleans())
+def test_a_blob_is_packed_and_unpacked(data: bytes, redacted: bool, cut: bool) -> None:
+    blob = Blob(data, redacted=redacted, cut=cut)
+    packed = blobs.pack(blob)
+    assert packed.digest == sha256(data).digest()
+    assert blobs.unpack(packed.value) == blob
+
+
+def test_only_what_is_larger_than_a_kilobyte_is_compressed() -> None:
+    assert len(blobs.pack(Blob(b"a" * 1024)).value) == 1025
+    assert len(blobs.pack(Blob(b"a" * 1025)).value) < 100
+
+
+class Pair:
+    """A writer with its reader, as a store has them."""
+
+    def __init__(self, data: Path, *, boot: str = "now", epoch: int = 1) -> None:
+        for name in ("blobs", "epochs"):
+            (data / name).mkdir(exist_ok=True)
+        self.reader = BlobReader(data / "blobs", boot, readonly=False)
+        self.writer = BlobWriter(data, 1000, self.reader, boot, epoch)
+
+    def put(self, content: bytes, now: int) -> bytes:
+        packed = blobs.pack(Blob(content))
+        self.writer.write([packed], now)
+        return packed.digest
+
+    def close(self) -> None:
+        self.writer.close()
+        self.reader.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def names(data: Path) -> list[str]:
+    """Return the names of the buckets on disk."""
+    return [bucket.name for bucket in blobs.buckets(data / "blobs")]
+
+
+def test_a_blob_is_kept_once_in_each_bucket(tmp_path: Path, pair: Pair) -> None:
+    for now in (1, 2, 999, 1000, 1001):
+        digest = pair.put(b"x" * 600, now)
+    assert names(tmp_path) == ["0-0", "1-0"]
+    pair.writer.unlink(Bucket(0, 0))
+    assert pair.reader.get(digest) == Blob(b"x" * 600)
+    pair.writer.unlink(Bucket(1, 0))
+    assert pair.reader.get(digest) is None
+    pair.close()
+
+
+def test_time_that_runs_backwards_keeps_the_bucket(tmp_path: Path, pair: Pair) -> None:
+    pair.put(b"one", 5000)
+    pair.put(b"two", 10)
+    assert names(tmp_path) == ["5-0"]
+    pair.close()
+
+
+def test_unlinking_the_present_bucket_begins_another(tmp_path: Path, pair: Pair) -> None:
+    first = pair.put(b"one", 10)
+    pair.writer.unlink(Bucket(0, 0))
+    second = pair.put(b"two", 10)
+    assert names(tmp_path) == ["0-1"]
+    assert pair.reader.get(first) is None
+    assert pair.reader.get(second) == Blob(b"two")
+    pair.close()
+
+
+def test_a_bucket_that_another_process_unlinked_is_begun_anew(tmp_path: Path, pair: Pair) -> None:
+    pair.put(b"one", 10)
+    other = Pair(tmp_path, epoch=2)
+    other.writer.unlink(Bucket(0, 0))
+    digest = pair.put(b"two", 10)
+    assert pair.reader.get(digest) == Blob(b"two")
+    pair.close()
+    other.close()
+
+
+def test_a_bucket_open_when_the_machine_went_down_is_not_trusted(
+    tmp_path: Path, pair: Pair
+) -> None:
+    digest = pair.put(b"one", 10)
+    mark = next((tmp_path / "blobs" / "0-0").glob("written-*"))
+    pair.close()
+    assert not mark.exists()
+    mark.touch()
+    restarted = Pair(tmp_path, boot="later")
+    assert restarted.reader.get(digest) is None
+    again = restarted.put(b"two", 10)
+    assert restarted.reader.get(again) == Blob(b"two")
+    restarted.close()
+
+
+def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> None:
+    digest = pair.put(b"one", 10)
+    pair.close()
+    (tmp_path / "blobs" / "0-0" / "written-now-1").touch()
+    living = lock_epoch(tmp_path / "epochs", 3)
+    assert living is not None
+    (tmp_path / "blobs" / "0-0" / "written-now-3").touch()
+    other = Pair(tmp_path, epoch=2)
+    other.put(b"two", 10)
+    marks = sorted(path.name for path in (tmp_path / "blobs" / "0-0").glob("written-*"))
+    assert marks == ["written-now-2", "written-now-3"]
+    assert other.reader.get(digest) == Blob(b"one")
+    other.close()
+    living.release()
+
+
+def test_damaged_content_is_no_content(tmp_path: Path, pair: Pair) -> None:
+    packed = blobs.pack(Blob(b"x" * 3000))
+    wrong = blobs.Packed(packed.digest, packed.value[:-3] + b"abc")
+    other = blobs.Packed(sha256(b"other").digest(), b"\0not the content")
+    pair.writer.write([wrong, other], 10)
+    assert pair.reader.get(wrong.digest) is None
+    assert pair.reader.get(other.digest) is None
+    pair.close()
+
+
+def test_other_files_are_no_buckets(tmp_path: Path, pair: Pair) -> None:
+    pair.put(b"one", 10)
+    (tmp_path / "blobs" / "notes").mkdir()
+    assert names(tmp_path) == ["0-0"]
+    assert blobs.size(tmp_path / "blobs", Bucket(9, 9)) == 0
+    assert blobs.buckets(tmp_path / "nothing") == []
+    pair.close()

@@ -1,0 +1,174 @@
+"""`store.folder` and opening: what stands in the data folder, and who may use it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnlog.store import folder
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+
+
+async def make(path: Path) -> None:
+    """Make an empty store."""
+    store = LmdbStore.open(path)
+    await store.close()
+
+
+async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
+    data = tmp_path / "deep" / "data"
+    await make(data)
+    assert data.stat().st_mode & 0o777 == 0o700
+    files = [path for path in data.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o077 for path in files} == {0}
+    assert (data / "format").read_text() == "turnlog 1\n"
+
+
+async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    (data / "token").write_text("made before by the proxy")
+    await make(data)
+    assert data.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_folder_with_other_files_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear all")
+    with pytest.raises(StoreError, match=r"holds other files \('letter.txt'\)"):
+        LmdbStore.open(tmp_path)
+
+
+async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data" / "format").write_text("turnlog 7\n")
+    with pytest.raises(StoreError, match="format 7"):
+        LmdbReader.open(tmp_path / "data")
+    with pytest.raises(StoreError, match="install a newer turnlog"):
+        LmdbStore.open(tmp_path / "data")
+
+
+def test_a_reader_needs_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no data folder at"):
+        LmdbReader.open(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="not a turnlog store"):
+        LmdbReader.open(tmp_path)
+    (tmp_path / "format").write_bytes(b"\xff\xff")
+    with pytest.raises(StoreError, match="cannot read"):
+        LmdbReader.open(tmp_path)
+    (tmp_path / "format").write_text("something else")
+    with pytest.raises(StoreError, match="not a turnlog store"):
+        LmdbReader.open(tmp_path)
+    (tmp_path / "format").write_text("turnlog 1\n")
+    with pytest.raises(StoreError, match="cannot open"):
+        LmdbReader.open(tmp_path)
+
+
+async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data" / "log" / "data.mdb").write_bytes(b"no database" * 4096)
+    with pytest.raises(StoreError, match="restore it from a backup"):
+        LmdbReader.open(tmp_path / "data")
+
+
+async def test_a_damaged_key_is_said_to_be_damaged(tmp_path: Path) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data" / "key").write_bytes(b"short")
+    with pytest.raises(StoreError, match="key"):
+        LmdbStore.open(tmp_path / "data")
+
+
+def test_another_user_is_told_to_be_the_owner(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    asyncio.run(make(data))
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from turnlog.store.base import StoreError\n"
+        "from turnlog.store.lmdb import LmdbReader\n"
+        "if os.geteuid() == 0: os.setuid(65534)\n"
+        "else: Path(sys.argv[1]).chmod(0)\n"
+        "try: LmdbReader.open(Path(sys.argv[1]))\n"
+        "except StoreError as error: print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(data)], capture_output=True, text=True, timeout=60
+    )
+    data.chmod(0o700)
+    assert found.stderr == ""
+    assert "run as the user who owns the folder" in found.stdout
+
+
+async def test_a_reader_in_the_writers_process_shares_its_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    store = LmdbStore.open(data)
+    reader = LmdbReader.open(data)
+    reader.close()
+    with store.view() as view:
+        assert view.usage().commits == 0
+    await store.close()
+
+
+async def test_a_writer_does_not_start_behind_a_reader_of_its_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    await make(data)
+    reader = LmdbReader.open(data)
+    with pytest.raises(StoreError, match="close the reader first"):
+        LmdbStore.open(data)
+    reader.close()
+    await make(data)
+
+
+def test_processes_that_make_a_key_at_once_get_the_same(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from turnlog.store.folder import read_key\n"
+        "sys.stdin.readline()\n"
+        "print(read_key(Path(sys.argv[1])).hex())\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    keys = {child.communicate(timeout=60)[0] for child in children}
+    assert len(keys) == 1
+    assert len(bytes.fromhex(keys.pop())) == 32
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+    assert folder.read_key(tmp_path) == (tmp_path / "key").read_bytes()
+
+
+def test_a_store_does_not_work_in_a_forked_child(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, sys, warnings\n"
+        "from pathlib import Path\n"
+        "from conformance.store.kit import intent, new_id, session\n"
+        "from turnlog.store.base import StoreClosed\n"
+        "from turnlog.store.lmdb import LmdbStore\n"
+        "async def main():\n"
+        "    store = LmdbStore.open(Path(sys.argv[1]))\n"
+        "    if os.fork() == 0:\n"
+        "        try: store.submit(intent(session(), new_id()), wait=True)\n"
+        "        except StoreClosed as error: print(error, flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "    await store.close()\n"
+        "asyncio.run(main())\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "opened before a fork" in found.stdout

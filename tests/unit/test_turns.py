@@ -1,0 +1,104 @@
+"""`core.turns`: which turn and step a call belongs to."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.core.kinds import TurnSource
+from turnlog.core.turns import STEP_GAP, TURN_GAP, Place, start, touch
+
+AT = 1_790_000_000_000_000_000
+
+
+def begin(place: Place, at: int, label: str = "") -> Place:
+    """Start a call, whose turn is named by its caller where there is a label."""
+    return start(place, at, label, TurnSource.EXPLICIT if label else TurnSource.GAP)
+
+
+def test_the_first_call_is_step_one_of_turn_one() -> None:
+    place = begin(Place(), AT)
+    assert (place.turn, place.step, place.in_flight) == (1, 1, 1)
+    assert place.source is TurnSource.GAP
+
+
+def test_calls_that_overlap_are_one_step() -> None:
+    place = begin(begin(Place(), AT), AT + 10 * STEP_GAP)
+    assert (place.step, place.in_flight) == (1, 2)
+
+
+def test_calls_that_start_close_together_are_one_step() -> None:
+    place = touch(begin(Place(), AT), AT + 1, ended=1)
+    assert begin(place, AT + STEP_GAP - 1).step == 1
+    assert begin(place, AT + STEP_GAP).step == 2
+
+
+def test_a_quiet_session_begins_a_new_turn() -> None:
+    place = touch(begin(Place(), AT), AT, ended=1)
+    still, later = begin(place, AT + TURN_GAP - 1), begin(place, AT + TURN_GAP)
+    assert (still.turn, still.step) == (1, 2)
+    assert (later.turn, later.step) == (2, 1)
+    assert later.source is TurnSource.GAP
+
+
+def test_a_call_in_flight_keeps_the_turn_open() -> None:
+    place = begin(Place(), AT)
+    assert begin(place, AT + 2 * TURN_GAP).turn == 1
+
+
+def test_a_session_that_was_only_opened_is_in_its_first_turn() -> None:
+    opened = touch(Place(), AT, ended=0)
+    assert (opened.turn, opened.step) == (1, 0)
+    assert begin(opened, AT + 2 * TURN_GAP).turn == 1
+
+
+def test_a_named_turn_lasts_as_long_as_its_name() -> None:
+    place = begin(Place(), AT, "a")
+    assert place.source is TurnSource.EXPLICIT
+    place = touch(place, AT, ended=1)
+    assert begin(place, AT + 2 * TURN_GAP, "a").turn == 1
+    assert begin(place, AT + 1, "b").turn == 2
+
+
+def test_a_call_without_a_name_stays_in_the_named_turn() -> None:
+    place = touch(begin(Place(), AT, "a"), AT, ended=1)
+    place = begin(place, AT + 1)
+    assert (place.turn, place.label, place.source) == (1, "a", TurnSource.EXPLICIT)
+    place = touch(place, AT + 2, ended=1)
+    quiet = begin(place, AT + 2 + TURN_GAP)
+    assert (quiet.turn, quiet.label, quiet.source) == (2, "", TurnSource.GAP)
+
+
+def test_an_outcome_ends_an_attempt_and_moves_no_turn() -> None:
+    place = begin(Place(), AT)
+    ended = touch(place, AT + TURN_GAP, ended=1)
+    assert (ended.turn, ended.step, ended.in_flight) == (1, 1, 0)
+    assert ended.active_at == AT + TURN_GAP
+    assert ended.started_at == AT
+    assert touch(ended, AT, ended=1).in_flight == 0
+    assert touch(ended, AT, ended=0).active_at == AT + TURN_GAP
+
+
+@given(
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["begin", "end"]),
+            st.integers(0, 2 * TURN_GAP),
+            st.sampled_from(["", "a", "b"]),
+        )
+    )
+)
+def test_turns_only_rise_and_steps_begin_at_one(events: list[tuple[str, int, str]]) -> None:
+    place, at = Place(), AT
+    for kind, gap, label in events:
+        before, at = place, at + gap
+        if kind == "begin":
+            place = begin(before, at, label)
+            assert place.turn in (before.turn, before.turn + 1)
+            assert place.step >= 1
+            if place.turn > before.turn:
+                assert place.step == 1
+            else:
+                assert place.step in (before.step, before.step + 1)
+        else:
+            place = touch(before, at, ended=1)
+            assert (place.turn, place.step) == (before.turn, before.step)
+        assert place.in_flight >= 0
