@@ -11,18 +11,18 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import Body, Facts, decode_link, digest
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Rung, Status
-from turnlog.store.base import Draft, SessionRef, Ticket
-from turnlog.store.lmdb import LmdbStore
+from turnlog.store.base import Draft, Filter, SessionRef, Ticket
+from turnlog.store.lmdb import LmdbReader, LmdbStore
 
 from .controls import AppendLog, sync_time
 from .goals import Goal, at_least, at_most
@@ -44,10 +44,6 @@ class Rate(Struct, frozen=True, kw_only=True):
     commits: int
     seconds: float
     written: int
-
-    @property
-    def per_second(self) -> float:
-        return self.commits / self.seconds
 
 
 def new_id() -> bytes:
@@ -124,15 +120,11 @@ async def caller(log: Log, until: float, first_tool: int) -> int:
     return number * 2
 
 
-async def measure(open_log: Callable[[], Log], callers: int, seconds: float) -> Rate:
-    """Run callers against a fresh log."""
-    log = open_log()
-    await asyncio.gather(*(caller(log, 0.0, i) for i in range(callers)))
-    gc.collect()
+async def measure(log: Log, callers: int, seconds: float) -> Rate:
+    """Run callers against a log."""
     before, start = _written(), time.perf_counter()
     counts = await asyncio.gather(*(caller(log, start + seconds, i) for i in range(callers)))
     took, written = time.perf_counter() - start, _written() - before
-    await log.close()
     return Rate(commits=sum(counts), seconds=took, written=written)
 
 
@@ -142,39 +134,50 @@ def _written() -> int:
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """The medians of one number of callers."""
+    """What one number of callers reached."""
 
     callers: int
     store: float
     control: float
-    ratios: list[float]
+    ratio: float
     written: float
     """Bytes to the disk for each commit of the store."""
 
-    @property
-    def ratio(self) -> float:
-        return median(self.ratios)
+
+async def block(folder: Path, callers: int, slices: int, seconds: float) -> Pair:
+    """Measure store and control in turns of `seconds`, `slices` of each."""
+    logs: tuple[Log, Log] = (LmdbStore.open(folder / "data"), AppendLog(folder / "control"))
+    rates: tuple[list[Rate], list[Rate]] = ([], [])
+    for log in logs:
+        await measure(log, callers, seconds)
+    gc.collect()
+    for turn in range(slices):
+        # Each turn begins with the other, so that neither always follows the other's flush.
+        for which in (0, 1) if turn % 2 else (1, 0):
+            rates[which].append(await measure(logs[which], callers, seconds))
+    for log in logs:
+        await log.close()
+    store, control = (
+        sum(r.commits for r in found) / sum(r.seconds for r in found) for found in rates
+    )
+    written = sum(r.written for r in rates[0]) / max(sum(r.commits for r in rates[0]), 1)
+    return Pair(
+        callers=callers, store=store, control=control, ratio=store / control, written=written
+    )
 
 
-def compare(folder: Path, callers: int, rounds: int, seconds: float) -> Pair:
-    """Measure store and control in turns; each round begins with the other."""
-    stores: list[Rate] = []
-    controls: list[Rate] = []
-    for turn in range(rounds):
+def compare(folder: Path, callers: int, blocks: int, slices: int, seconds: float) -> Pair:
+    """Return the medians of several blocks, each with new files."""
+    pairs: list[Pair] = []
+    for _ in range(blocks):
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            place = Path(name)
-            runs: list[tuple[list[Rate], Callable[[], Log]]] = [
-                (stores, lambda: LmdbStore.open(place / "data")),
-                (controls, lambda: AppendLog(place / "control")),
-            ]
-            for results, open_log in runs if turn % 2 else reversed(runs):
-                results.append(asyncio.run(measure(open_log, callers, seconds)))
+            pairs.append(asyncio.run(block(Path(name), callers, slices, seconds)))
     return Pair(
         callers=callers,
-        store=median(rate.per_second for rate in stores),
-        control=median(rate.per_second for rate in controls),
-        ratios=[s.per_second / c.per_second for s, c in zip(stores, controls, strict=True)],
-        written=median(rate.written / max(rate.commits, 1) for rate in stores),
+        store=median(pair.store for pair in pairs),
+        control=median(pair.control for pair in pairs),
+        ratio=median(pair.ratio for pair in pairs),
+        written=median(pair.written for pair in pairs),
     )
 
 
@@ -204,16 +207,140 @@ def show(pairs: list[Pair]) -> None:
         print(f"{goal.verdict:>12}  {goal.name}: {value} (goal {goal.bound}{goal.unit})")
 
 
+class Size(Struct, frozen=True, kw_only=True):
+    """What a store of so many commits costs; times in the unit of their name."""
+
+    commits: int
+    append_us: float
+    batch_ms: float
+    reopen_ms: float
+    last_20_ms: float
+    failed_20_ms: float
+    rare_tool_20_ms: float
+    slice_50_ms: float
+    get_us: float
+    verify_per_second: float
+
+
+async def grow(folder: Path, sizes: list[int]) -> list[Size]:
+    """Let one store grow, and look at it at each size."""
+    found: list[Size] = []
+    for size in sizes:
+        store = LmdbStore.open(folder / "data")
+        append = await _append_until(store, size)
+        batch = await _batches_of_64(store)
+        await store.close()
+        found.append(_look(folder / "data", append, batch))
+    return found
+
+
+async def _append_until(store: LmdbStore, size: int) -> float:
+    """Write calls that nobody waits for, 512 at a time; return microseconds for each commit."""
+    with store.view() as view:
+        there = view.usage().commits
+    sessions = [SessionRef(candidate=new_id(), rung=Rung.TRANSPORT) for _ in range(64)]
+    start, number = time.perf_counter(), 0
+    while there + number * 2 < size:
+        for _ in range(256):
+            number += 1
+            session, call = sessions[number % 64], new_id()
+            tool = "rare_tool" if number % 5000 == 0 else TOOLS[number % len(TOOLS)]
+            ticket = store.submit(intent(session, call, tool), wait=False)
+            last = store.submit(outcome(session, call, tool, ticket, number), wait=False)
+        await last.done()
+    return (time.perf_counter() - start) / max(number * 2, 1) * 1e6
+
+
+async def _batches_of_64(store: LmdbStore) -> float:
+    """Return the median milliseconds of a durable batch of 64 commits."""
+    session = SessionRef(candidate=new_id(), rung=Rung.TRANSPORT)
+    times: list[float] = []
+    for _ in range(30):
+        start = time.perf_counter()
+        drafts = [intent(session, new_id(), TOOLS[0]) for _ in range(64)]
+        tickets = [store.submit(draft, wait=True) for draft in drafts]
+        await tickets[-1].done()
+        times.append((time.perf_counter() - start) * 1e3)
+        for draft, ticket in zip(drafts, tickets, strict=True):
+            store.submit(outcome(session, draft.facts.call, TOOLS[0], ticket, 1), wait=False)
+    return median(times)
+
+
+def _look(data: Path, append: float, batch: float) -> Size:
+    def timed(action: Callable[[], object]) -> float:
+        times: list[float] = []
+        for _ in range(5):
+            start = time.perf_counter()
+            action()
+            times.append((time.perf_counter() - start) * 1e3)
+        return median(times)
+
+    def reopen() -> None:
+        reader = LmdbReader.open(data)
+        with reader.view() as view:
+            view.usage()
+        reader.close()
+
+    def newest(want: Filter, count: int) -> None:
+        with reader.view() as view:
+            list(islice(view.attempts(want, newest_first=True), count))
+
+    reopened = timed(reopen)
+    reader = LmdbReader.open(data)
+    with reader.view() as view:
+        commits, rows = view.usage().commits, list(view.sessions())
+    session, middle = rows[1].session, rows[1].head_seq // 2
+
+    def get() -> None:
+        with reader.view() as view:
+            for seq in range(middle, middle + 50):
+                view.get(session, seq)
+
+    def verify() -> int:
+        prev, count = b"", 0
+        with reader.view() as view:
+            for _, header, _ in view.headers(session):
+                assert not prev or decode_link(header).prev == prev
+                prev, count = digest(header), count + 1
+        return count
+
+    size = Size(
+        commits=commits,
+        append_us=append,
+        batch_ms=batch,
+        reopen_ms=reopened,
+        last_20_ms=timed(lambda: newest(Filter(), 20)),
+        failed_20_ms=timed(lambda: newest(Filter(error="timeout"), 20)),
+        rare_tool_20_ms=timed(lambda: newest(Filter(tool="rare_*"), 20)),
+        slice_50_ms=timed(lambda: newest(Filter(sessions=(session,), before=middle), 50)),
+        get_us=timed(get) * 1e3 / 50,
+        verify_per_second=verify() / timed(verify) * 1e3,
+    )
+    reader.close()
+    return size
+
+
 def main() -> None:
     """Parse the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--callers", type=int, nargs="+", default=list(CALLERS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--slices", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.15)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--growth", type=int, nargs="+", help="sizes in commits, rising")
     wanted = parser.parse_args()
+    if wanted.growth:
+        with tempfile.TemporaryDirectory(dir=wanted.folder) as name:
+            for size in asyncio.run(grow(Path(name), wanted.growth)):
+                print(" ".join(f"{k}={v:,.1f}" for k, v in asdict(size).items()))
+        return
     print(f"fdatasync {sync_time(wanted.folder, 200) * 1e3:.3f} ms")
-    show([compare(wanted.folder, n, wanted.rounds, wanted.seconds) for n in wanted.callers])
+    pairs = [
+        compare(wanted.folder, callers, wanted.blocks, wanted.slices, wanted.seconds)
+        for callers in wanted.callers
+    ]
+    show(pairs)
 
 
 if __name__ == "__main__":

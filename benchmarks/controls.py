@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 from statistics import median
 
-from turnlog.core.commit import Link, encode_body, encode_facts
+from turnlog.core.commit import Link
 from turnlog.core.kinds import TurnSource
 from turnlog.store.base import Draft
-from turnlog.store.tickets import Pending
+from turnlog.store.tickets import Pending, pend
 from turnlog.store.writer import Writer
-
 
 _ANYWHERE = Link(
     session=bytes(16),
@@ -58,7 +57,7 @@ class AppendLog:
 
     def submit(self, draft: Draft, *, wait: bool) -> Pending:
         """Queue a draft, as a store does."""
-        pending = Pending(draft, encode_facts(draft.facts))
+        pending = pend(draft, bytes(16))
         self._writer.submit(pending, wait=wait)
         return pending
 
@@ -68,9 +67,8 @@ class AppendLog:
 
 
 def _record(pending: Pending) -> bytes:
-    body = encode_body(pending.draft.body) if pending.draft.body else b""
-    sizes = len(pending.facts).to_bytes(4, "big") + len(body).to_bytes(4, "big")
-    return sizes + pending.facts + body
+    sizes = len(pending.facts).to_bytes(4, "big") + len(pending.body).to_bytes(4, "big")
+    return sizes + pending.facts + pending.body
 
 
 def sync_time(folder: Path, rounds: int) -> float:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)):
             pass
     big = Body(summary="x" * 900_000)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +52,7 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         client_name="agent",
     )
     rungs: list[tuple[Rung, str]] = []
-    for gone in (
+    steps: tuple[dict[str, Any], ...] = (
         {},
         {"path_session": ""},
         {"header_session": ""},
@@ -59,7 +60,8 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         {"meta": {}},
         {"environment": {}},
         {"mcp_session_id": ""},
-    ):
+    )
+    for gone in steps:
         everything = msgspec.structs.replace(everything, **gone)
         rungs.append(named(everything))
     assert rungs == [
@@ -241,17 +243,17 @@ def test_headers_and_variables_are_looked_up_as_the_table_says() -> None:
     assert (found.rung, found.name) == (Rung.ENVIRONMENT, "two/8")
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"name": "x", "session": [[]]},
-        {"name": "x", "session": [[""]]},
-        {"name": "x", "sessions": [["a"]]},
-        {"name": "X y", "session": [["a"]]},
-        {"name": "x", "where": "cookie"},
-        {"name": "x", "session": ["a"]},
-    ],
-)
+MISTAKES: list[dict[str, Any]] = [
+    {"name": "x", "session": [[]]},
+    {"name": "x", "session": [[""]]},
+    {"name": "x", "sessions": [["a"]]},
+    {"name": "X y", "session": [["a"]]},
+    {"name": "x", "where": "cookie"},
+    {"name": "x", "session": ["a"]},
+]
+
+
+@pytest.mark.parametrize("entry", MISTAKES)
 def test_a_table_with_a_mistake_is_refused(entry: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"identity": [entry]}, VendorTable)
