@@ -269,7 +269,7 @@ def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        {}["password=hunter2"]
+        os.environ["password=hunter2"]
     except KeyError:
         logger.exception("failed with %s", "hunter2")
     logger.warning("not worth it")

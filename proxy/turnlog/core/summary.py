@@ -24,6 +24,8 @@ _ESCAPES = re.compile(
 _CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
 _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
 _TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
+_SEARCHED = 16 * SUMMARY_BYTES
+"""Bytes of a broken result that are searched for its first text."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -131,6 +133,8 @@ def _text_of(block: _Block, limit: int) -> str:
 
 def _others(blocks: list[_Block]) -> str:
     """Return `[image/png 34 KiB, 2 text]`: what stands beside the first text."""
+    if len(blocks) == 1 and blocks[0].text:
+        return ""
     counts: Counter[str] = Counter()
     first_text = True
     for block in blocks:
@@ -157,11 +161,11 @@ def _kind(block: _Block) -> str:
 
 def _broken(answer: bytes, size: int, limit: int) -> str:
     """Return what can be read of a result that is cut, or no JSON."""
-    text = _CUT_TEXT.search(answer)
+    text = _CUT_TEXT.search(answer, 0, _SEARCHED)
     if text:
         head = text[1][: 4 * limit].decode("utf-8", "replace")
         return _fold(_unescape(head))
-    if kind := _CUT_KIND.search(answer):
+    if kind := _CUT_KIND.search(answer, 0, _SEARCHED):
         return f"{kind[1].decode()} {human_size(size)}"
     return _fold(_head(answer, limit)) or EMPTY
 

@@ -33,10 +33,7 @@ class Refusal(StrEnum):
     ORIGIN = "origin"
     METHOD = "method"
     PATH = "path"
-    FRAMING = "framing"
-    TOO_LARGE = "too_large"
     STORE = "store"
-    STOPPING = "stopping"
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -196,6 +193,15 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
     call: str = field(name="turnlog.call", default="")
 
 
+class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
+    """A tool server wants OAuth on another origin, which no transparent proxy can carry."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    http_status: int = field(name="http.response.status_code")
+    advice: str = field(name="turnlog.advice")
+
+
 class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
     """A session was met for the first time. The name it goes by stands in the store only."""
 
@@ -203,16 +209,6 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
     rung: Rung = field(name="turnlog.rung")
     client: str = field(name="turnlog.client", default="")
     confidence: str = field(name="turnlog.confidence", default="")
-
-
-class ConfigRejected(Event, frozen=True, kw_only=True, tag="config.rejected"):
-    """A configuration cannot be used; the one before stays, if there was one."""
-
-    level: ClassVar[Level] = Level.ERROR
-    file: str = field(name="turnlog.config.file")
-    line: int = field(name="turnlog.config.line", default=0)
-    column: int = field(name="turnlog.config.column", default=0)
-    reason: str = field(name="error.message")
 
 
 class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
@@ -278,8 +274,8 @@ CATALOGUE: tuple[type[Event], ...] = (
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,
+    AuthRequired,
     SessionOpened,
-    ConfigRejected,
     StoreFilled,
     StoreRecovered,
     StoreFailed,

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from turnlog.observe.events import Refusal, RequestRefused, UpstreamFailed
+from turnlog.observe.events import AuthRequired, Refusal, RequestRefused, UpstreamFailed
 from turnlog.store.base import StoreError
 from turnlog.wire.http import (
     allowed_host,
@@ -31,6 +31,10 @@ from .settings import Settings
 from .upstream import Answer, Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
+_AUTH_ADVICE: Final = (
+    "clients refuse a login whose resource is not the URL they know; "
+    "put a token for this server into the agent's own Authorization header"
+)
 _SEEN_HOSTS: Final = 256
 _OWN_PATH: Final = f"/{OWN}"
 
@@ -188,6 +192,8 @@ class Handler:
             await self._send(down, made)
             return
         exchange.head(answer)
+        if answer.status == 401:
+            self._unauthenticated(route, answer)
         started = self._context.clock.monotonic()
         try:
             await self._relay(down, route, exchange, answer)
@@ -204,6 +210,16 @@ class Handler:
         listening = isinstance(exchange, McpExchange) and exchange.listens
         with _Listed(self._listening, wanted=listening):
             await relay.run()
+
+    def _unauthenticated(self, route: Route, answer: Answer) -> None:
+        """Say how to go on where a server sends the client to another origin's login."""
+        asked = fields(answer.headers, b"www-authenticate")
+        if any(b"resource_metadata" in value for value in asked):
+            self._context.log.emit(
+                AuthRequired(
+                    server=route.target.name, http_status=answer.status, advice=_AUTH_ADVICE
+                )
+            )
 
     def _failed(self, route: Route, failure: Failure) -> None:
         host, _, port = route.target.authority.decode().rpartition(":")

@@ -215,7 +215,7 @@ class Recorder:
     def _outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
         seen = self._redactor.json(reply.content, complete=reply.complete)
         blob = self._blob(seen.data, touched=seen.touched, complete=reply.complete)
-        detail, detail_touched = self._redactor.text(reply.detail[:_DETAIL_CHARS])
+        detail, detail_touched = self._text(reply.detail[:_DETAIL_CHARS])
         now, clock = self._clock.wall(), self._clock.monotonic()
         facts = structs.replace(
             attempt.facts,
@@ -254,6 +254,9 @@ class Recorder:
             intent=attempt.intent,
             output_blob=blob if blob.data else None,
         )
+
+    def _text(self, text: str) -> tuple[str, bool]:
+        return self._redactor.text(text) if text else (text, False)
 
     def _blob(self, data: bytes, *, touched: bool, complete: bool) -> Blob:
         kept = data[: self._record_limit]

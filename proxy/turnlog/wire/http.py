@@ -108,6 +108,7 @@ _END_TO_END_PREFIXES = (
 for all recipients; whoever does so is broken, or wants the proxy to strip what the server relies
 on (its session, its credentials), so those stay. Other nominated fields go, as the RFC says."""
 
+_LENGTH_DIGITS = 18
 _OWN_PREFIX = b"turnlog-"
 
 
@@ -246,10 +247,20 @@ def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
     """Tell how long the body of an answer is (RFC 9112, 6.3). `method` is the request's."""
     if method == "HEAD" or status < 200 or status in (204, 304):
         return Framing(Body.NONE)
-    if codings := _list(fields(raw, b"transfer-encoding")):
+    lengths: list[bytes] = []
+    codings: list[bytes] = []
+    for name, value in raw:
+        match name.lower():
+            case b"content-length":
+                lengths.append(value)
+            case b"transfer-encoding":
+                codings.append(value)
+            case _:
+                pass
+    if codings := _list(codings):
         # It overrides Content-Length, which then does not count, nor go on.
         return Framing(Body.CHUNKED) if codings == [b"chunked"] else BadFraming.BAD_TRANSFER_CODING
-    length = content_length(raw)
+    length = _length(lengths)
     if length is None:
         return Framing(Body.UNTIL_CLOSE)
     return length if isinstance(length, BadFraming) else Framing(Body.LENGTH, length)
@@ -257,11 +268,16 @@ def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
 
 def content_length(raw: Headers) -> int | BadFraming | None:
     """Return what Content-Length says; the same number may stand there more than once."""
-    found = fields(raw, b"content-length")
+    return _length(fields(raw, b"content-length"))
+
+
+def _length(found: list[bytes]) -> int | BadFraming | None:
     if not found:
         return None
+    if len(found) == 1 and len(found[0]) <= _LENGTH_DIGITS and found[0].isdigit():
+        return int(found[0])
     values = set(_list(found))
-    if not values or any(not value.isdigit() or len(value) > 18 for value in values):
+    if not values or any(not value.isdigit() or len(value) > _LENGTH_DIGITS for value in values):
         return BadFraming.BAD_LENGTH
     if len({int(value) for value in values}) > 1:
         return BadFraming.CONTRADICTING_LENGTHS
