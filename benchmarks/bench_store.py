@@ -8,7 +8,6 @@ at any time; their flushes fall into the measured time.
 import argparse
 import asyncio
 import gc
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -16,19 +15,17 @@ from statistics import median
 from typing import Protocol
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
-from turnlog.core.commit import Body, Facts, decode_link, digest
-from turnlog.core.ids import uuid7
-from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Rung, Status
-from turnlog.store.base import Draft, Filter, SessionRef, Ticket
-from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.core.kinds import Rung
+from turnlog.store.base import Draft, SessionRef, Ticket
+from turnlog.store.lmdb import LmdbStore
 
 from .controls import AppendLog, sync_time
+from .drafts import TOOLS, intent, new_id, outcome
 from .goals import Goal, at_least, at_most
+from .store_growth import show_growth
 
 CALLERS = (1, 16, 64, 256)
-TOOLS = ("read_file", "write_file", "list_directory", "search", "run_command")
 
 
 class Log(Protocol):
@@ -44,66 +41,6 @@ class Rate(Struct, frozen=True, kw_only=True):
     commits: int
     seconds: float
     written: int
-
-
-def new_id() -> bytes:
-    """Return an id as the proxy makes them."""
-    return uuid7(time.time_ns(), os.urandom(10))
-
-
-def intent(session: SessionRef, call: bytes, tool: str) -> Draft:
-    """Return the draft of a call's begin."""
-    facts = Facts(
-        kind=CommitKind.INTENT,
-        at=time.time_ns(),
-        clock=time.monotonic_ns(),
-        call=call,
-        server="files",
-        tool=tool,
-        method="tools/call",
-        effect=Effect.UNKNOWN,
-        bytes_in=312,
-        trace="0af7651916cd43dd8448eb211c80319c",
-        protocol="2025-11-25",
-    )
-    body = Body(
-        input_hash="sha256:" + "5a" * 32,
-        preview='{"path":"/srv/repo/src/main.py","content":"import asyncio ' + "x" * 80 + '"}',
-    )
-    return Draft(session=session, facts=facts, body=body)
-
-
-def outcome(session: SessionRef, call: bytes, tool: str, ticket: Ticket, number: int) -> Draft:
-    """Return the draft of a call's end; each 50th one failed."""
-    failed = number % 50 == 0
-    facts = Facts(
-        kind=CommitKind.OUTCOME,
-        at=time.time_ns(),
-        clock=time.monotonic_ns(),
-        call=call,
-        server="files",
-        tool=tool,
-        method="tools/call",
-        effect=Effect.UNKNOWN,
-        phase=Phase.DONE,
-        executed=Executed.MAYBE if failed else Executed.YES,
-        status=Status.ERROR if failed else Status.OK,
-        error="timeout" if failed else "",
-        error_kind="response_timeout" if failed else "",
-        retry="unsafe" if failed else "",
-        duration=1_234_567,
-        bytes_in=312,
-        bytes_out=528,
-        trace="0af7651916cd43dd8448eb211c80319c",
-        protocol="2025-11-25",
-        http_status=200,
-    )
-    body = Body(
-        input_hash="sha256:" + "5a" * 32,
-        output_hash="sha256:" + "a5" * 32,
-        summary="wrote 4,312 bytes to /srv/repo/src/main.py " + "y" * 60,
-    )
-    return Draft(session=session, facts=facts, body=body, intent=ticket)
 
 
 async def caller(log: Log, until: float, first_tool: int) -> int:
@@ -207,119 +144,6 @@ def show(pairs: list[Pair]) -> None:
         print(f"{goal.verdict:>12}  {goal.name}: {value} (goal {goal.bound}{goal.unit})")
 
 
-class Size(Struct, frozen=True, kw_only=True):
-    """What a store of so many commits costs; times in the unit of their name."""
-
-    commits: int
-    append_us: float
-    batch_ms: float
-    reopen_ms: float
-    last_20_ms: float
-    failed_20_ms: float
-    rare_tool_20_ms: float
-    slice_50_ms: float
-    get_us: float
-    verify_per_second: float
-
-
-async def grow(folder: Path, sizes: list[int]) -> list[Size]:
-    """Let one store grow, and look at it at each size."""
-    found: list[Size] = []
-    for size in sizes:
-        store = LmdbStore.open(folder / "data")
-        append = await _append_until(store, size)
-        batch = await _batches_of_64(store)
-        await store.close()
-        found.append(_look(folder / "data", append, batch))
-    return found
-
-
-async def _append_until(store: LmdbStore, size: int) -> float:
-    """Write calls that nobody waits for, 512 at a time; return microseconds for each commit."""
-    with store.view() as view:
-        there = view.usage().commits
-    sessions = [SessionRef(candidate=new_id(), rung=Rung.TRANSPORT) for _ in range(64)]
-    start, number = time.perf_counter(), 0
-    while there + number * 2 < size:
-        for _ in range(256):
-            number += 1
-            session, call = sessions[number % 64], new_id()
-            tool = "rare_tool" if number % 5000 == 0 else TOOLS[number % len(TOOLS)]
-            ticket = store.submit(intent(session, call, tool), wait=False)
-            last = store.submit(outcome(session, call, tool, ticket, number), wait=False)
-        await last.done()
-    return (time.perf_counter() - start) / max(number * 2, 1) * 1e6
-
-
-async def _batches_of_64(store: LmdbStore) -> float:
-    """Return the median milliseconds of a durable batch of 64 commits."""
-    session = SessionRef(candidate=new_id(), rung=Rung.TRANSPORT)
-    times: list[float] = []
-    for _ in range(30):
-        start = time.perf_counter()
-        drafts = [intent(session, new_id(), TOOLS[0]) for _ in range(64)]
-        tickets = [store.submit(draft, wait=True) for draft in drafts]
-        await tickets[-1].done()
-        times.append((time.perf_counter() - start) * 1e3)
-        for draft, ticket in zip(drafts, tickets, strict=True):
-            store.submit(outcome(session, draft.facts.call, TOOLS[0], ticket, 1), wait=False)
-    return median(times)
-
-
-def _look(data: Path, append: float, batch: float) -> Size:
-    def timed(action: Callable[[], object]) -> float:
-        times: list[float] = []
-        for _ in range(5):
-            start = time.perf_counter()
-            action()
-            times.append((time.perf_counter() - start) * 1e3)
-        return median(times)
-
-    def reopen() -> None:
-        reader = LmdbReader.open(data)
-        with reader.view() as view:
-            view.usage()
-        reader.close()
-
-    def newest(want: Filter, count: int) -> None:
-        with reader.view() as view:
-            list(islice(view.attempts(want, newest_first=True), count))
-
-    reopened = timed(reopen)
-    reader = LmdbReader.open(data)
-    with reader.view() as view:
-        commits, rows = view.usage().commits, list(view.sessions())
-    session, middle = rows[1].session, rows[1].head_seq // 2
-
-    def get() -> None:
-        with reader.view() as view:
-            for seq in range(middle, middle + 50):
-                view.get(session, seq)
-
-    def verify() -> int:
-        prev, count = b"", 0
-        with reader.view() as view:
-            for _, header, _ in view.headers(session):
-                assert not prev or decode_link(header).prev == prev
-                prev, count = digest(header), count + 1
-        return count
-
-    size = Size(
-        commits=commits,
-        append_us=append,
-        batch_ms=batch,
-        reopen_ms=reopened,
-        last_20_ms=timed(lambda: newest(Filter(), 20)),
-        failed_20_ms=timed(lambda: newest(Filter(error="timeout"), 20)),
-        rare_tool_20_ms=timed(lambda: newest(Filter(tool="rare_*"), 20)),
-        slice_50_ms=timed(lambda: newest(Filter(sessions=(session,), before=middle), 50)),
-        get_us=timed(get) * 1e3 / 50,
-        verify_per_second=verify() / timed(verify) * 1e3,
-    )
-    reader.close()
-    return size
-
-
 def main() -> None:
     """Parse the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -331,9 +155,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="+", help="sizes in commits, rising")
     wanted = parser.parse_args()
     if wanted.growth:
-        with tempfile.TemporaryDirectory(dir=wanted.folder) as name:
-            for size in asyncio.run(grow(Path(name), wanted.growth)):
-                print(" ".join(f"{k}={v:,.1f}" for k, v in asdict(size).items()))
+        show_growth(wanted.folder, wanted.growth)
         return
     print(f"fdatasync {sync_time(wanted.folder, 200) * 1e3:.3f} ms")
     pairs = [

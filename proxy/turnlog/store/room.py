@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import blobs
 from .blobs import Bucket
+from .redo import SLOT
 
 RESERVE = 64 << 20
 _MEASURE_EVERY = 256 << 10
@@ -18,9 +19,9 @@ def reserve_of(limit: int) -> int:
 
 
 def log_size(data: Path) -> int:
-    """Return the bytes that headers, bodies and indexes take on disk."""
+    """Return the bytes that headers, bodies and indexes take on disk; the redo slots are apart."""
     try:
-        return (data / "log" / "data.mdb").stat().st_blocks * 512
+        return max(0, (data / "log" / "data.mdb").stat().st_blocks * 512 - 2 * SLOT)
     except FileNotFoundError:
         return 0
 
