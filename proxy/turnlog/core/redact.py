@@ -86,7 +86,9 @@ class Redactor:
         """Cut secrets out of a URL's path and query, as it came: percent-encoded."""
         text = query.decode("utf-8", "surrogateescape")
         cut = self._text(text, _DEPTH)
-        return Redacted(query if cut == text else _to_raw(cut), cut != text)
+        return Redacted(
+            query if cut == text else cut.encode("utf-8", "surrogateescape"), cut != text
+        )
 
     def secret_header(self, name: str) -> bool:
         """Tell whether the value of this header is a secret."""
@@ -106,7 +108,7 @@ class Redactor:
                 return cut
         text = data.decode("utf-8", "surrogateescape")
         cut_text = self._text(text, 0)
-        return data if cut_text == text else _to_raw(cut_text)
+        return data if cut_text == text else cut_text.encode("utf-8", "surrogateescape")
 
     def _walk(self, data: bytes, depth: int) -> tuple[bytes, bool]:
         # An operator's pattern may match anything: then every string deserves a look.
@@ -231,14 +233,6 @@ def _is_utf8(raw: str) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _to_raw(text: str) -> bytes:
-    """Return the bytes of a text that was read with `surrogateescape`."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")
 
 
 def _to_bytes(text: str) -> bytes:

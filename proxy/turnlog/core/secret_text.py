@@ -59,9 +59,9 @@ _NOTHING: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBERS: Final = re.compile(r"[\[({]?[-+\d.,_%eE \t]+[,;)}\]]*+")
-_TEXT_INSIDE: Final = re.compile(
-    r"\"[^\"]++\"(?!\s*+:)|'[^']++'(?!\s*+:)"
-    r"|(?<![\"'\w.])(?!(?:null|true|false|None)\b)[A-Za-z]"
+_COUNTS: Final = re.compile(
+    r"(?:\"[^\"]*+\"\s*+:|'[^']*+'\s*+:|[-+\d.,_%\s{}\[\]():]|(?<=\d)[eE]"
+    r"|\b(?:null|true|false|None)\b)*+"
 )
 _LINE_START: Final = re.compile(
     r"(?:^|[\r\n])[ \t]*+(?:[-*+>#|][ \t]++)*+(?:export[ \t]++|set[ \t]++)?[\"'`*]*+$",
@@ -148,7 +148,7 @@ def _is_worth_hiding(value: str, hides: Hides, names: SecretNames) -> bool:
     if hides is Hides.ALL:
         return True
     if value[0] in "{[(":
-        return _TEXT_INSIDE.search(value) is not None or any(
+        return _COUNTS.fullmatch(value) is None or any(
             names.hides(match["name"]) is Hides.ALL for match in _ASSIGNMENT.finditer(value)
         )
     return not _NUMBERS.fullmatch(value)

@@ -16,44 +16,38 @@ _KEY_WORDS: Final = (
     *("api", "access", "private", "secret", "signing", "encryption", "master", "shared"),
     *("account", "storage", "subscription", "auth", "session", "ssh", "functions"),
 )
-# Rare letters, each with what stands around it: one pass finds most of what could be secret.
-_RARE: Final = (
-    # Counted tokens, and tokens that prose speaks of, are everywhere; `--token abc` is below.
-    r"k(?:(?<=tok)en(?!s\\*[\"']?\s*:\s*[0-9]++\s*+[,}\]])(?!s?(?: |[,.;)] ?)[a-z(])|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
-    + "|".join(f"(?<={word}key)|(?<={word}.key)" for word in _KEY_WORDS)
-    + r"))"
-    r"|w(?:(?<=passw)|(?<=pw)d|(?<=jw)t)"
-    r"|z(?:(?<=authoriz)|(?<=aiz)a)"
-    r"|j(?<=eyj)"
-    r"|x(?:ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
-    r"|_(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
-    r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
-    r"|-(?:(?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|signature|u(?:ser)?[ =]"
-    r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
-    r"|\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
-)
 _AS_NAME: Final = r"[\]\)]?\s*+[:=>]|[\\\"'`]"
-_COMMON: Final = (
-    r"secret",
-    r"pass(?:[-_ .]?(?:phrase|code)|" + _AS_NAME + ")",
-    r"cred(?:ential|s)",
-    r"auth(?:" + _AS_NAME + ")",
-    r"bearer",
-    r"basic[\s+]",
-    r"connection.?string",
-    r"asia[0-9a-z]{8}",
-    r"atatt3",
-    r":aa[0-9a-z_-]{24}",
-    r"otp(?:" + _AS_NAME + ")",
-    r"sessid",
-    r"mcp.?session",
-    r"[?&]sig(?:nature)?=",
+# Each of these finds its first letters, or rare ones, as fast as memory can be read, and looks
+# around only there: each alternative has to begin with a plain character. For lower case.
+_LOOKS: Final = tuple(
+    re.compile(pattern.encode())
+    for pattern in (
+        # Counted tokens, and tokens that prose speaks of, are everywhere.
+        r"k(?:(?<=tok)en(?!s\\*[\"']?\s*:\s*[0-9]++\s*+[,}\]])(?!s?(?: |[,.;)] ?)[a-z(])"
+        r"|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
+        + "|".join(f"(?<={word}key)|(?<={word}.key)" for word in _KEY_WORDS)
+        + r"))|z(?:(?<=authoriz)|(?<=aiz)a)|j(?:(?<=eyj)|wt)"
+        r"|x(?:ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
+        r"|_(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
+        r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
+        r"|-(?:(?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|signature|u(?:ser)?[ =]"
+        r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
+        r"|\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
+        r"|\?sig(?:nature)?=|&sig(?:nature)?=",
+        r"cre(?:(?<=secre)t|d(?:ential|s))",
+        r"ss(?:(?<=pass)(?:w|[-_ .]?(?:phrase|code)|"
+        + _AS_NAME
+        + r")|(?<=sess)i(?:d|on(?:(?<=mcpsession)|(?<=mcp.session))))",
+        rf"auth(?:{_AS_NAME})",
+        rf"otp(?:{_AS_NAME})",
+        r"pwd",
+        r"bearer",
+        r"basic[\s+]",
+        r"connection.?string",
+        r":aa[0-9a-z_-]{24}",
+        r"a(?:sia[0-9a-z]{12}|tatt3)",
+    )
 )
-_LOOKS: Final = tuple(re.compile(pattern.encode()) for pattern in (_RARE, *_COMMON))
-# Pattern by pattern is faster over a whole document, all at once over one short string.
-_SHORT: Final = 96
-_ALL_LOOKS: Final = re.compile("|".join((_RARE, *_COMMON)).encode())
-
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"(?<!\\)\\++(?:u00([2-7][0-9a-f])|(/)|[nrt])")
@@ -85,10 +79,8 @@ class FirstLook:
     """Tells cheaply that nothing in a text can be secret. Wrong only in the safe direction."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        own = tuple(map(_name_look, names))
-        self._patterns = (*_LOOKS, *own, _COVERED)
-        self._long = tuple(pattern.search for pattern in (*_LOOKS, *own))
-        self._short = tuple(pattern.search for pattern in (_ALL_LOOKS, *own))
+        self._patterns = (*_LOOKS, *map(_name_look, names))
+        self._searches = tuple(pattern.search for pattern in self._patterns)
 
     def __call__(self, data: bytes) -> bool:
         """Tell whether `data` deserves a real look."""
@@ -103,20 +95,19 @@ class FirstLook:
         plain = decoded(low)
         return plain is None or (plain != low and self._hit(plain.lower()))
 
-    def _hit(self, low: bytes) -> bool:
-        if b"@" in low and any(b"@" in url[0] for url in _urls(low)):
-            return True
-        for look in self._short if len(low) < _SHORT else self._long:  # noqa: SIM110 - half the time
-            if look(low):
-                return True
-        return False
-
     def places(self, data: bytes) -> list[int]:
         """Return where in `data` something deserves a real look, in order."""
         low = data.lower()
-        found = [match.start() for look in self._patterns for match in look.finditer(low)]
+        patterns = (*self._patterns, _COVERED)
+        found = [match.start() for look in patterns for match in look.finditer(low)]
         found += [url.start() for url in _urls(low) if b"@" in url[0]] if b"@" in low else []
         return sorted(found)
+
+    def _hit(self, low: bytes) -> bool:
+        for search in self._searches:
+            if search(low):
+                return True
+        return b"@" in low and any(b"@" in url[0] for url in _urls(low))
 
 
 def _name_look(name: str) -> re.Pattern[bytes]:

@@ -208,6 +208,8 @@ def _head(data: bytes, limit: int) -> str:
 
 def _fold(text: str) -> str:
     """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
+    if text.isprintable() and "  " not in text:
+        return text.strip()
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
     return " ".join(text.split())

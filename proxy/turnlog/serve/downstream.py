@@ -41,6 +41,10 @@ class Sent(web.StreamResponse):
         """Write nothing."""
 
 
+_REUSABLE: Final = Sent(reusable=True)
+_SPENT: Final = Sent(reusable=False)
+
+
 class Downstream:
     """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
 
@@ -144,7 +148,8 @@ class Downstream:
 
     def done(self) -> Sent:
         """Return what the server's handler returns."""
-        return Sent(reusable=self.finished and self._request.keep_alive and not self._until_close)
+        reusable = self.finished and self._request.keep_alive and not self._until_close
+        return _REUSABLE if reusable else _SPENT
 
     @property
     def connection(self) -> object:

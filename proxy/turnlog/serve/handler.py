@@ -207,9 +207,16 @@ class Handler:
     ) -> None:
         head = self._heads.answer[route.target.name](without_lengths(answer.headers))
         relay = Relay(down, answer, head, exchange, keep=self._context.keep)
-        listening = isinstance(exchange, McpExchange) and exchange.listens
-        with _Listed(self._listening, wanted=listening):
+        if not exchange.listens:
             await relay.run()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._listening.add(task)
+        try:
+            await relay.run()
+        finally:
+            self._listening.discard(task)
 
     def _unauthenticated(self, route: Route, answer: Answer) -> None:
         """Say how to go on where a server sends the client to another origin's login."""
@@ -246,19 +253,3 @@ class Handler:
             await down.bodiless(made.status, made.reason, lines(made.headers))
         else:
             await down.answer(made.status, made.reason, lines(made.headers), made.body)
-
-
-class _Listed:
-    """Keeps the running task in a set for as long as a block runs."""
-
-    def __init__(self, tasks: set[asyncio.Task[object]], *, wanted: bool) -> None:
-        self._tasks = tasks
-        self._task = asyncio.current_task() if wanted else None
-
-    def __enter__(self) -> None:
-        if self._task is not None:
-            self._tasks.add(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._tasks.discard(self._task)

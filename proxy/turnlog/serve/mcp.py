@@ -290,10 +290,11 @@ class McpExchange:
     ) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
         ending, reply = answered(said, message, text, self._status)
-        links = self._legs.links(attempt.ask, said)
-        self._context.calls.park(links, attempt)
         self._attempts[key] = attempt
-        return self._end(key, ending, msgspec.structs.replace(reply, links=links))
+        if links := self._legs.links(attempt.ask, said):
+            self._context.calls.park(links, attempt)
+            reply = msgspec.structs.replace(reply, links=links)
+        return self._end(key, ending, reply)
 
     def _end(self, key: str, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         attempt = self._attempts.pop(key)

@@ -32,6 +32,9 @@ class PlainCall:
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
 
+    listens = False
+    """Whether this exchange waits for nothing: never, it waits for its answer."""
+
     async def begin(self) -> None:
         """Write the intent. Raises `StoreError` when the call has to be refused."""
         recorder = self._context.recorder

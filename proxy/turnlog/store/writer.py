@@ -45,6 +45,7 @@ class Writer:
         self._jobs: list[Callable[[], None]] = []
         self._closing = False
         self._awake = False
+        self._called = False
         # Held while the thread has nothing to do: cheaper than a Condition by a lock for each wait.
         self._sleep = threading.Lock()
         self._sleep.acquire()
@@ -59,10 +60,12 @@ class Writer:
             if self._closing:
                 raise StoreClosed("the store is closed; open it again to write")
             self._queue.append(pending)
-            if wait:
-                self._nudge()
         if not wait and self._timer is None:
             self._timer = self._loop.call_later(LAZY, self._ring)
+        if wait and not self._called:
+            # Once the loop has done all that is ready, so that its calls share one transaction.
+            self._called = True
+            self._loop.call_soon(self._call)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` in the writer's thread, after what is queued. Raises what it raises."""
@@ -82,6 +85,11 @@ class Writer:
         if self._timer:
             self._timer.cancel()
         await asyncio.shield(self._ended)
+
+    def _call(self) -> None:
+        self._called = False
+        with self._lock:
+            self._nudge()
 
     def _ring(self) -> None:
         self._timer = None

@@ -52,6 +52,7 @@ STATELESS_SINCE = "2026-07-28"
 """From this revision on: no handshake, no sessions, and closing the stream is the cancel."""
 URL_ELICITATION_REQUIRED = -32042
 INVALID_PARAMS = -32602
+_REVISION_WORD = b"protocolVersion"
 _REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
@@ -172,7 +173,8 @@ def requested_revision(message: Message, header: bytes) -> str:
     The body is the truth (`_meta`, or the params of `initialize`), `header` its mirror: the value
     of `MCP-Protocol-Version`, which is all that the handshake revisions send.
     """
-    if message.params:
+    # Most requests of the handshake revisions do not say; a look for the word costs next to nothing.
+    if _REVISION_WORD in bytes(message.params):
         params = load(_Params, message.params)
         named = members(params.meta).get(_REVISION_KEY, Raw()) if params.meta else Raw()
         if message.method == "initialize":
