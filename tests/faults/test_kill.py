@@ -14,7 +14,7 @@ import pytest
 from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
-from kit.faults import Hangs
+from kit.faults import Hangs, SlowHead
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 from turnlog.sessions.rows import Row
@@ -222,21 +222,14 @@ def waiting(data: Path) -> list[Row]:
 
 
 def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstream) -> None:
-    go, asked = threading.Event(), threading.Event()
-
-    def slow(peer: Peer) -> None:
-        peer.read()
-        asked.set()
-        assert go.wait(BOUND)
-        peer.send(ok(json.dumps(text_result(1, "late but whole")).encode()))
-
+    slow = SlowHead(ok(json.dumps(text_result(1, "late but whole")).encode()))
     upstream.script = slow
     with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
         client.ask("POST", "/mcp", call("add"), headers=MCP_HEADERS)
-        assert asked.wait(BOUND)
+        assert slow.asked.wait(BOUND)
         proxy.process.send_signal(signal.SIGTERM)
         wait_until(lambda: proxy.events("proxy.stopping"), "it begins to stop")
-        go.set()
+        slow.go.set()
         assert b"late but whole" in client.response().body
         assert proxy.process.wait(BOUND) == 0
     (row,) = rows(proxy.data)

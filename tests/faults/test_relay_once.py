@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kit.beside import Rig, proxy_beside
-from kit.clients import MCP_HEADERS, Client, call, message
+from kit.clients import MCP_HEADERS, Client, call, message, wait_until
 from kit.faults import CloseAfterRequest, CloseInsteadOfReading, CutHead, ResetAfterRequest
 from kit.upstreams import Peer, RawUpstream, Script, echo
 
@@ -80,17 +80,20 @@ def test_a_large_body_is_not_sent_again(rig: Rig) -> None:
 
 
 def test_a_connection_that_the_upstream_closed_is_not_used_again(rig: Rig) -> None:
+    closed: list[int] = []
+
     def close_later(peer: Peer) -> None:
         echo(peer)
         peer.close()
+        closed.append(1)
 
     rig.upstream.script = close_later
     with rig.client() as client:
-        for number in range(5):
-            given = client.request(
-                "POST", rig.path, message("ping", request_id=number), headers=MCP_HEADERS
-            )
-            assert given.status == 200
+        for number in range(1, 6):
+            body = message("ping", request_id=number)
+            assert client.request("POST", rig.path, body, headers=MCP_HEADERS).status == 200
+            # Only now: a request that meets the close on its way is lost, and not sent again.
+            wait_until(lambda wanted=number: len(closed) == wanted, "the connection is closed")
     assert len(rig.upstream.requests) == 5
 
 

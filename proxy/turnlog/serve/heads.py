@@ -39,6 +39,8 @@ class RequestHead(Struct, frozen=True):
 
     fields: dict[bytes, bytes]
     """First value of each field, by its name in lower case. Not to be changed."""
+    text: dict[bytes, str]
+    """The same, decoded."""
     repeated: frozenset[bytes]
 
 
@@ -91,7 +93,8 @@ def read_request(raw: Raw) -> RequestHead:
             repeated.add(key)
         else:
             fields[key] = value
-    return RequestHead(fields, frozenset(repeated))
+    text = {name: value.decode("latin-1") for name, value in fields.items()}
+    return RequestHead(fields, text, frozenset(repeated))
 
 
 def lines(headers: Headers) -> bytes:

@@ -30,6 +30,7 @@ class Request:
         self.route = route
         self.server = route.target.name
         self.fields = down.head.fields
+        self._text = down.head.text
         self.http_version = down.version
         self.connection = connection
         self._digest = digest
@@ -43,8 +44,7 @@ class Request:
 
     def field(self, name: bytes) -> str:
         """Return the first value of a header, empty where there is none."""
-        value = self.fields.get(name)
-        return "" if value is None else value.decode("latin-1")
+        return self._text.get(name, "")
 
     def _credential(self) -> str:
         for name in _CREDENTIALS:

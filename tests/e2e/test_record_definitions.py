@@ -1,0 +1,92 @@
+"""The hash of a tool's definition, as `tools/list` gave it, on the calls that follow."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import MCP_HEADERS, call, message
+from kit.upstreams import Peer, RawUpstream, result, text_result
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+def post(rig: Rig, body: bytes, *headers: tuple[str, str]) -> bytes:
+    with rig.client() as client:
+        return client.request("POST", rig.path, body, headers=(*MCP_HEADERS, *headers)).body
+
+
+def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        said = peer.read().json()
+        if said["method"] != "tools/list":
+            peer.send_json(text_result(1, "x"))
+            return
+        cursor = said["params"].get("cursor")
+        name = "second" if cursor else "first"
+        page: dict[str, object] = {
+            "tools": [{"name": name, "description": cursor or "", "inputSchema": {}}]
+        }
+        peer.send_json(result(1, page if cursor else {**page, "nextCursor": "next"}))
+
+    rig.upstream.script = script
+    key = ("Authorization", f"Bearer {rig.session}")
+    post(rig, call("first"), key)
+    post(rig, message("tools/list", {}), key)
+    post(rig, call("first"), key)
+    post(rig, call("second"), key)
+    post(rig, message("tools/list", {"cursor": "next"}), key)
+    post(rig, call("second"), key)
+    post(rig, call("second"), ("Authorization", "Bearer other"))
+    rows = {bool(row.definition) for row in rig.ended_rows(4)}
+    assert rows == {True, False}
+    mine = [row for row in rig.rows() if row.definition]
+    assert [row.tool for row in mine] == ["first", "second"]
+    assert all(str(row.definition).startswith("sha256:") for row in mine)
+
+
+def test_a_definition_that_changes_has_another_hash(rig: Rig) -> None:
+    texts = ["old", "old", "new"]
+
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            tool: dict[str, object] = {"name": "t", "description": texts.pop(0), "inputSchema": {}}
+            peer.send_json(result(1, {"tools": [tool]}))
+        else:
+            peer.send_json(text_result(1, "x"))
+
+    rig.upstream.script = script
+    for _ in range(3):
+        post(rig, message("tools/list", {}))
+        post(rig, call("t"))
+    first, second, third = (row.definition for row in rig.ended_rows(3))
+    assert first == second != third
+
+
+def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            peer.start_events()
+            tool: dict[str, object] = {"name": "streamed", "inputSchema": {}}
+            peer.send_event(result(1, {"tools": [tool]}))
+            peer.end()
+        else:
+            peer.send_json(text_result(1, "x"))
+
+    rig.upstream.script = script
+    post(rig, message("tools/list", {}))
+    post(rig, call("streamed"))
+    assert rig.row().definition
