@@ -269,15 +269,15 @@ def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        os.environ["password=hunter2"]
-    except KeyError:
+        int("password=hunter2")
+    except ValueError:
         logger.exception("failed with %s", "hunter2")
     logger.warning("not worth it")
     logger.error("no exception")
     logger.removeHandler(handler)
     first, second = kept.events
     assert isinstance(first, ProxyFaulted)
-    assert first.exception == "KeyError"
+    assert first.exception == "ValueError"
     assert first.where.startswith("tests.library.")
     assert "hunter2" not in repr(kept.events)
     assert isinstance(second, ProxyFaulted)

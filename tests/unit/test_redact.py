@@ -23,6 +23,9 @@ def left(data: bytes | str, *, complete: bool = True) -> str:
 
 
 UNTOUCHED = [
+    '{"text":"tokens: {\\"a\\": 1, \\"b\\": [2, null]} used, max_tokens=100, cost: 5"}',
+    '{"a":1}]',
+    '{"text":"::x"}',
     '{"path":"/srv/a.txt","n":1}',
     '{"max_tokens":512,"usage":{"prompt_tokens":1,"completion_tokens":2,"tokens":{"a":1}}}',
     '{"nextPageToken":"abc","next_token":"abc","continuation_token":"abc","cursor":"eyJpZCI6MTIzNDU2Nzg5MDEyfQ"}',
@@ -125,7 +128,34 @@ CUTS = [
     ('{"a":"\\ud800 token=S"}', '{"a":"\\ud800 token=[redacted]"}'),
     ("{'password': 'S'}", "{'password': \"[redacted]\"}"),
     ("{password: S, b: 1}", '{password: "[redacted]", b: 1}'),
-    ('{"token" "S"}', '{"token" "S"}'),
+    ('{"a":"\\x token=S"}', '{"a":"x token=[redacted]"}'),
+    ('{"a":"\\x\\n\\u00e9 token=S"}', '{"a":"x\\né token=[redacted]"}'),
+    ('{"a":"see \\\\u0070assword=S ok"}', '{"a":"see [redacted] ok"}'),
+    ('{"a":"see \\\\u0070assword: S ok"}', '{"a":"[redacted]"}'),
+    ('{"a":"\\\\nBearer S ok"}', '{"a":"[redacted]"}'),
+    ('{"a":"tokens: [\\"S\\", 2]"}', '{"a":"tokens: [redacted]"}'),
+    ('{"a":"tokens: {n: S}, x"}', '{"a":"tokens: [redacted], x"}'),
+    ('{"a":"tokens: {\\"password\\": 5}"}', '{"a":"tokens: [redacted]"}'),
+    ('{"a":"credentials=(S, [S, \\")\\"], S) ok"}', '{"a":"credentials=[redacted] ok"}'),
+    ('{"a":"credentials={\\"x\\": S"}', '{"a":"credentials=[redacted]"}'),
+    ('{"a":"the token: see\\nhere"}', '{"a":"the token: [redacted]\\nhere"}'),
+    ('{"a":"secret: abc: S"}', '{"a":"secret: [redacted]"}'),
+    ('{"a":"x secret: abc = S y"}', '{"a":"x secret: [redacted] y"}'),
+    ('{"a":"x secret: abc = \\"S\\" y"}', '{"a":"x secret: [redacted]\\" y"}'),
+    ('{"a":"x token: [redacted]S y"}', '{"a":"x token: [redacted] y"}'),
+    ('{"token":"a":"S"}', '{"token":"[redacted]"}'),
+    ('{"token":a:S}', '{"token":"[redacted]"}'),
+    ('{"token":[redacted] S}', '{"token":[redacted] "[redacted]"}'),
+    ('{"token"::"S"}', '{"token":[redacted]'),
+    ('{"token":"S"]}}', '{"token":"[redacted]"]}}'),
+    ('{"token":{"a":"S"}, "b":1, "c":"d"}', '{"token":"[redacted]", "b":1, "c":"d"}'),
+    (
+        '{"requestState":"S","request_state":{"a":"S"}}',
+        '{"requestState":"[redacted]","request_state":"[redacted]"}',
+    ),
+    ('{"auth_token":S}', '{"auth_token":"[redacted]"}'),
+    ('["Authorization",7]', '["Authorization",7]'),
+    ('{"x-' + "a" * 200 + '-password":"S"}', '{"x-' + "a" * 200 + '-password":"[redacted]"}'),
     ("PASSWORD=S", "PASSWORD=[redacted]"),
     ("export API_KEY='S'", "export API_KEY='[redacted]'"),
     ('password = "S"def', 'password = "[redacted]'),
@@ -220,6 +250,8 @@ def test_another_encoding_hides_nothing(encoding: str) -> None:
     assert seen.touched
     harmless = json.dumps({"path": "/a"}).encode(encoding)
     assert REDACTOR.json(harmless).data == harmless
+    harmless = json.dumps({"next_token": "abc"}).encode(encoding)
+    assert REDACTOR.json(harmless).data == harmless
 
 
 @pytest.mark.parametrize(
@@ -263,6 +295,23 @@ def test_a_cut_never_splits_a_placeholder() -> None:
         data = f'{{"password":"{SECRET}","pad":"{"x" * pad}'.encode()
         kept = REDACTOR.json(data, complete=False).data
         assert REDACTOR.json(kept).data == kept
+
+
+def test_a_cut_inside_one_long_word_splits_no_placeholder_and_no_character() -> None:
+    for length in range(1005, 1030):
+        data = f'{{"u":"{"x" * 900}?token={SECRET}&{"y" * length}'.encode()
+        kept = REDACTOR.json(data, complete=False).data
+        assert kept.count(b"[") == kept.count(CUT.encode())
+        assert REDACTOR.json(kept).data == kept
+    for pad in ("", "x"):
+        data = ('{"u":"' + pad + "é" * 2000).encode()
+        REDACTOR.json(data, complete=False).data.decode()
+
+
+def test_a_pattern_that_eats_on_and_on_takes_all() -> None:
+    last = Redactor((), (), [r".\Z"])
+    assert last.text("abcdefghij") == (CUT, True)
+    assert last.text(CUT) == (CUT, False)
 
 
 def test_an_operator_adds_keys_headers_and_patterns() -> None:
@@ -329,6 +378,33 @@ def test_paths_and_queries_are_redacted_in_their_encoding(query: bytes, expected
     seen = REDACTOR.query(query)
     assert seen.data == expected
     assert seen.touched is (query != expected)
+
+
+def test_half_surrogate_pairs_in_json_in_a_string_stay_what_they_are() -> None:
+    inner = '{"a":"\\udcff \\ud800 token=' + SECRET + '"}'
+    once = REDACTOR.json(json.dumps({"t": inner}).encode()).data
+    assert json.loads(json.loads(once)["t"])["a"] == "\udcff \ud800 token=[redacted]"
+    raw = inner.replace("\\udcff", "\udcff")
+    once = REDACTOR.json(json.dumps({"t": raw}).encode()).data
+    assert SECRET.encode() not in once
+    assert REDACTOR.json(once).data == once
+    mixed = inner.replace("\\ud800", "\ud800")
+    once = REDACTOR.json(json.dumps({"t": mixed}).encode()).data
+    assert SECRET.encode() not in once
+    assert REDACTOR.json(once).data == once
+
+
+def test_what_is_nested_beyond_reason_vanishes_whole() -> None:
+    deep = "[" * 300 + f'"{SECRET}"' + "]" * 300
+    seen = REDACTOR.json(f'{{"note":"token=x","deep":{deep},"n":1}}'.encode())
+    assert SECRET.encode() not in seen.data
+    assert json.loads(seen.data)["n"] == 1
+
+
+def test_many_names_are_known_without_end() -> None:
+    for number in range(5000):
+        assert not REDACTOR.secret_header(f"x-{number}-header")
+    assert REDACTOR.secret_header("x-api-key")
 
 
 MEBI = 1 << 20

@@ -94,6 +94,8 @@ _WHOLE: Final = {
     "pass": Hides.STRINGS,
     "xamzsignature": Hides.ALL,
     "xgoogsignature": Hides.ALL,
+    # Sealed by an MCP server for one call and its caller (2026-07-28); no one's to keep.
+    "requeststate": Hides.ALL,
 }
 # A token after one of these says where a list or a text goes on, or counts; it opens nothing.
 _HARMLESS_TOKEN: Final = re.compile(

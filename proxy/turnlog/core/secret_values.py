@@ -26,7 +26,7 @@ _LOOKS: Final = tuple(
         r"k(?:(?<=tok)en(?!s\\*[\"']?\s*:\s*[0-9]++\s*+[,}\]])(?!s?(?: |[,.;)] ?)[a-z(])"
         r"|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
         + "|".join(f"(?<={word}key)|(?<={word}.key)" for word in _KEY_WORDS)
-        + r"))|z(?:(?<=authoriz)|(?<=aiz)a)|j(?:(?<=eyj)|wt)"
+        + r"))|z(?:(?<=authoriz)|(?<=aiz)a)|j(?:(?<=eyj)|wt)|q(?<=req)uest.?state"
         r"|x(?:ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
         r"|_(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
         r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
