@@ -1,5 +1,6 @@
 """A recorder on a real store, with a log that keeps its events and a clock that tests set."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -14,6 +15,7 @@ from turnlog.core.redact import Redactor
 from turnlog.observe.events import Event, Level
 from turnlog.serve.attempt import Ask
 from turnlog.serve.clock import Clock
+from turnlog.serve.drafts import Drafter
 from turnlog.serve.recorder import Recorder
 from turnlog.store.base import SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
@@ -36,6 +38,10 @@ class Collected:
     def emit(self, event: Event) -> None:
         """Keep an event."""
         self.events.append(event)
+
+    def fault(self, error: Exception) -> None:
+        """Fail the test: content could not be read."""
+        raise AssertionError from error
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of a kind."""
@@ -80,17 +86,13 @@ async def bench(
     time, log = Time(), Collected()
     clock = time.clock()
     store = LmdbStore.open(folder, limit=store_limit, now=clock.wall, clock=clock.monotonic)
-    recorder = Recorder(
-        store,
-        Redactor(),
-        log,
-        clock,
-        durability=durability,
-        when_full=when_full,
-        record_limit=record_limit,
-    )
+    drafter = Drafter(Redactor(), clock, store.keyed, log.fault, record_limit=record_limit)
     try:
-        yield Bench(recorder, store, log, time)
+        async with asyncio.TaskGroup() as work:
+            recorder = Recorder(
+                store, drafter, log, clock, work, durability=durability, when_full=when_full
+            )
+            yield Bench(recorder, store, log, time)
     finally:
         await store.close()
 

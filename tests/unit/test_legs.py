@@ -64,7 +64,7 @@ def call(
 
 async def parked(one: Bench, where: Context, said: mcp.Answer) -> Attempt:
     """Record a call that was answered with `said`, and park it."""
-    attempt = one.recorder.begin(asked(one))
+    attempt = await one.recorder.begin(asked(one))
     await one.recorder.on_disk(attempt)
     links = Legs(where, "files").links(attempt.ask, said)
     ticket = one.recorder.end(

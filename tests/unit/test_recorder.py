@@ -27,6 +27,7 @@ from turnlog.observe.events import (
     StoreFilled,
 )
 from turnlog.serve.attempt import Attempt, Reply
+from turnlog.serve.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull
 
 OK = rpc_answer(Status.OK, None)
@@ -42,7 +43,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def begun(one: Bench, **changes: Any) -> Attempt:
-    attempt = one.recorder.begin(ask(session(), one.recorder.new_call(), **changes))
+    attempt = await one.recorder.begin(ask(session(), one.recorder.new_call(), **changes))
     await one.recorder.on_disk(attempt)
     return attempt
 
@@ -192,6 +193,22 @@ async def test_what_is_over_the_cap_is_cut_and_says_so(tmp_path: Path) -> None:
             assert (blob.cut, len(blob.data)) == (True, 1000)
 
 
+async def test_large_content_is_read_beside_the_loop_and_recorded_alike(one: Bench) -> None:
+    text = b'"password=' + SECRET.encode() + b" " + b"word " * OFF_LOOP + b'"'
+    attempt = await begun(one, arguments=b'{"a":' + text + b"}")
+    content = b'{"content":[{"type":"text","text":' + text + b"}]}"
+    ticket = one.recorder.end(attempt, OK, reply(content))
+    assert ticket is not None
+    assert ticket.placed is None
+    outcome = await ticket.done()
+    assert ticket.placed == outcome
+    (intent, _) = stored(one, attempt)
+    for commit in (intent, outcome):
+        assert Flag.REDACTED in commit.facts.flags
+    assert body(outcome).summary.startswith("password=[redacted]")
+    assert one.recorder.end(attempt, OK, reply(content)) is None
+
+
 async def test_an_input_that_came_in_part_has_no_hash(one: Bench) -> None:
     attempt = await begun(one, complete=False)
     (intent,) = stored(one, attempt)
@@ -220,7 +237,7 @@ async def test_the_log_tells_of_session_start_and_end(one: Bench) -> None:
 async def test_a_session_is_told_of_once(one: Bench) -> None:
     ref = session()
     for _ in range(3):
-        attempt = one.recorder.begin(ask(ref, one.recorder.new_call()))
+        attempt = await one.recorder.begin(ask(ref, one.recorder.new_call()))
         await one.recorder.on_disk(attempt)
         await ended(one, attempt, reply())
     assert len(one.log.of(SessionOpened)) == 1
@@ -254,23 +271,34 @@ async def test_calls_have_ids_that_rise_and_never_repeat(one: Bench) -> None:
     assert made == sorted(set(made))
 
 
+async def fill(one: Bench) -> None:
+    """Begin calls until one finds no room."""
+    for _ in range(5000):
+        attempt = await begun(one)
+        if attempt.intent is None:
+            return
+    raise AssertionError
+
+
 async def test_a_full_store_refuses_an_intent(tmp_path: Path) -> None:
-    async with bench(tmp_path, store_limit=1 << 20) as one:
+    async with bench(tmp_path, store_limit=1 << 16) as one:
         with pytest.raises(StoreFull):
-            one.recorder.begin(ask(session(), one.recorder.new_call()))
+            await fill(one)
+        started = len(one.log.of(CallStarted))
         with pytest.raises(StoreFull):
-            one.recorder.begin(ask(session(), one.recorder.new_call()))
+            await begun(one)
         assert len(one.log.of(StoreFilled)) == 1
-        assert one.log.of(CallStarted) == []
+        assert len(one.log.of(CallStarted)) == started
 
 
 async def test_a_full_store_may_be_told_to_let_calls_pass(tmp_path: Path) -> None:
     passing = WhenFull.FORWARD_UNRECORDED
-    async with bench(tmp_path, store_limit=1 << 20, when_full=passing) as one:
+    async with bench(tmp_path, store_limit=1 << 16, when_full=passing) as one:
+        await fill(one)
         attempt = await begun(one)
         assert attempt.intent is None
         assert one.recorder.end(attempt, OK, reply()) is None
-        (end,) = one.log.of(CallEnded)
+        end = one.log.of(CallEnded)[-1]
         assert Flag.UNRECORDED in end.flags
         assert one.log.of(RecorderFailed)
         assert stored(one, attempt) == []

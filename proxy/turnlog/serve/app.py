@@ -25,6 +25,7 @@ from turnlog.observe.events import (
     ProxyReady,
     ProxyStopped,
     ProxyStopping,
+    RecorderFailed,
     StoreFailed,
     StoreRecovered,
 )
@@ -39,6 +40,7 @@ from .calls import OpenCalls
 from .catalog import Catalog
 from .clock import Clock
 from .context import Context
+from .drafts import Drafter
 from .handler import Handler
 from .identity import Clients, Sessions
 from .own import Own
@@ -187,8 +189,8 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     )
     try:
         _report_recovered(log, store.recovered)
-        async with Upstreams() as upstreams:
-            proxy = _proxy(settings, store, log, clock, upstreams)
+        async with asyncio.TaskGroup() as work, Upstreams() as upstreams:
+            proxy = _proxy(settings, store, log, clock, upstreams, work)
             async with _listening(proxy, settings), _sweeping(proxy):
                 yield proxy
     finally:
@@ -222,18 +224,30 @@ async def _sweeping(proxy: Proxy) -> AsyncGenerator[None, None]:
 
 
 def _proxy(
-    settings: Settings, store: LmdbStore, log: Log, clock: Clock, upstreams: Upstreams
+    settings: Settings,
+    store: LmdbStore,
+    log: Log,
+    clock: Clock,
+    upstreams: Upstreams,
+    work: asyncio.TaskGroup,
 ) -> Proxy:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     redact = settings.redact
+    drafter = Drafter(
+        Redactor(redact.headers, redact.keys, redact.patterns),
+        clock,
+        store.keyed,
+        lambda error: log.emit(RecorderFailed(reason=_unread(error))),
+        record_limit=settings.limits.record,
+    )
     recorder = Recorder(
         store,
-        Redactor(redact.headers, redact.keys, redact.patterns),
+        drafter,
         log,
         clock,
+        work,
         durability=settings.durability,
         when_full=settings.limits.when_full,
-        record_limit=settings.limits.record,
     )
     context = Context(
         store=store,
@@ -252,6 +266,11 @@ def _proxy(
     routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])
     own = Own(store)
     return Proxy(settings, context, Handler(settings, context, routes, upstreams, own), own)
+
+
+def _unread(error: Exception) -> str:
+    # The text of the error may hold content.
+    return f"content could not be read ({type(error).__name__}); the record says less"
 
 
 def _reporter(log: Log) -> Callable[[StoreError], None]:

@@ -109,24 +109,24 @@ class McpExchange:
         """Write the intents. Raises `StoreError` when the calls have to be refused."""
         try:
             for message in self._messages:
-                self._notice_request(message)
+                await self._notice_request(message)
             for attempt in list(self._attempts.values()):
                 await self._context.recorder.on_disk(attempt)
         except StoreError:
             self.left("session_unavailable")
             raise
 
-    def _notice_request(self, message: Message) -> None:
+    async def _notice_request(self, message: Message) -> None:
         if message.method == "tools/call" and message.kind is Kind.REQUEST:
-            self._open(message)
+            await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
             self._context.calls.cancel(self._request.scope, cancelled)
 
-    def _open(self, message: Message) -> None:
+    async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
-        attempt = self._context.recorder.begin(ask)
+        attempt = await self._context.recorder.begin(ask)
         self._attempts[key] = attempt
         self._recorded = True
         self._context.calls.add(self._request.scope, key, attempt)

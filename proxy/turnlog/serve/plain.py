@@ -38,7 +38,7 @@ class PlainCall:
     async def begin(self) -> None:
         """Write the intent. Raises `StoreError` when the call has to be refused."""
         recorder = self._context.recorder
-        self._attempt = recorder.begin(self._ask)
+        self._attempt = await recorder.begin(self._ask)
         await recorder.on_disk(self._attempt)
 
     def refused(self, error: StoreError) -> Made:

@@ -1,28 +1,16 @@
 """From a call on the wire to commits in the store: one intent, one outcome, each attempt.
 
-Nothing here waits, so that a handler that is being cancelled can still record. Whoever must
+`end` waits for nothing, so that a handler that is being cancelled can still record. Whoever must
 wait for the disk awaits the ticket that `begin` and `end` leave behind.
 """
 
-from hashlib import sha256
+import asyncio
 from typing import Final
 
-from msgspec import structs
-
 from turnlog.core import ids
-from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
-from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import (
-    CommitKind,
-    Durability,
-    Effect,
-    Flag,
-    Status,
-    WhenFull,
-)
-from turnlog.core.redact import Redactor
-from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
+from turnlog.core.commit import Commit, Facts
+from turnlog.core.kinds import Durability, Effect, Flag, WhenFull
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,
@@ -31,14 +19,39 @@ from turnlog.observe.events import (
     SessionOpened,
     StoreFilled,
 )
-from turnlog.store.base import Blob, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
+from turnlog.store.base import Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
+from .drafts import Drafter
 
-_DETAIL_CHARS: Final = 1024
-_PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
-"""ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+OFF_LOOP: Final = 64 * 1024
+"""bytes: larger content is redacted and summed up in a thread."""
+
+
+class Prepared:
+    """The ticket of an outcome whose content is still being read, in another thread."""
+
+    def __init__(self, task: "asyncio.Task[Ticket | None]") -> None:
+        self._task = task
+
+    @property
+    def placed(self) -> Commit | None:
+        """The commit once it is on disk."""
+        ticket = self._task.result() if self._task.done() else None
+        return ticket.placed if ticket is not None else None
+
+    @property
+    def more(self) -> None:
+        """Nothing is appended with it."""
+        return
+
+    async def done(self) -> Commit:
+        """Wait until the outcome is on disk. Raises `StoreError`."""
+        ticket = await asyncio.shield(self._task)
+        if ticket is None:
+            raise StoreError("the outcome was not written")
+        return await ticket.done()
 
 
 class Recorder:
@@ -47,33 +60,35 @@ class Recorder:
     def __init__(
         self,
         store: Store,
-        redactor: Redactor,
+        drafter: Drafter,
         log: Log,
         clock: Clock,
+        work: asyncio.TaskGroup,
         *,
         durability: Durability,
         when_full: WhenFull,
-        record_limit: int,
     ) -> None:
         self._store = store
-        self._redactor = redactor
+        self._drafter = drafter
         self._log = log
         self._clock = clock
+        self._work = work
         self._durability = durability
         self._when_full = when_full
-        self._record_limit = record_limit
         self._full = False
         """Whether `store.full` was said and is still true."""
         self._opening: set[SessionRef] = set()
-        self._hash_key = store.keyed(b"hashes of redacted content")
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
         return ids.uuid7(self._clock.wall(), self._clock.entropy(10))
 
-    def begin(self, ask: Ask) -> Attempt:
+    async def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
-        draft = self._intent(ask)
+        if len(ask.arguments) > OFF_LOOP:
+            draft = await asyncio.to_thread(self._drafter.intent, ask)
+        else:
+            draft = self._drafter.intent(ask)
         attempt = self._attempt(ask, draft.facts)
         try:
             attempt.intent = self._store.submit(draft, wait=attempt.waits)
@@ -100,12 +115,25 @@ class Recorder:
         if attempt.ended:
             return None
         attempt.ended = True
-        draft = self._outcome(attempt, ending, reply)
+        if len(reply.content) > OFF_LOOP:
+            ticket: Ticket | None = Prepared(
+                self._work.create_task(self._end_off_loop(attempt, ending, reply))
+            )
+        else:
+            ticket = self._finish(attempt, self._drafter.outcome(attempt, ending, reply))
+        return ticket if attempt.waits else None
+
+    async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
+        """Read large content in a thread, so that other calls go on meanwhile."""
+        draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
+        return self._finish(attempt, draft)
+
+    def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
         ticket = self._submit_outcome(draft, wait=attempt.waits)
         if self._opening:
             self._announce()
         self._log.emit(_ended(attempt, draft.facts, unrecorded=ticket is None))
-        return ticket if attempt.waits else None
+        return ticket
 
     def _announce(self) -> None:
         """Log the sessions that have got their id from the store since."""
@@ -134,7 +162,7 @@ class Recorder:
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
-        facts = self._facts(ask, ask.flags)
+        facts = self._drafter.facts(ask, ask.flags)
         attempt = self._attempt(ask, facts)
         attempt.intent = intent
         attempt.n = n
@@ -177,115 +205,9 @@ class Recorder:
             return None
         try:
             return self._store.submit(draft, wait=wait)
-        except StoreError as error:
+        except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
             return None
-
-    def _intent(self, ask: Ask) -> Draft:
-        seen = self._redactor.json(ask.arguments, complete=ask.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=ask.complete)
-        key = self._hash_key if seen.touched else None
-        body = Body(
-            input_hash=input_hash(ask.arguments, key=key) if ask.complete else None,
-            preview=preview(blob.data),
-        )
-        facts = self._facts(ask, _marked(ask.flags, seen.touched, blob.cut))
-        return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
-
-    def _facts(self, ask: Ask, flags: tuple[Flag, ...]) -> Facts:
-        return Facts(
-            kind=CommitKind.INTENT,
-            at=self._clock.wall(),
-            clock=self._clock.monotonic(),
-            turn_label=ask.turn_label,
-            turn_source=ask.turn_source,
-            call=ask.call,
-            leg=ask.leg,
-            server=ask.server,
-            tool=ask.tool,
-            method=ask.method,
-            definition=ask.definition,
-            effect=ask.effect,
-            bytes_in=ask.size,
-            flags=flags,
-            trace=ask.trace,
-            protocol=ask.protocol,
-        )
-
-    def _outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
-        seen = self._redactor.json(reply.content, complete=reply.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=reply.complete)
-        detail, detail_touched = self._text(reply.detail[:_DETAIL_CHARS])
-        now, clock = self._clock.wall(), self._clock.monotonic()
-        facts = structs.replace(
-            attempt.facts,
-            kind=CommitKind.OUTCOME,
-            at=now,
-            clock=clock,
-            n=attempt.n,
-            phase=ending.phase,
-            executed=ending.executed,
-            status=ending.status,
-            error=ending.error,
-            error_kind=ending.kind,
-            retry=ending.retry,
-            duration=clock - attempt.started,
-            bytes_out=reply.size,
-            flags=_marked(
-                (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags),
-                seen.touched or detail_touched,
-                blob.cut,
-            ),
-            http_status=reply.http_status,
-            code=reply.code,
-            expires=_expiry(now, ending.status, reply.ttl),
-        )
-        body = Body(
-            output_hash=self._output_hash(reply, keyed=seen.touched) if reply.size else None,
-            summary=_summary(reply, blob.data, detail),
-            detail=detail,
-            links=reply.links,
-            null_result=reply.null_result,
-        )
-        return Draft(
-            session=attempt.ask.session,
-            facts=facts,
-            body=body,
-            intent=attempt.intent,
-            output_blob=blob if blob.data else None,
-        )
-
-    def _text(self, text: str) -> tuple[str, bool]:
-        return self._redactor.text(text) if text else (text, False)
-
-    def _blob(self, data: bytes, *, touched: bool, complete: bool) -> Blob:
-        kept = data[: self._record_limit]
-        return Blob(kept, redacted=touched, cut=not complete or len(kept) < len(data))
-
-    def _output_hash(self, reply: Reply, *, keyed: bool) -> str:
-        digest = reply.digest or sha256(reply.content).digest()
-        if keyed or not reply.complete:
-            return "hmac-sha256:" + self._store.keyed(digest).hex()
-        return "sha256:" + digest.hex()
-
-
-def _summary(reply: Reply, content: bytes, detail: str) -> str:
-    """Return what came back in one line; where nothing did, why."""
-    if detail and not content:
-        return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
-    return summarize(content, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp)
-
-
-def _marked(flags: tuple[Flag, ...], redacted: bool, cut: bool) -> tuple[Flag, ...]:
-    if redacted:
-        flags = (*flags, Flag.REDACTED)
-    return (*flags, Flag.TRUNCATED_RECORD) if cut else flags
-
-
-def _expiry(now: int, status: Status, ttl: int | None) -> int:
-    if not status.parked or (ttl is not None and ttl < 0):
-        return 0
-    return now + (_PARKED_LIFE if ttl is None else ttl)
 
 
 def _started(ask: Ask) -> CallStarted:
