@@ -4,18 +4,17 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.classify import Ending, without_answer
-from turnlog.core.kinds import Effect, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.serve.answers import (
     Made,
     document,
     envelope,
-    event,
     failed_request,
     problem,
     together,
 )
 
-LOST = without_answer("connection_lost", Phase.SENT, Effect.UNKNOWN)
+LOST = without_answer(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 
 
 def outcome(ending: Ending = LOST) -> dict[str, object]:
@@ -121,8 +120,3 @@ def test_a_problem_has_the_members_of_rfc_9457() -> None:
 
 def test_a_document_is_json() -> None:
     assert (document({"a": 1}).status, document({"a": 1}).body) == (200, b'{"a":1}')
-
-
-def test_an_answer_can_be_an_event() -> None:
-    made = failed("ping")
-    assert event(made) == b"event: message\ndata: " + made.body + b"\n\n"

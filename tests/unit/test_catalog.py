@@ -6,11 +6,11 @@ from turnlog.serve.catalog import Catalog, effect_of
 from turnlog.wire.mcp import Definition, ToolPage, read_tools_list
 
 
-def page(*names: str, text: str = "", annotations: str = "{}") -> ToolPage:
+def page(*names: str, text: str = "", annotations: str = "{}", cursor: str = "null") -> ToolPage:
     tools = ",".join(
         f'{{"name":"{name}","description":"{text}","annotations":{annotations}}}' for name in names
     )
-    return read_tools_list(Raw(f'{{"tools":[{tools}]}}'.encode()))
+    return read_tools_list(Raw(f'{{"tools":[{tools}],"nextCursor":{cursor}}}'.encode()))
 
 
 def definition(annotations: str) -> Definition:
@@ -23,16 +23,27 @@ def test_a_tool_that_nobody_listed_is_not_known() -> None:
 
 def test_pages_add_up() -> None:
     catalog = Catalog()
-    assert catalog.learn("files", "me", page("a", "b")) == (2, 0)
-    assert catalog.learn("files", "me", page("c")) == (1, 0)
+    start, end = page("a", "b", cursor='"2"'), page("c")
+    assert catalog.learn("files", "me", start, first=True) == (2, 0)
+    assert catalog.learn("files", "me", end, first=False) == (1, 0)
     assert all(catalog.find("files", "me", name) for name in "abc")
+
+
+def test_what_a_complete_listing_lacks_is_gone() -> None:
+    catalog = Catalog()
+    catalog.learn("files", "me", page("a", "b"), first=True)
+    catalog.learn("files", "me", page("b", cursor='"2"'), first=True)
+    assert catalog.find("files", "me", "a") is not None
+    catalog.learn("files", "me", page("c"), first=False)
+    assert catalog.find("files", "me", "a") is None
+    assert all(catalog.find("files", "me", name) for name in "bc")
 
 
 def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> None:
     catalog = Catalog()
-    catalog.learn("files", "me", page("a", "b", text="old"))
+    catalog.learn("files", "me", page("a", "b", text="old"), first=True)
     before = catalog.find("files", "me", "a")
-    assert catalog.learn("files", "me", page("a", text="new")) == (0, 1)
+    assert catalog.learn("files", "me", page("a", text="new"), first=True) == (0, 1)
     after = catalog.find("files", "me", "a")
     assert before is not None
     assert after is not None
@@ -42,15 +53,18 @@ def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> N
 def test_the_same_definition_written_otherwise_is_the_same() -> None:
     catalog = Catalog()
     catalog.learn(
-        "files", "me", read_tools_list(Raw(b'{"tools":[{"name":"a","x":{"b":1,"c":2}}]}'))
+        "files",
+        "me",
+        read_tools_list(Raw(b'{"tools":[{"name":"a","x":{"b":1,"c":2}}]}')),
+        first=True,
     )
     again = read_tools_list(Raw(b'{"tools":[{"x":{"c":2, "b":1},"name":"\\u0061"}]}'))
-    assert catalog.learn("files", "me", again) == (0, 0)
+    assert catalog.learn("files", "me", again, first=True) == (0, 0)
 
 
 def test_what_one_credential_or_server_lists_is_not_anothers() -> None:
     catalog = Catalog()
-    catalog.learn("files", "me", page("a"))
+    catalog.learn("files", "me", page("a"), first=True)
     assert catalog.find("files", "you", "a") is None
     assert catalog.find("git", "me", "a") is None
 
@@ -58,8 +72,8 @@ def test_what_one_credential_or_server_lists_is_not_anothers() -> None:
 def test_listings_do_not_grow_without_bound() -> None:
     catalog = Catalog()
     for number in range(5000):
-        catalog.learn("files", str(number), page("a"))
-        catalog.learn("files", "in use", page("a"))
+        catalog.learn("files", str(number), page("a"), first=True)
+        catalog.learn("files", "in use", page("a"), first=True)
     assert catalog.find("files", "0", "a") is None
     assert catalog.find("files", "in use", "a") is not None
     assert catalog.find("files", "4999", "a") is not None

@@ -7,7 +7,7 @@ from turnlog.core.classify import (
     void_answer,
     without_answer,
 )
-from turnlog.core.kinds import Effect, Executed, Phase, Status
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 
 BEFORE = (Phase.QUEUED, Phase.CONNECTING)
 AFTER = (Phase.SENDING, Phase.SENT, Phase.HEAD, Phase.BODY)
@@ -23,7 +23,9 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("effect", Effect)
 @pytest.mark.parametrize("phase", BEFORE)
-def test_what_was_never_sent_was_not_executed(kind: str, effect: Effect, phase: Phase) -> None:
+def test_what_was_never_sent_was_not_executed(
+    kind: ErrorKind, effect: Effect, phase: Phase
+) -> None:
     ending = without_answer(kind, phase, effect)
     assert (ending.status, ending.executed, ending.retry) == (Status.ERROR, Executed.NO, "safe")
     assert (ending.error, ending.kind, ending.phase) == (KINDS[kind], kind, phase)
@@ -34,7 +36,7 @@ def test_what_was_never_sent_was_not_executed(kind: str, effect: Effect, phase: 
 def test_what_was_sent_and_not_answered_may_have_been_executed(
     effect: Effect, phase: Phase
 ) -> None:
-    ending = without_answer("connection_lost", phase, effect)
+    ending = without_answer(ErrorKind.CONNECTION_LOST, phase, effect)
     assert ending.executed is Executed.MAYBE
     assert ending.status is (Status.ERROR if effect is Effect.READ else Status.UNKNOWN)
 
@@ -50,12 +52,7 @@ def test_what_was_sent_and_not_answered_may_have_been_executed(
     ],
 )
 def test_the_effect_decides_whether_a_lost_call_may_be_repeated(effect: Effect, retry: str) -> None:
-    assert without_answer("connection_lost", Phase.BODY, effect).retry == retry
-
-
-def test_a_kind_that_does_not_exist_is_a_bug() -> None:
-    with pytest.raises(KeyError):
-        without_answer("no_such_kind", Phase.SENT, Effect.READ)
+    assert without_answer(ErrorKind.CONNECTION_LOST, Phase.BODY, effect).retry == retry
 
 
 @pytest.mark.parametrize("status", [100, 200, 201, 204, 206, 299, 300, 304, 307, 399])

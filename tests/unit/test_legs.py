@@ -8,6 +8,7 @@ from msgspec import Raw
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import rpc_answer
 from turnlog.core.kinds import Status
+from turnlog.core.redact import Redactor
 from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
@@ -25,7 +26,7 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
-        sessions=Sessions(clock, ()),
+        sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),
         catalog=Catalog(),
         calls=OpenCalls(),

@@ -13,6 +13,7 @@ from turnlog.core.kinds import (
     CommitKind,
     Durability,
     Effect,
+    ErrorKind,
     Executed,
     Flag,
     Phase,
@@ -252,7 +253,7 @@ async def test_a_plain_call_is_logged_as_http(one: Bench) -> None:
 
 async def test_an_attempt_without_answer_is_recorded_as_what_is_known(one: Bench) -> None:
     attempt = await begun(one)
-    ending = without_answer("connection_lost", Phase.SENT, Effect.UNKNOWN)
+    ending = without_answer(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
     ticket = one.recorder.end(attempt, ending, Reply(detail="reset by peer"))
     assert ticket is not None
     facts = (await ticket.done()).facts

@@ -6,7 +6,7 @@ one, a caller that left, a store that is full); the kinds of upstream answers ar
 
 from msgspec import Struct
 
-from .kinds import Effect, Executed, Phase, Status
+from .kinds import Effect, ErrorKind, Executed, Phase, Status
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -20,19 +20,12 @@ class Ending(Struct, frozen=True, kw_only=True):
     retry: str = ""
 
 
-_FAMILIES = {
-    "connect_failed": "connection",
-    "connection_lost": "connection",
-    "cancelled_by_caller": "cancelled",
-    "session_unavailable": "session",
-    "outcome_unknown": "unknown",
-}
 _REFUSED_CODES = frozenset({-32700, -32600, -32601, -32602})
 """JSON-RPC errors that are answered before any tool runs (JSON-RPC 2.0 section 5.1)."""
 _NOT_TRIED_STATUSES = frozenset({400, 401, 403, 404, 405, 406, 410, 413, 415, 421, 422, 429})
 
 
-def without_answer(kind: str, phase: Phase, effect: Effect) -> Ending:
+def without_answer(kind: ErrorKind, phase: Phase, effect: Effect) -> Ending:
     """Return the ending of an attempt that got no whole answer.
 
     Before the request was sent nothing can have happened; after that it may have.
@@ -43,7 +36,7 @@ def without_answer(kind: str, phase: Phase, effect: Effect) -> Ending:
         status=Status.UNKNOWN if sent and effect is not Effect.READ else Status.ERROR,
         phase=phase,
         executed=executed,
-        error=_FAMILIES[kind],
+        error=kind.family,
         kind=kind,
         retry=_retry(executed, effect),
     )

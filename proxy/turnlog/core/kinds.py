@@ -65,6 +65,29 @@ class Executed(StrEnum):
     YES = "yes"
 
 
+class ErrorKind(StrEnum):
+    """What turnlog itself saw go wrong. What a server answers has no kind yet."""
+
+    CONNECT_FAILED = "connect_failed"
+    CONNECTION_LOST = "connection_lost"
+    CANCELLED_BY_CALLER = "cancelled_by_caller"
+    SESSION_UNAVAILABLE = "session_unavailable"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+
+    @property
+    def family(self) -> str:
+        """The error family that a runtime branches on."""
+        match self:
+            case ErrorKind.CONNECT_FAILED | ErrorKind.CONNECTION_LOST:
+                return "connection"
+            case ErrorKind.CANCELLED_BY_CALLER:
+                return "cancelled"
+            case ErrorKind.SESSION_UNAVAILABLE:
+                return "session"
+            case ErrorKind.OUTCOME_UNKNOWN:
+                return "unknown"
+
+
 class Effect(StrEnum):
     """What a tool does to the world outside."""
 

@@ -33,6 +33,7 @@ class Refusal(StrEnum):
     ORIGIN = "origin"
     METHOD = "method"
     PATH = "path"
+    FRAMING = "framing"
     STORE = "store"
 
 

@@ -13,6 +13,8 @@ from msgspec import Raw, Struct
 from turnlog.core.classify import Ending
 from turnlog.wire.http import Headers
 
+NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
+"""What an agent is told; the reason is for the operator, in the log."""
 INTERNAL_ERROR = -32603
 _JSON: Headers = [(b"Content-Type", b"application/json")]
 _PROBLEM: Headers = [(b"Content-Type", b"application/problem+json")]
@@ -89,11 +91,6 @@ def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> M
 def document(value: object) -> Made:
     """Return a JSON document of turnlog's own."""
     return Made(200, b"OK", _JSON, _encode(value))
-
-
-def event(made: Made) -> bytes:
-    """Return the same answer as one event of a stream whose head has left already."""
-    return b"event: message\ndata: " + made.body + b"\n\n"
 
 
 def _message(raw_id: Raw, rest: dict[str, Any]) -> Made:

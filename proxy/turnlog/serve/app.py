@@ -17,7 +17,7 @@ from turnlog.core import ids
 from turnlog.core.classify import without_answer
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
-from turnlog.core.kinds import Phase
+from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.redact import Redactor
 from turnlog.observe.events import (
     CallRecovered,
@@ -85,7 +85,8 @@ async def _serve(settings: Settings, logs: Logs) -> None:
     async with serving(settings, logs) as proxy:
         logs.emit(proxy.ready())
         await stop.wait()
-        await proxy.drain(reasons[0])
+        stopped = await proxy.drain(reasons[0])
+    logs.emit(stopped)
 
 
 def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> None:
@@ -133,8 +134,11 @@ class Proxy:
             return tuple(base + target_of(name, up.url).path for name, up in upstreams.items())
         return tuple(f"{base}/{name}" for name in upstreams)
 
-    async def drain(self, reason: str) -> None:
-        """Stop accepting, let calls under way finish for `GRACE`, record the rest as unknown."""
+    async def drain(self, reason: str) -> ProxyStopped:
+        """Stop accepting, let calls under way finish for `GRACE`, record the rest as unknown.
+
+        Return what to log once the store is closed.
+        """
         started = self._context.clock.monotonic()
         self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
         self._own.stopping = True
@@ -145,11 +149,9 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.shutdown(_CANCEL_TIME)
-        self._end(self._context.calls.everything_detached(), "outcome_unknown")
-        self._context.log.emit(
-            ProxyStopped(
-                unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
-            )
+        self._end(self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
+        return ProxyStopped(
+            unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
         )
 
     async def sweep(self) -> None:
@@ -157,7 +159,7 @@ class Proxy:
         while True:
             await asyncio.sleep(SWEEP)
             overdue = self._context.calls.overdue(self._context.clock.monotonic())
-            self._end(overdue, "cancelled_by_caller")
+            self._end(overdue, ErrorKind.CANCELLED_BY_CALLER)
             try:
                 closed = await self._context.store.recover()
                 closed += await self._context.store.expire(self._context.clock.wall())
@@ -166,7 +168,7 @@ class Proxy:
             else:
                 _report_recovered(self._context.log, closed)
 
-    def _end(self, attempts: list[Attempt], kind: str) -> None:
+    def _end(self, attempts: list[Attempt], kind: ErrorKind) -> None:
         for attempt in attempts:
             ending = without_answer(kind, Phase.BODY, attempt.ask.effect)
             self._context.recorder.end(attempt, ending, Reply())
@@ -189,12 +191,24 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     )
     try:
         _report_recovered(log, store.recovered)
-        async with asyncio.TaskGroup() as work, Upstreams() as upstreams:
+        async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, store, log, clock, upstreams, work)
             async with _listening(proxy, settings), _sweeping(proxy):
                 yield proxy
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncGenerator[asyncio.TaskGroup, None]:
+    """Own tasks that must end before the block does; an error alone is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
 
 
 @asynccontextmanager
@@ -215,7 +229,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 @asynccontextmanager
 async def _sweeping(proxy: Proxy) -> AsyncGenerator[None, None]:
-    async with asyncio.TaskGroup() as tasks:
+    async with _tasks() as tasks:
         sweeper = tasks.create_task(proxy.sweep())
         try:
             yield
@@ -233,8 +247,9 @@ def _proxy(
 ) -> Proxy:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     redact = settings.redact
+    redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     drafter = Drafter(
-        Redactor(redact.headers, redact.keys, redact.patterns),
+        redactor,
         clock,
         store.keyed,
         lambda error: log.emit(RecorderFailed(reason=_unread(error))),
@@ -253,7 +268,7 @@ def _proxy(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        sessions=Sessions(clock, table),
+        sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
         catalog=Catalog(),
         calls=OpenCalls(),

@@ -5,11 +5,11 @@ from typing import Final
 
 from msgspec import Raw
 
-from turnlog.core.kinds import Effect, Flag
+from turnlog.core.kinds import Flag
 from turnlog.observe.events import ToolsListed
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.rawjson import text_of
+from turnlog.wire.rawjson import members, text_of
 
 from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
@@ -31,9 +31,6 @@ class Asking:
     `start` is the body, `whole` or not, where that is all there is to record of the input; `size`
     is the body's, in bytes.
     """
-
-    effect = Effect.UNKNOWN
-    """What is assumed where nothing names an effect."""
 
     def __init__(
         self, context: Context, request: Request, start: bytes, size: int, *, whole: bool
@@ -91,11 +88,14 @@ class Asking:
             return read_client(meta[_CLIENT_INFO])
         return self._request.client
 
-    def listed(self, result: Raw) -> None:
+    def listed(self, asked: Message, result: Raw) -> None:
         """Take in a page of `tools/list`."""
         page = mcp.read_tools_list(result)
         added, changed = self._context.catalog.learn(
-            self._request.server, self._request.credential, page
+            self._request.server,
+            self._request.credential,
+            page,
+            first="cursor" not in members(asked.params),
         )
         self._context.log.emit(
             ToolsListed(

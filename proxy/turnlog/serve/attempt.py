@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from turnlog.core.commit import Facts
+from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.store.base import SessionRef, Ticket
 
@@ -80,3 +80,31 @@ class Attempt:
         """Flags of what happened on the way."""
         self.cancelled = False
         """Whether the caller took the call back."""
+
+    def shrink(self) -> None:
+        """Let go of the input, which is in the store."""
+        self.ask = structs.replace(self.ask, arguments=b"")
+        placed = self.intent.placed if self.intent is not None else None
+        if placed is not None:
+            self.intent = Settled(placed)
+
+
+class Settled:
+    """A ticket for a commit that has long been on disk."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+
+    @property
+    def placed(self) -> Commit:
+        """The commit."""
+        return self._commit
+
+    @property
+    def more(self) -> None:
+        """Nothing was appended with it."""
+        return
+
+    async def done(self) -> Commit:
+        """Return the commit at once."""
+        return self._commit

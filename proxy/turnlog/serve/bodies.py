@@ -1,26 +1,23 @@
 """Read a request's body and decide what it is: MCP, a plain HTTP tool, or neither."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Raw
 
-from turnlog.store.base import StoreError
 from turnlog.wire.http import decoder_for
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import text_of
 from turnlog.wire.skim import Outline
 
-from .answers import Made
 from .context import Context
 from .downstream import Downstream
 from .mcp import McpExchange
 from .plain import PlainCall
-from .relay import Watcher
 from .request import Request
 from .settings import Transport
-from .upstream import Answer, Content, Failure
+from .upstream import Content
 
 PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""
@@ -29,30 +26,6 @@ MCP_LIMIT: Final = 16 << 20
 START: Final = 64 << 10
 """bytes: what is looked at of a message that is too large to hold."""
 _WELL_KNOWN: Final = "/.well-known/"
-
-
-class Exchange(Watcher, Protocol):
-    """What one request means for the record, from before it leaves until its answer ended."""
-
-    async def begin(self) -> None:
-        """Write the intents. Raises `StoreError` when the calls have to be refused."""
-        ...
-
-    def refused(self, error: StoreError) -> Made:
-        """Return the answer to calls that were refused."""
-        ...
-
-    def failed(self, failure: Failure) -> tuple[Made, Sequence[object]]:
-        """Record that there is no answer; return what to say instead."""
-        ...
-
-    def left(self, kind: str) -> None:
-        """Record that nobody waits any more, for the reason `kind`."""
-        ...
-
-    def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
-        ...
 
 
 async def read_exchange(

@@ -6,39 +6,62 @@ from typing import Final
 from turnlog.core.kinds import Effect
 from turnlog.wire.mcp import Definition, ToolPage
 
+_TOOLS: Final = 10_000
+"""Most tools of one listing."""
 _LISTINGS: Final = 4096
 """Most listings kept; the least recently used goes first."""
+
+
+class Listing:
+    """What one credential was listed, and the listing under way."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Definition] = {}
+        self._new: dict[str, Definition] = {}
+
+    def take(self, page: ToolPage, *, first: bool) -> tuple[int, int]:
+        """Take in a page; return how many tools are new and how many have changed."""
+        added = len(page.definitions.keys() - self.known.keys())
+        changed = sum(
+            self.known[name].digest != definition.digest
+            for name, definition in page.definitions.items()
+            if name in self.known
+        )
+        if first:
+            self._new = {}
+        for definitions in (self._new, self.known):
+            if len(definitions) < _TOOLS:
+                definitions.update(page.definitions)
+        if not page.next_cursor:
+            self.known = self._new
+        return added, changed
 
 
 class Catalog:
     """What each upstream said of its tools. A tool nobody listed is simply not known."""
 
     def __init__(self) -> None:
-        self._listings: OrderedDict[tuple[str, str], dict[str, Definition]] = OrderedDict()
+        self._listings: OrderedDict[tuple[str, str], Listing] = OrderedDict()
 
-    def learn(self, upstream: str, credential: str, page: ToolPage) -> tuple[int, int]:
-        """Take in one page of a `tools/list` answer; return how many are new, and how many
-        differ from what was listed before."""
+    def learn(
+        self, upstream: str, credential: str, page: ToolPage, *, first: bool
+    ) -> tuple[int, int]:
+        """Take in one page of a `tools/list` answer; return how many tools are new, and how many
+        differ from what was listed before.
+
+        A listing counts page by page, and once it is complete what it lacks is gone.
+        """
         key = (upstream, credential)
-        known = self._listings.setdefault(key, {})
+        listing = self._listings.setdefault(key, Listing())
         self._listings.move_to_end(key)
-        added = len(page.definitions.keys() - known.keys())
-        changed = sum(
-            known[name].digest != definition.digest
-            for name, definition in page.definitions.items()
-            if name in known
-        )
-        known.update(page.definitions)
         if len(self._listings) > _LISTINGS:
             self._listings.popitem(last=False)
-        return added, changed
+        return listing.take(page, first=first)
 
     def find(self, upstream: str, credential: str, tool: str) -> Definition | None:
         """Return the definition that this credential saw last."""
-        return self._listings.get((upstream, credential), _NONE).get(tool)
-
-
-_NONE: Final[dict[str, Definition]] = {}
+        listing = self._listings.get((upstream, credential))
+        return listing.known.get(tool) if listing is not None else None
 
 
 def effect_of(definition: Definition | None, *, trusted: bool) -> Effect:

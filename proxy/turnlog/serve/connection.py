@@ -10,10 +10,10 @@ from typing import Final, cast
 
 import httptools
 
-from turnlog.core.kinds import Phase
+from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, framing
 
-from .fault import Failure, Fault, Progress
+from .fault import Failure, Progress
 
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
 READ_AHEAD: Final = 256 * 1024
@@ -115,7 +115,8 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange; tell whether the connection can carry another."""
         self._busy = False
-        reusable = self.complete and self._uploaded and self._keep_alive and not self._closed
+        done = self.complete and self._uploaded and not self._pieces and not self._paused
+        reusable = done and self._keep_alive and not self._closed
         if not reusable:
             self.close()
         return reusable
@@ -152,14 +153,14 @@ class Connection(asyncio.Protocol):
     def _fail(self, detail: str) -> None:
         if self._error is None and not self.complete:
             phase = Phase.BODY if self._headers_done else Phase.SENT
-            self._error = Failure(Fault.CONNECTION_LOST, phase, detail)
+            self._error = Failure(ErrorKind.CONNECTION_LOST, phase, detail)
         self.close()
         self._wake()
 
     @property
     def _open_transport(self) -> asyncio.Transport:
         if self._transport is None:
-            raise Failure(Fault.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
         return self._transport
 
     # -- asyncio.Protocol ------------------------------------------------------------------
@@ -176,14 +177,14 @@ class Connection(asyncio.Protocol):
             self._closed = True
             self.close()
             return
-        if not self._headers_done:
-            self._head_size += len(data)
+        # Of a trailer section as well: it is collected like a head, and then dropped.
+        self._head_size += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"the answer is not HTTP/1.1: {error}")
-        if not self._headers_done and self._head_size > HEAD_LIMIT:
-            self._fail(f"the answer's head is longer than {HEAD_LIMIT} bytes")
+        if self._head_size > HEAD_LIMIT and not self.complete:
+            self._fail(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
 
     def eof_received(self) -> bool:
         """Take the end of the stream as the end of a body that has no other."""
@@ -251,6 +252,7 @@ class Connection(asyncio.Protocol):
         if self.complete:
             self._keep_alive = False
             return
+        self._head_size = 0
         self._pieces.append(data)
         self._size += len(data)
         if self._size > READ_AHEAD and not self._paused:

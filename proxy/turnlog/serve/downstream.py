@@ -52,13 +52,13 @@ class Downstream:
         self._request = request
         self._chunked = False
         self._until_close = False
+        self._invited = False
         self.method = request.method
         self.target = request.raw_path
         self.headers: Headers = request.raw_headers
         self.raw = without_lengths(request.raw_headers)
         """The fields without Content-Length."""
         self.head = heads.request(self.raw)
-        self.head_sent = False
         self.finished = False
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
@@ -88,7 +88,8 @@ class Downstream:
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
-        if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
+        if not self._invited and self.head.fields.get(b"expect", b"").lower() == b"100-continue":
+            self._invited = True
             self._write(_CONTINUE)
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
@@ -98,13 +99,13 @@ class Downstream:
         """
         length = b"\r\nContent-Length: %d" % len(body)
         self._write(self._head(status, reason, lines + length) + body)
-        self.head_sent = self.finished = True
+        self.finished = True
         await self._drain()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
         self._write(self._head(status, reason, lines))
-        self.head_sent = self.finished = True
+        self.finished = True
         await self._drain()
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
@@ -117,7 +118,6 @@ class Downstream:
         else:
             self._until_close = True
         self._write(self._head(status, reason, lines))
-        self.head_sent = True
         await self._drain()
 
     async def write(self, data: bytes) -> None:
@@ -150,11 +150,6 @@ class Downstream:
         """Return what the server's handler returns."""
         reusable = self.finished and self._request.keep_alive and not self._until_close
         return _REUSABLE if reusable else _SPENT
-
-    @property
-    def connection(self) -> object:
-        """The object that lives as long as the agent's connection."""
-        return self._request.protocol
 
     @property
     def version(self) -> str:

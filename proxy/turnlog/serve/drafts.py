@@ -14,7 +14,7 @@ from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, Flag, Status
-from turnlog.core.redact import Redactor
+from turnlog.core.redact import Redacted, Redactor
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft
 
@@ -24,6 +24,8 @@ from .clock import Clock
 _DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+_MARGIN: Final = 64 * 1024
+"""bytes that are read beyond what is kept, so that a secret at the cut is seen whole."""
 _UNREADABLE: Final = "content that could not be read"
 
 
@@ -122,20 +124,27 @@ class Drafter:
         )
 
     def _input(self, ask: Ask) -> Content:
-        seen = self._redactor.json(ask.arguments, complete=ask.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=ask.complete)
+        seen, complete = self._seen(ask.arguments, complete=ask.complete)
+        blob = self._blob(seen.data, touched=seen.touched, complete=complete)
         key = self._hash_key if seen.touched else None
         hashed = input_hash(ask.arguments, key=key) if ask.complete else None
         return Content(blob, preview(blob.data), hashed)
 
     def _output(self, reply: Reply) -> Content:
-        seen = self._redactor.json(reply.content, complete=reply.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=reply.complete)
+        seen, complete = self._seen(reply.content, complete=reply.complete)
+        blob = self._blob(seen.data, touched=seen.touched, complete=complete)
         short = summarize(
             blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
         )
-        hashed = self._output_hash(reply, keyed=seen.touched) if reply.size else None
+        keyed = seen.touched or not reply.complete
+        hashed = self._output_hash(reply, keyed=keyed) if reply.size else None
         return Content(blob, short, hashed)
+
+    def _seen(self, content: bytes, *, complete: bool) -> tuple[Redacted, bool]:
+        """Redact as much as will be kept; tell whether that is all."""
+        most = self._record_limit + _MARGIN
+        whole = complete and len(content) <= most
+        return self._redactor.json(content[:most], complete=whole), whole
 
     def _guarded(self, read: Callable[[], Content]) -> Content:
         try:
@@ -150,7 +159,7 @@ class Drafter:
 
     def _output_hash(self, reply: Reply, *, keyed: bool) -> str:
         digest = reply.digest or sha256(reply.content).digest()
-        if keyed or not reply.complete:
+        if keyed:
             return "hmac-sha256:" + self._keyed(digest).hex()
         return "sha256:" + digest.hex()
 

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from turnlog.core.kinds import ErrorKind
 from turnlog.observe.events import AuthRequired, Refusal, RequestRefused, UpstreamFailed
 from turnlog.store.base import StoreError
 from turnlog.wire.http import (
@@ -26,7 +27,7 @@ from .own import Own
 from .plain import PlainCall
 from .relay import Relay
 from .request import Request
-from .routes import OWN, Route, Routes, authority_of
+from .routes import OWN, Route, Routes, authority_of, origin_form
 from .settings import Settings
 from .upstream import Answer, Content, Failure, Upstreams
 
@@ -101,11 +102,12 @@ class Handler:
         if refusal := self._refusal(down):
             await self._refuse(down, *refusal)
             return
-        path = down.target.partition("?")[0]
+        target = origin_form(down.target)
+        path = target.partition("?")[0]
         if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
-            await self._send(down, await self._own.answer(down.method, path))
+            await self._send(down, self._own.answer(down.method, path))
             return
-        route = self._routes.find(down.target)
+        route = self._routes.find(target)
         if route is None:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
@@ -128,6 +130,10 @@ class Handler:
         if b"origin" in down.head.fields and not self._all_origins_allowed(down):
             detail = "this Origin may not call; add its host to allow_hosts if it should"
             return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
+        codings = down.head.fields.get(b"transfer-encoding", b"chunked").strip(b" \t").lower()
+        if codings != b"chunked" or b"transfer-encoding" in down.head.repeated:
+            detail = "only the transfer coding chunked can be undone here (RFC 9112 section 6.1)"
+            return Refusal.FRAMING, problem(501, "Not Implemented", detail, {})
         if down.method == "CONNECT":
             detail = "turnlog forwards requests, it opens no tunnels"
             return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
@@ -159,16 +165,20 @@ class Handler:
     ) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
         try:
-            await exchange.begin()
+            try:
+                await exchange.begin()
+            except StoreError:
+                await self._unrecordable(down, exchange.refused())
+                return
             await self._forward(down, route, exchange, content)
-        except StoreError as error:
-            await self._unrecordable(down, exchange.refused(error))
         except (Gone, asyncio.CancelledError):
-            exchange.left("outcome_unknown" if self._own.stopping else "cancelled_by_caller")
+            exchange.left(
+                ErrorKind.OUTCOME_UNKNOWN if self._own.stopping else ErrorKind.CANCELLED_BY_CALLER
+            )
             raise
         finally:
             # Nothing stays open, whatever went wrong; what has ended is left alone.
-            exchange.left("outcome_unknown")
+            exchange.left(ErrorKind.OUTCOME_UNKNOWN)
 
     async def _forward(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
@@ -188,7 +198,7 @@ class Handler:
         except Failure as failure:
             self._failed(route, failure)
             made, tickets = exchange.failed(failure)
-            await exchange.settle(tickets)
+            await self._context.recorder.settle(tickets)
             await self._send(down, made)
             return
         exchange.head(answer)
@@ -206,7 +216,7 @@ class Handler:
         self, down: Downstream, route: Route, exchange: Exchange, answer: Answer
     ) -> None:
         head = self._heads.answer[route.target.name](without_lengths(answer.headers))
-        relay = Relay(down, answer, head, exchange, keep=self._context.keep)
+        relay = Relay(down, answer, head, exchange, self._context.recorder, keep=self._context.keep)
         if not exchange.listens:
             await relay.run()
             return
@@ -229,14 +239,13 @@ class Handler:
             )
 
     def _failed(self, route: Route, failure: Failure) -> None:
-        host, _, port = route.target.authority.decode().rpartition(":")
         self._context.log.emit(
             UpstreamFailed(
                 server=route.target.name,
-                address=host,
-                port=int(port) if port.isdigit() else 0,
+                address=route.target.host,
+                port=route.target.port,
                 error="connection",
-                kind=failure.fault,
+                kind=failure.kind,
                 phase=failure.phase,
             )
         )

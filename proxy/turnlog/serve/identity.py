@@ -1,6 +1,7 @@
 """Who is calling: the session of a call, and what is known of the client behind a connection."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ IDLE_GAP: Final = 30 * 60 * 1_000_000_000
 """ns: an implicit session that was quiet this long is over."""
 _SESSIONS: Final = 65_536
 _CLIENTS: Final = 65_536
+_NAME_CHARS: Final = 200
 _IDENTITIES: Final = 4096
 
 
@@ -43,14 +45,22 @@ def read_client(client_info: bytes, revision: str = "") -> Client:
         info = _decode_info(client_info)
     except (ValueError, RecursionError):
         info = _Info()
-    return Client(info.name, info.version, revision)
+    return Client(_shown(info.name), _shown(info.version), revision)
+
+
+def _shown(name: str) -> str:
+    """Return what a client calls itself, of moderate length and fit for a terminal."""
+    return "".join(char for char in name[:_NAME_CHARS] if char.isprintable())
 
 
 class Sessions:
     """The sessions that this process has met lately."""
 
-    def __init__(self, clock: Clock, table: tuple[Vendor, ...]) -> None:
+    def __init__(
+        self, clock: Clock, table: tuple[Vendor, ...], clean: Callable[[str], tuple[str, bool]]
+    ) -> None:
         self._clock = clock
+        self._clean = clean
         self._table = table
         vendor_keys = {
             keys[0] for vendor in table for keys in (*vendor.session, *vendor.turn, *vendor.call)
@@ -110,7 +120,11 @@ class Sessions:
             candidate=ids.uuid7(self._clock.wall(), self._clock.entropy(10)),
             rung=identity.rung,
             aliases=aliases,
-            metadata={name: value for name, value in metadata.items() if value},
+            metadata={
+                name: self._clean(value[:_NAME_CHARS])[0]
+                for name, value in metadata.items()
+                if value
+            },
         )
 
 

@@ -10,11 +10,11 @@ from typing import Final
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Rung, Status
-from turnlog.store.base import SessionRef
+from turnlog.observe.events import StoreFailed
+from turnlog.store.base import SessionRef, StoreError
 from turnlog.wire import mcp
 
-from .attempt import Ask, Attempt
-from .calls import Settled
+from .attempt import Ask, Attempt, Settled
 from .context import Context
 
 _NOT_KEPT: Final = b"{}"
@@ -79,9 +79,14 @@ class Legs:
 
     def _stored(self, link: bytes) -> Attempt | None:
         """Rebuild a parked attempt of an earlier process from the log."""
-        with self._context.store.view() as view:
-            outcome = view.linked(link)
-            commits = view.call(outcome.facts.call) if outcome is not None else []
+        try:
+            with self._context.store.view() as view:
+                outcome = view.linked(link)
+                commits = view.call(outcome.facts.call) if outcome is not None else []
+        except StoreError as error:
+            # The call goes on as one of its own.
+            self._context.log.emit(StoreFailed(reason=str(error)))
+            return None
         legs = [commit for commit in commits if _same_leg(commit, outcome)]
         if not legs or not legs[-1].facts.status.parked:
             return None

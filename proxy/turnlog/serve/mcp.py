@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core import ids
-from turnlog.core.classify import Ending, without_answer
-from turnlog.core.kinds import Flag, Phase
+from turnlog.core.classify import Ending, http_answer, without_answer
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -23,11 +23,11 @@ from turnlog.wire.rawjson import members
 from turnlog.wire.skim import Outline
 from turnlog.wire.sse import Event, EventReader
 
-from .answers import Made, envelope, failed_request, together
+from .answers import NOT_RECORDED, Made, envelope, failed_request, together
 from .asking import Asking
-from .attempt import Attempt, Reply
+from .attempt import Ask, Attempt, Reply
 from .context import Context
-from .fault import Failure, Fault, Progress
+from .fault import Failure, Progress
 from .identity import read_client
 from .legs import Legs
 from .request import Request
@@ -63,7 +63,11 @@ class McpExchange:
         self._waiting: dict[str, Message] = {
             id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
         }
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[Attempt, str] = {}
+        """Those under way, and the key of each one's id; a batch may hold one id twice."""
+        self._asks: dict[str, Ask] = {}
+        self._notified: set[Attempt] = set()
+        """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
         self._legs = Legs(context, request.server)
         self.progress = Progress()
@@ -110,14 +114,14 @@ class McpExchange:
         try:
             for message in self._messages:
                 await self._notice_request(message)
-            for attempt in list(self._attempts.values()):
+            for attempt in list(self._attempts):
                 await self._context.recorder.on_disk(attempt)
         except StoreError:
-            self.left("session_unavailable")
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
 
     async def _notice_request(self, message: Message) -> None:
-        if message.method == "tools/call" and message.kind is Kind.REQUEST:
+        if message.method == "tools/call" and message.kind in {Kind.REQUEST, Kind.NOTIFICATION}:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
             self._context.calls.cancel(self._request.scope, cancelled)
@@ -126,31 +130,32 @@ class McpExchange:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
+        self._asks.setdefault(key, ask)
         attempt = await self._context.recorder.begin(ask)
-        self._attempts[key] = attempt
+        self._attempts[attempt] = key
+        if message.kind is Kind.NOTIFICATION:
+            self._notified.add(attempt)
         self._recorded = True
         self._context.calls.add(self._request.scope, key, attempt)
 
     # -- when turnlog has to answer itself -------------------------------------------------
 
-    def refused(self, error: StoreError) -> Made:
+    def refused(self) -> Made:
         """Return the answer to calls that could not be recorded and so were not forwarded."""
-        return self._made(
-            f"the call was not forwarded: {error}", self._ending("session_unavailable")
-        )
+        return self._made(NOT_RECORDED, self._ending(ErrorKind.SESSION_UNAVAILABLE))
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
-        made = self._made(failure.sentence(self._request.server), self._ending(failure.fault))
-        return made, self._end_all(failure.fault, failure.detail)
+        made = self._made(failure.sentence(self._request.server), self._ending(failure.kind))
+        return made, self._end_all(failure.kind, failure.detail)
 
-    def left(self, kind: str) -> None:
+    def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
 
         In the handshake revisions a stream with event ids may be resumed: its calls stay open.
         """
-        if self._resumable and not self.stateless and kind == "cancelled_by_caller":
+        if self._resumable and not self.stateless and kind == ErrorKind.CANCELLED_BY_CALLER:
             self._detach()
         else:
             self._end_all(kind, "")
@@ -170,18 +175,15 @@ class McpExchange:
         return together(answers, sentence, as_batch=self._as_batch)
 
     def _envelope(self, message: Message, ending: Ending) -> dict[str, object]:
-        attempt = self._attempts.get(id_key(message.id))
-        if attempt is None:
+        ask = self._asks.get(id_key(message.id))
+        if ask is None:
             return envelope(ending, session="", call="", tool="")
-        ask = attempt.ask
         session = ids.to_text(ask.session.id) if ask.session.id is not None else ""
         return envelope(ending, session=session, call=ids.to_text(ask.call), tool=ask.tool)
 
-    def _ending(self, kind: str) -> Ending:
-        effects = [attempt.ask.effect for attempt in self._attempts.values()]
-        return without_answer(
-            kind, self.progress.phase, effects[0] if effects else self._asking.effect
-        )
+    def _ending(self, kind: ErrorKind) -> Ending:
+        effects = [ask.effect for ask in self._asks.values()]
+        return without_answer(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
 
     # -- reading along ---------------------------------------------------------------------
 
@@ -205,8 +207,11 @@ class McpExchange:
         tickets = list(self._read(text))
         if self._attempts and isinstance(body.content, Malformed):
             tickets += self._mislabelled(body.finish())
-        for key in list(self._attempts):
-            tickets += self._end(key, *unanswered(text, self._status))
+        for attempt in list(self._attempts):
+            ending, reply = unanswered(text, self._status)
+            if attempt in self._notified:
+                ending = http_answer(self._status)
+            tickets += self._end(attempt, ending, reply)
         return tickets
 
     def _mislabelled(self, body: bytes) -> Sequence[Ticket]:
@@ -224,7 +229,7 @@ class McpExchange:
         if self._resumable and not self.stateless:
             self._detach()
             return ()
-        return self._end_all(Fault.CONNECTION_LOST, "the stream ended without the response")
+        return self._end_all(ErrorKind.CONNECTION_LOST, "the stream ended without the response")
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Learn that the answer will never be complete."""
@@ -232,12 +237,7 @@ class McpExchange:
             self._detach()
             return ()
         self.progress.phase = failure.phase
-        return self._end_all(failure.fault, failure.detail)
-
-    async def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until all of `tickets` are on disk."""
-        for ticket in tickets:
-            await self._context.recorder.settle(ticket)
+        return self._end_all(failure.kind, failure.detail)
 
     def _read(self, text: Text) -> Sequence[Ticket]:
         text.body.finish()
@@ -257,8 +257,9 @@ class McpExchange:
                 self._server_asks()
             return ()
         key = self._key_of(message)
-        if key in self._attempts:
-            return self._close(key, self._attempts[key], message, text)
+        own = next((attempt for attempt, its in self._attempts.items() if its == key), None)
+        if own is not None:
+            return self._close(own, message, text)
         if key in self._waiting:
             return self._notice_answer(self._waiting.pop(key), message, text)
         attempt = self._context.calls.claim(self._request.scope, key)
@@ -266,11 +267,11 @@ class McpExchange:
             return ()
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
-        return self._close(key, attempt, message, text)
+        return self._close(attempt, message, text)
 
     def _server_asks(self) -> None:
         """Mark the calls that a request of the server may belong to."""
-        attempts = self._attempts.values() or self._context.calls.of(self._request.scope)
+        attempts = list(self._attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
 
@@ -285,35 +286,33 @@ class McpExchange:
 
     # -- closing attempts ------------------------------------------------------------------
 
-    def _close(
-        self, key: str, attempt: Attempt, message: Message | Outline, text: Text
-    ) -> Sequence[Ticket]:
+    def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
         ending, reply = answered(said, message, text, self._status)
-        self._attempts[key] = attempt
         if links := self._legs.links(attempt.ask, said):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)
-        return self._end(key, ending, reply)
+        return self._end(attempt, ending, reply)
 
-    def _end(self, key: str, ending: Ending, reply: Reply) -> Sequence[Ticket]:
-        attempt = self._attempts.pop(key)
-        self._waiting.pop(key, None)
-        self._context.calls.remove(self._request.scope, key, attempt)
+    def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         ticket = self._context.recorder.end(attempt, ending, reply)
+        key = self._attempts.pop(attempt, None)
+        if key is not None:
+            self._waiting.pop(key, None)
+            self._context.calls.remove(self._request.scope, key, attempt)
         return () if ticket is None else (ticket,)
 
-    def _end_all(self, kind: str, detail: str) -> Sequence[Ticket]:
+    def _end_all(self, kind: ErrorKind, detail: str) -> Sequence[Ticket]:
         tickets: list[Ticket] = []
-        for key, attempt in list(self._attempts.items()):
-            why = "cancelled_by_caller" if attempt.cancelled else kind
+        for attempt in list(self._attempts):
+            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
             ending = without_answer(why, self.progress.phase, attempt.ask.effect)
-            tickets += self._end(key, ending, Reply(http_status=self._status, detail=detail))
+            tickets += self._end(attempt, ending, Reply(http_status=self._status, detail=detail))
         return tickets
 
     def _detach(self) -> None:
         now = self._context.clock.monotonic()
-        for key, attempt in self._attempts.items():
+        for attempt, key in self._attempts.items():
             self._context.calls.detach(self._request.scope, key, attempt, now)
         self._attempts.clear()
 
@@ -326,7 +325,7 @@ class McpExchange:
             case "initialize" if isinstance(message, Message):
                 self._handshake(asked, message)
             case "tools/list" if isinstance(message, Message) and message.result:
-                self._asking.listed(message.result)
+                self._asking.listed(asked, message.result)
             case "tasks/get" | "tasks/result" | "tasks/cancel":
                 return self._polled(asked, message, text)
             case _:

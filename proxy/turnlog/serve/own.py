@@ -1,6 +1,5 @@
 """What lies under `/turnlog/`: answers of turnlog about itself."""
 
-import asyncio
 from typing import Final
 
 from turnlog.store.base import Store, StoreError
@@ -18,7 +17,7 @@ class Own:
         self._store = store
         self.stopping = False
 
-    async def answer(self, method: str, path: str) -> Made:
+    def answer(self, method: str, path: str) -> Made:
         """Return the answer to a request whose path begins with `/turnlog`."""
         if path not in {_HEALTH, _READY}:
             return problem(404, "Not Found", f"turnlog has no page {path!r}", {})
@@ -26,17 +25,13 @@ class Own:
             return problem(405, "Method Not Allowed", f"{path} takes GET", {})
         if path == _HEALTH:
             return document({"status": "ok"})
-        return await self._ready()
+        return self._ready()
 
-    async def _ready(self) -> Made:
+    def _ready(self) -> Made:
         if self.stopping:
             return problem(503, "Service Unavailable", "turnlog is stopping", {})
         try:
-            usage = await asyncio.to_thread(self._usage)
-        except StoreError as error:
-            return problem(503, "Service Unavailable", str(error), {})
-        return document({"status": "ready", "commits": usage})
-
-    def _usage(self) -> int:
-        with self._store.view() as view:
-            return view.usage().commits
+            with self._store.view():
+                return document({"status": "ready"})
+        except StoreError:
+            return problem(503, "Service Unavailable", "the store cannot be read", {})

@@ -5,14 +5,14 @@ from typing import Final
 
 from turnlog.core import ids
 from turnlog.core.classify import Ending, http_answer, without_answer
-from turnlog.core.kinds import Flag, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import Ticket
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
 
-from .answers import Made, envelope, problem
-from .attempt import Ask, Attempt, Reply
+from .answers import NOT_RECORDED, Made, envelope, problem
+from .attempt import TOOL_CHARS, Ask, Attempt, Reply
 from .context import Context
 from .fault import Failure, Progress
 from .request import Request
@@ -31,6 +31,7 @@ class PlainCall:
         self._status = 0
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
+        self._streamed_size = 0
 
     listens = False
     """Whether this exchange waits for nothing: never, it waits for its answer."""
@@ -41,18 +42,18 @@ class PlainCall:
         self._attempt = await recorder.begin(self._ask)
         await recorder.on_disk(self._attempt)
 
-    def refused(self, error: StoreError) -> Made:
+    def refused(self) -> Made:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
-        ending = without_answer("session_unavailable", Phase.QUEUED, self._ask.effect)
-        return self._problem(503, f"the call was not forwarded: {error}", ending)
+        ending = without_answer(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
+        return self._problem(503, NOT_RECORDED, ending)
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
-        ending = without_answer(failure.fault, failure.phase, self._ask.effect)
+        ending = without_answer(failure.kind, failure.phase, self._ask.effect)
         tickets = self._end(ending, Reply(detail=failure.detail))
         return self._problem(502, failure.sentence(self._ask.server), ending), tickets
 
-    def left(self, kind: str) -> None:
+    def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
         ending = without_answer(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
@@ -87,13 +88,8 @@ class PlainCall:
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Record that the answer was cut."""
-        ending = without_answer(failure.fault, failure.phase, self._ask.effect)
+        ending = without_answer(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
-
-    async def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until all of `tickets` are on disk."""
-        for ticket in tickets:
-            await self._context.recorder.settle(ticket)
 
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self._attempt is None:
@@ -121,7 +117,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         leg=0,
         server=request.server,
         tool=http_tool(request.method, path),
-        method=request.method,
+        method=request.method[:TOOL_CHARS],
         effect=http_effect(request.method),
         definition=b"",
         arguments=http_input(path, query, body, digest=context.store.keyed),

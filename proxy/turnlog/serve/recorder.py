@@ -5,6 +5,8 @@ wait for the disk awaits the ticket that `begin` and `end` leave behind.
 """
 
 import asyncio
+import traceback
+from collections.abc import Sequence
 from typing import Final
 
 from turnlog.core import ids
@@ -15,8 +17,10 @@ from turnlog.observe.events import (
     CallEnded,
     CallStarted,
     Log,
+    ProxyFaulted,
     RecorderFailed,
     SessionOpened,
+    StoreFailed,
     StoreFilled,
 )
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, StoreFull, Ticket
@@ -25,6 +29,7 @@ from .attempt import Ask, Attempt, Reply
 from .clock import Clock
 from .drafts import Drafter
 
+_OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
 """bytes: larger content is redacted and summed up in a thread."""
 
@@ -93,10 +98,12 @@ class Recorder:
         try:
             attempt.intent = self._store.submit(draft, wait=attempt.waits)
             if ask.session.id is None:
-                self._opening.add(ask.session)
+                self._met(ask.session)
             self._full = False
         except StoreError as error:
             self._unrecorded(error)
+        except ValueError as error:
+            self._unrecorded(StoreError(str(error)))
         if self._log.wants(CallStarted):
             self._log.emit(_started(ask))
         return attempt
@@ -135,6 +142,12 @@ class Recorder:
         self._log.emit(_ended(attempt, draft.facts, unrecorded=ticket is None))
         return ticket
 
+    def _met(self, session: SessionRef) -> None:
+        # Those whose intent fails never get an id; they must not pile up.
+        if len(self._opening) >= _OPENING:
+            self._opening.clear()
+        self._opening.add(session)
+
     def _announce(self) -> None:
         """Log the sessions that have got their id from the store since."""
         for ref in [ref for ref in self._opening if ref.id is not None]:
@@ -148,12 +161,22 @@ class Recorder:
                 )
             )
 
-    async def settle(self, ticket: Ticket) -> None:
-        """Wait until an outcome is durable. A store that fails is logged, the answer goes on."""
-        try:
-            await ticket.done()
-        except StoreError as error:
-            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+    async def settle(self, tickets: Sequence[Ticket]) -> None:
+        """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
+        for ticket in tickets:
+            try:
+                await ticket.done()
+            except StoreError as error:
+                self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def faulted(self, error: Exception) -> None:
+        """Log a bug in what reads along: where it is, never what it says."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        self._log.emit(
+            ProxyFaulted(
+                exception=type(error).__qualname__, where=frame.name, line=frame.lineno or 0
+            )
+        )
 
     def reopen(self, attempt: Attempt) -> None:
         """Let another outcome follow: that of a task that has ended."""
@@ -183,7 +206,9 @@ class Recorder:
 
     def _unrecorded(self, error: StoreError) -> None:
         """Log that a call cannot be recorded; raise `error` where it has to be refused."""
-        if isinstance(error, StoreFull) and not self._full:
+        if not isinstance(error, StoreFull):
+            self._log.emit(StoreFailed(reason=str(error)))
+        elif not self._full:
             self._full = True
             self._log.emit(self._filled())
         if self._when_full is WhenFull.REFUSE_WRITES:
@@ -236,6 +261,7 @@ def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         session=ids.to_text(session) if session is not None else "",
         call=ids.to_text(ask.call),
         leg=ask.leg,
+        seq=placed.link.seq if placed is not None else 0,
         turn=placed.link.turn if placed is not None else 0,
         step=placed.link.step if placed is not None else 0,
         server=ask.server,

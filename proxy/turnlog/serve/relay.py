@@ -5,8 +5,8 @@ disk: of an event stream the event that holds the response, of JSON the last chu
 without body the head. JSON of known and moderate length goes out in one piece.
 """
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, ParamSpec, Protocol
 
 from turnlog.store.base import Ticket
 from turnlog.wire.http import Body, decoder_for, fields
@@ -15,8 +15,10 @@ from turnlog.wire.sse import Event, EventReader
 
 from .downstream import Downstream
 from .heads import AnswerHead, lines
+from .recorder import Recorder
 from .upstream import Answer, Failure
 
+P = ParamSpec("P")
 HOLD: Final = 1 << 20
 """bytes: a JSON answer of at most this length is sent in one piece."""
 _DECODED: Final = 1 << 30
@@ -44,20 +46,24 @@ class Watcher(Protocol):
         """Learn that the answer will never be complete."""
         ...
 
-    async def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until all of `tickets` are on disk."""
-        ...
-
 
 class Relay:
     """One answer on its way. `keep` bounds what is read along of one message, in bytes."""
 
     def __init__(
-        self, down: Downstream, answer: Answer, head: AnswerHead, watcher: Watcher, *, keep: int
+        self,
+        down: Downstream,
+        answer: Answer,
+        head: AnswerHead,
+        watcher: Watcher,
+        recorder: Recorder,
+        *,
+        keep: int,
     ) -> None:
         self._down = down
         self._answer = answer
         self._watcher = watcher
+        self._recorder = recorder
         self._keep = keep
         self._head = head
         self._media = head.media
@@ -82,7 +88,7 @@ class Relay:
             else:
                 await self._flow()
         except Failure as failure:
-            await self._watcher.settle(self._watcher.broken(failure))
+            await self._observed(self._watcher.broken, failure)
             self._down.abort()
 
     @property
@@ -91,7 +97,7 @@ class Relay:
 
     async def _head_alone(self) -> None:
         body = MessageReader(0)
-        await self._watcher.settle(self._watcher.whole(body, self._media, 0))
+        await self._observed(self._watcher.whole, body, self._media, 0)
         # To HEAD, and in a 304, Content-Length tells of the body that is not there.
         given = lines(
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
@@ -112,7 +118,7 @@ class Relay:
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         body = MessageReader(self._keep)
         body.feed(self._decoded(raw))
-        await self._watcher.settle(self._watcher.whole(body, self._media, len(raw)))
+        await self._observed(self._watcher.whole, body, self._media, len(raw))
         await self._down.answer(self._answer.status, self._answer.reason, self._head.lines, raw)
 
     async def _start(self, length: int | None) -> None:
@@ -130,7 +136,7 @@ class Relay:
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
         body = MessageReader(self._keep)
         held, seen = b"", 0
-        while chunk := chunk or await self._answer.read():
+        while chunk := chunk or await self._next(held):
             seen += len(chunk)
             body.feed(self._decoded(chunk))
             await self._down.write(held)
@@ -138,8 +144,16 @@ class Relay:
             if not keep_one and seen != self._length:
                 await self._down.write(held)
                 held = b""
-        await self._watcher.settle(self._watcher.whole(body, self._media, seen))
+        await self._observed(self._watcher.whole, body, self._media, seen)
         await self._down.end(held)
+
+    async def _next(self, held: bytes) -> bytes:
+        """Return the next chunk; hand on what is held before learning that there is none."""
+        try:
+            return await self._answer.read()
+        except Failure:
+            await self._down.write(held)
+            raise
 
     async def _stream(self) -> None:
         await self._start(self._length)
@@ -155,18 +169,18 @@ class Relay:
                 await self._pieces(events, chunk)
             else:
                 await self._encoded(events, chunk)
-        await self._watcher.settle(self._watcher.ended())
+        await self._observed(self._watcher.ended)
         await self._down.end()
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
         ready: list[bytes] = []
         for piece in events.feed(chunk):
-            tickets = self._watcher.event(piece.event) if piece.event is not None else ()
+            tickets = () if piece.event is None else self._watched(self._watcher.event, piece.event)
             if tickets:
                 await self._down.write(b"".join(ready))
                 ready.clear()
-                await self._watcher.settle(tickets)
+                await self._recorder.settle(tickets)
             ready.append(piece.raw)
         await self._down.write(b"".join(ready))
 
@@ -174,8 +188,25 @@ class Relay:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
         for piece in events.feed(self._decoded(chunk)):
             if piece.event is not None:
-                await self._watcher.settle(self._watcher.event(piece.event))
+                await self._observed(self._watcher.event, piece.event)
         await self._down.write(chunk)
+
+    async def _observed(
+        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **_: P.kwargs
+    ) -> None:
+        """Let the watcher read, and wait until what it recorded is on disk."""
+        if tickets := self._watched(watch, *said, **_):
+            await self._recorder.settle(tickets)
+
+    def _watched(
+        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **_: P.kwargs
+    ) -> Sequence[Ticket]:
+        """Let the watcher read. Whatever goes wrong there, the answer goes on."""
+        try:
+            return watch(*said, **_)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
+            self._recorder.faulted(error)
+            return ()
 
     def _decoded(self, chunk: bytes) -> bytes:
         if self._unreadable:

@@ -25,6 +25,8 @@ class Target(Struct, frozen=True, kw_only=True):
     query: str
     authority: bytes
     """What the upstream reads in `Host`."""
+    host: str
+    port: int
 
 
 class Route(Struct, frozen=True):
@@ -53,8 +55,8 @@ class Routes:
         self._only = targets[0] if len(targets) == 1 else None
 
     def find(self, request_target: str) -> Route | None:
-        """Return the route of a request target (RFC 9112 section 3.2), or `None` for none."""
-        path, mark, query = _origin_form(request_target).partition("?")
+        """Return the route of a target in origin form, or `None` for none."""
+        path, mark, query = request_target.partition("?")
         query = mark + query
         session = ""
         first, rest = _split(path)
@@ -64,6 +66,8 @@ class Routes:
                 return None
             session, path = unquote(name), rest or "/"
             first, rest = _split(path)
+            if first == OWN:
+                return None
         if target := self._targets.get(first):
             return _route(target, rest, query, session)
         if self._only is not None:
@@ -80,12 +84,14 @@ def target_of(name: str, url: str) -> Target:
         path=parts.path or "/",
         query=parts.query,
         authority=parts.netloc.encode("ascii"),
+        host=parts.hostname or "",
+        port=parts.port or (443 if parts.scheme == "https" else 80),
     )
 
 
-def _origin_form(request_target: str) -> str:
+def origin_form(request_target: str) -> str:
     """Return path and query of a target, of an absolute one too (RFC 9112 section 3.2.2)."""
-    if request_target.startswith("/"):
+    if request_target.startswith("/") or request_target == "*":
         return request_target
     _, _, rest = request_target.partition("://")
     authority = _AUTHORITY.match(rest)
@@ -102,7 +108,7 @@ def authority_of(request_target: str) -> str:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Split `/a/b/c` into `a` and `/b/c`."""
+    """Split `/a/b/c` into `a` and `/b/c`; of `*` (RFC 9112 section 3.2.4) nothing."""
     first, slash, rest = path[1:].partition("/")
     return first, slash + rest
 

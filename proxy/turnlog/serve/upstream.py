@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from turnlog.core.kinds import Phase
+from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Headers
 
 from .connection import Connection
-from .fault import Failure, Fault, Progress
+from .fault import Failure, Progress
 
-__all__ = ["Answer", "Content", "Failure", "Fault", "Upstreams"]
+__all__ = ["Answer", "Content", "Failure", "Upstreams"]
 
 IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
@@ -37,6 +37,7 @@ class Origin:
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.port = parts.port or (443 if self.tls else 80)
         self.idle: list[tuple[Connection, float]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> Connection:
         """Open a connection. Raises `Failure`."""
@@ -47,7 +48,7 @@ class Origin:
             )
         except OSError as error:
             detail = str(error) or type(error).__name__
-            raise Failure(Fault.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
         return connection
 
     def reuse(self, now: float) -> Connection | None:
@@ -60,12 +61,19 @@ class Origin:
         return None
 
     def give_back(self, connection: Connection, now: float) -> None:
-        """Keep a connection for the next request; close those that have been idle too long."""
+        """Keep a connection for the next request, for `IDLE_LIMIT` at the most."""
         self.idle.append((connection, now))
-        while self.idle and (
-            now - self.idle[0][1] >= IDLE_LIMIT or len(self.idle) > _IDLE_CONNECTIONS
-        ):
+        if len(self.idle) > _IDLE_CONNECTIONS:
             self.idle.pop(0)[0].close()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_LIMIT, self._trim)
+
+    def _trim(self) -> None:
+        """Close what has been idle too long, and come back for the rest."""
+        loop = asyncio.get_running_loop()
+        while self.idle and loop.time() - self.idle[0][1] >= IDLE_LIMIT:
+            self.idle.pop(0)[0].close()
+        self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
 
 
 class Answer:
