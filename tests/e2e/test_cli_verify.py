@@ -1,6 +1,7 @@
 """`turnlog verify` over a store whose files were tampered with behind turnlog's back."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,35 @@ def test_an_anchor_file_of_something_else_is_refused(data: Path, tmp_path: Path,
 
     assert done.returncode == 2
     assert "line 1 of the --anchor file is no anchor" in done.stderr
+
+
+def test_a_changed_payload_is_found_and_a_lost_one_is_not(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data, [Call(tool="t", minute=0, input=b'{"argument":"as it was"}')])
+    (bucket,) = (data / "blobs").iterdir()
+    with lmdb.open(str(bucket), map_size=1 << 40) as env, env.begin(write=True) as transaction:
+        for key, value in list(transaction.cursor()):
+            transaction.put(key, bytes(value).replace(b"as it was", b"otherwise"))
+
+    code, lines = _verdicts(data)
+    shown = turnlog("show", "work:1", data=data)
+
+    assert (code, lines[WORK]["verdict"], lines[WORK]["bad_seq"]) == (1, "mutated", 1)
+    assert lines[WORK]["detail"] == "its stored input was changed"
+    assert "payload altered" in shown.stdout
+    shutil.rmtree(bucket)
+    assert _verdicts(data)[0] == 0
+
+
+def test_a_damaged_first_commit_hides_no_session(data: Path) -> None:
+    def destroy(transaction: lmdb.Transaction, _: object) -> None:
+        key, _value = next(iter(transaction.cursor()))
+        transaction.put(key, b"no record")
+
+    _tamper(data, "log", destroy)
+
+    code, lines = _verdicts(data)
+
+    assert code == 1
+    assert sorted(line["verdict"] for line in lines.values()) == ["mutated", "ok"]
+    assert turnlog("sessions", data=data).returncode == 0

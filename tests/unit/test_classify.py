@@ -12,11 +12,11 @@ from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 BEFORE = (Phase.QUEUED, Phase.CONNECTING)
 AFTER = (Phase.SENDING, Phase.SENT, Phase.HEAD, Phase.BODY)
 KINDS = {
-    "connect_failed": "connection",
-    "connection_lost": "connection",
-    "cancelled_by_caller": "cancelled",
-    "session_unavailable": "session",
-    "outcome_unknown": "unknown",
+    ErrorKind.CONNECT_FAILED: "connection",
+    ErrorKind.CONNECTION_LOST: "connection",
+    ErrorKind.CANCELLED_BY_CALLER: "cancelled",
+    ErrorKind.SESSION_UNAVAILABLE: "session",
+    ErrorKind.OUTCOME_UNKNOWN: "unknown",
 }
 
 

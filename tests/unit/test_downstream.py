@@ -20,7 +20,7 @@ async def served(handle: Handle) -> AsyncGenerator[str]:
     """Serve requests as `Downstream`s; yield the URL."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        down = Downstream(request, Heads([]))
+        down = Downstream(request, Heads())
         try:
             await handle(down)
         except Gone:

@@ -26,6 +26,7 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
+        clean=str,
         sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),
         catalog=Catalog(),

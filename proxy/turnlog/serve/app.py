@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from turnlog.core import ids
 from turnlog.core.classify import without_answer
@@ -26,6 +27,8 @@ from turnlog.observe.events import (
     ProxyStopped,
     ProxyStopping,
     RecorderFailed,
+    Refusal,
+    RequestRefused,
     StoreFailed,
     StoreRecovered,
 )
@@ -50,13 +53,14 @@ from .routes import Routes, target_of
 from .settings import Settings
 from .upstream import Upstreams
 
-GRACE: Final = 8.0
-"""s: how long calls under way may take to finish after SIGTERM."""
+GRACE: Final = 7.0
+"""s: how long calls under way may take to finish after SIGTERM; with what follows it is 8."""
 SWEEP: Final = 30.0
 """s between two looks for calls whose time has passed."""
 KEEP: Final = 1 << 20
 """bytes: at least this much of an answer is read along, however little is recorded."""
-_CANCEL_TIME: Final = 0.5
+_CANCEL_TIME: Final = 0.25
+_NAMES: Final = 4096
 _DIGESTS: Final = 4096
 _BACKLOG: Final = 1024
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
@@ -68,6 +72,7 @@ def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
     logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
     handler = StandardLogging(logs)
+    handler.addFilter(_BadRequests(logs))
     logging.getLogger().addHandler(handler)
     try:
         asyncio.run(_serve(settings, logs))
@@ -92,6 +97,22 @@ async def _serve(settings: Settings, logs: Logs) -> None:
 def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> None:
     reasons.append(number.name)
     stop.set()
+
+
+class _BadRequests(logging.Filter):
+    """Turns what aiohttp logs of requests that are no HTTP into the event for that."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record is about anything else."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        self._log.emit(RequestRefused(reason=Refusal.FRAMING, http_status=error.code))
+        return False
 
 
 class Proxy:
@@ -268,6 +289,7 @@ def _proxy(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
+        clean=lru_cache(maxsize=_NAMES)(lambda name: redactor.text(name)[0]),
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
         catalog=Catalog(),

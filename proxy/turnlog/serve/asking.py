@@ -1,5 +1,6 @@
 """From a `tools/call` request to what the recorder writes of it."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -22,6 +23,7 @@ UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
 
 
+_REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
 
@@ -58,9 +60,8 @@ class Asking:
         session, identity = self._context.sessions.find(
             self._request.evidence(meta, headers, client.name), client
         )
-        tool = said.name[:TOOL_CHARS] or UNKNOWN_TOOL
         definition = self._context.catalog.find(
-            self._request.server, self._request.credential, tool
+            self._request.server, self._request.credential, said.name
         )
         trusted = self._request.server in self._context.trusted
         before = legs.continued(said, session)
@@ -71,7 +72,7 @@ class Asking:
             call=before.call if before is not None else self._context.recorder.new_call(),
             leg=before.leg + 1 if before is not None else 0,
             server=self._request.server,
-            tool=tool,
+            tool=self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL,
             method="tools/call",
             effect=effect_of(definition, trusted=trusted),
             definition=definition.digest if definition is not None else b"",
@@ -80,7 +81,7 @@ class Asking:
             size=self._size,
             flags=(*message.flags, Flag.ID_REUSED) if reused else message.flags,
             trace=_trace(meta) or self._request.trace,
-            protocol=revision[:TOOL_CHARS],
+            protocol=revision if _REVISION.fullmatch(revision) else "",
         )
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:

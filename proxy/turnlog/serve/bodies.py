@@ -74,7 +74,7 @@ def _passes_by(request: Request, transport: Transport) -> bool:
 
 
 def _speaks_mcp(request: Request) -> bool:
-    return b"text/event-stream" in request.fields.get(b"accept", b"") or any(
+    return b"text/event-stream" in request.fields.get(b"accept", b"").lower() or any(
         name.startswith(b"mcp-") for name in request.fields
     )
 

@@ -62,6 +62,7 @@ class OpenCalls:
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream ended: its answer may come on a resuming GET."""
+        attempt.shrink()
         self._detached.setdefault((scope, id_key), []).append((attempt, now + DETACHED_LIFE))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:

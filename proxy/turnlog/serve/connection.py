@@ -5,7 +5,9 @@ connection can be used again. Bytes of heads and bodies stay as they are.
 """
 
 import asyncio
+import os
 import select
+from contextlib import suppress
 from typing import Final, cast
 
 import httptools
@@ -168,7 +170,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._descriptor: int = transport.get_extra_info("socket").fileno()
+        self._poll.register(self._descriptor, select.POLLIN)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._descriptor = -1
 
     def data_received(self, data: bytes) -> None:
         """Parse what came. Bytes that nobody asked for make the connection useless."""
@@ -197,9 +202,21 @@ class Connection(asyncio.Protocol):
         """Learn that the connection is gone."""
         self._closed = True
         self.resume_writing()
+        if exc is not None and self._busy and not self.complete:
+            self._read_what_is_left()
         if self._busy and not self.complete:
             self._fail(str(exc) if exc else "the server closed the connection")
         self._wake()
+
+    def _read_what_is_left(self) -> None:
+        """Take in an answer that came before the server closed on a request still being sent.
+
+        The transport gives up when it cannot write; what it has not read is in the socket yet.
+        """
+        with suppress(OSError):
+            while data := os.read(self._descriptor, READ_AHEAD):
+                self.data_received(data)
+        self.eof_received()
 
     def pause_writing(self) -> None:
         """Stop writing until the transport's buffer is empty enough."""

@@ -1,5 +1,7 @@
 """What the handlers of all requests share. Built once, in `serve.app`."""
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from turnlog.observe.events import Log
@@ -20,6 +22,8 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
+    clean: Callable[[str], str]
+    """Cut secrets out of a name that will be shown; remembered for names that come again."""
     sessions: Sessions
     clients: Clients
     catalog: Catalog

@@ -136,6 +136,12 @@ class Downstream:
         self.finished = True
         await self._drain()
 
+    def end_now(self) -> None:
+        """Write the end of the message without waiting, because turnlog stops."""
+        transport = self._request.transport
+        if self._chunked and transport is not None and not transport.is_closing():
+            transport.write(b"0\r\n\r\n")
+
     def abort(self) -> None:
         """End the connection in a way that a cut answer cannot look whole."""
         transport = self._request.transport

@@ -21,7 +21,7 @@ from .answers import Made, problem
 from .bodies import read_exchange
 from .context import Context
 from .downstream import Downstream, Gone
-from .heads import Heads, lines, without_lengths
+from .heads import Heads, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
@@ -52,7 +52,7 @@ class Handler:
         self._upstreams = upstreams
         self._own = own
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
-        self._heads = Heads(routes.targets)
+        self._heads = Heads()
         self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
         self._last_connection = 0
         self._seen_hosts: set[bytes] = set()
@@ -215,7 +215,7 @@ class Handler:
     async def _relay(
         self, down: Downstream, route: Route, exchange: Exchange, answer: Answer
     ) -> None:
-        head = self._heads.answer[route.target.name](without_lengths(answer.headers))
+        head = self._heads.answer(answer.headers, route)
         relay = Relay(down, answer, head, exchange, self._context.recorder, keep=self._context.keep)
         if not exchange.listens:
             await relay.run()
@@ -225,6 +225,10 @@ class Handler:
         self._listening.add(task)
         try:
             await relay.run()
+        except asyncio.CancelledError:
+            if self._own.stopping:
+                down.end_now()
+            raise
         finally:
             self._listening.discard(task)
 

@@ -4,10 +4,10 @@ What depends on a head alone is remembered by its fields, but for Content-Length
 connections write anew.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.wire.http import (
     Headers,
@@ -17,7 +17,7 @@ from turnlog.wire.http import (
     without_length,
 )
 
-from .routes import Target
+from .routes import Route
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -109,43 +109,39 @@ def forwarded(way: Way) -> bytes:
     return lines(request_headers(raw, authority=authority, forwarded_host=host))
 
 
-def answer_reader(cookie_path: bytes | None, upstream_path: bytes) -> Callable[[Raw], AnswerHead]:
-    """Return what reads answers of one upstream; cookies are confined as `response_headers` says."""
-
-    def read(raw: Raw) -> AnswerHead:
-        kept = response_headers(raw, cookie_path=cookie_path, upstream_path=upstream_path)
-        media, codings = "", ""
-        for name, value in raw:
-            match name.lower():
-                case b"content-type" if not media:
-                    media = media_type(value)
-                case b"content-encoding":
-                    coding = value.decode("latin-1")
-                    codings = f"{codings},{coding}" if codings else coding
-                case _:
-                    pass
-        return AnswerHead(
-            media=media,
-            codings=codings,
-            lines=lines(without_length(kept)),
-        )
-
-    return read
+def read_answer(raw: Raw) -> AnswerHead:
+    """Return what an answer's fields say."""
+    media, codings = "", ""
+    for name, value in raw:
+        match name.lower():
+            case b"content-type" if not media:
+                media = media_type(value)
+            case b"content-encoding":
+                coding = value.decode("latin-1")
+                codings = f"{codings},{coding}" if codings else coding
+            case _:
+                pass
+    kept = response_headers(raw, cookie_path=None)
+    return AnswerHead(media=media, codings=codings, lines=lines(without_length(kept)))
 
 
 class Heads:
-    """All heads that are remembered. With several upstreams each one's cookies are confined."""
+    """All heads that are remembered."""
 
-    def __init__(self, targets: Iterable[Target]) -> None:
-        known = tuple(targets)
+    def __init__(self) -> None:
         self.request = Memo(read_request, is_moderate)
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
-        self.answer = {
-            target.name: Memo(
-                answer_reader(
-                    f"/{target.name}".encode() if len(known) > 1 else None, target.path.encode()
-                ),
-                is_moderate,
-            )
-            for target in known
-        }
+        self._answer = Memo(read_answer, is_moderate)
+
+    def answer(self, headers: Headers, route: Route) -> AnswerHead:
+        """Return what an answer's fields say, its cookies confined to the agent's path to that
+        server where other servers stand behind the same origin."""
+        head = self._answer(without_lengths(headers))
+        if not route.prefix or not any(name.lower() == b"set-cookie" for name, _ in headers):
+            return head
+        confined = response_headers(
+            headers,
+            cookie_path=route.prefix.encode(),
+            upstream_path=route.target.path.encode(),
+        )
+        return structs.replace(head, lines=lines(without_length(confined)))

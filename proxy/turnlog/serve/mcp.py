@@ -79,6 +79,11 @@ class McpExchange:
         self.stateless = mcp.is_stateless(self.revision)
 
     @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        return any(attempt.waits for attempt in self._attempts)
+
+    @property
     def listens(self) -> bool:
         """Whether this exchange waits for nothing: a listening stream."""
         if not self._messages:
@@ -94,7 +99,7 @@ class McpExchange:
             RequestRelayed(
                 server=self._request.server,
                 http_method=self._request.method,
-                method=first.method if first is not None else "",
+                method=self._context.clean(first.method) if first is not None else "",
                 request_id=rpc_id(first.id.decode("utf-8", "replace")) if first is not None else "",
                 protocol=self.revision,
                 http_status=self._status,

@@ -33,6 +33,11 @@ class PlainCall:
         self._streamed = MessageReader(context.keep)
         self._streamed_size = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        return self._attempt is not None and self._attempt.waits
+
     listens = False
     """Whether this exchange waits for nothing: never, it waits for its answer."""
 
@@ -116,7 +121,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         call=context.recorder.new_call(),
         leg=0,
         server=request.server,
-        tool=http_tool(request.method, path),
+        tool=context.clean(http_tool(request.method[:TOOL_CHARS], path)),
         method=request.method[:TOOL_CHARS],
         effect=http_effect(request.method),
         definition=b"",

@@ -21,7 +21,7 @@ from .upstream import Answer, Failure
 P = ParamSpec("P")
 HOLD: Final = 1 << 20
 """bytes: a JSON answer of at most this length is sent in one piece."""
-_DECODED: Final = 1 << 30
+_DECODED: Final = 16 << 20
 """bytes: an encoded answer that grows beyond this is not read any further (it is relayed)."""
 _EVENTS: Final = "text/event-stream"
 _JSON_STARTS: Final = (b"{", b"[")
@@ -29,6 +29,11 @@ _JSON_STARTS: Final = (b"{", b"[")
 
 class Watcher(Protocol):
     """What reads along. Each method returns the tickets to settle before what it read goes on."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        ...
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
@@ -127,11 +132,11 @@ class Relay:
     async def _flow(self) -> None:
         """Relay what is neither events nor small: chunk by chunk.
 
-        Of JSON one chunk is always kept, so that the last one can wait; of anything else only the
-        end is kept, because it may be read line by line.
+        Of JSON one chunk is always kept where the last one has to wait; of anything else only the
+        end is, because it may be read line by line.
         """
         await self._start(self._length)
-        await self._chunks(b"", keep_one=self._is_json)
+        await self._chunks(b"", keep_one=self._is_json and self._watcher.waits)
 
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
         body = MessageReader(self._keep)
@@ -141,7 +146,7 @@ class Relay:
             body.feed(self._decoded(chunk))
             await self._down.write(held)
             held, chunk = chunk, b""
-            if not keep_one and seen != self._length:
+            if not keep_one and (seen != self._length or not self._watcher.waits):
                 await self._down.write(held)
                 held = b""
         await self._observed(self._watcher.whole, body, self._media, seen)
@@ -162,7 +167,7 @@ class Relay:
         while chunk := await self._answer.read():
             if first and chunk.lstrip()[:1] in _JSON_STARTS:
                 # No event begins so: a whole message under the wrong media type.
-                await self._chunks(chunk, keep_one=True)
+                await self._chunks(chunk, keep_one=self._watcher.waits)
                 return
             first = False
             if self._decoder is None:

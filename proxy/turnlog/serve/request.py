@@ -5,6 +5,7 @@ from typing import Final
 
 from turnlog.core.identity import Evidence
 from turnlog.wire.http import content_length
+from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
 from .downstream import Downstream
@@ -37,7 +38,10 @@ class Request:
         self._clients = clients
         self.credential = self._credential()
         """Keyed digest of what authenticates the caller; empty where nothing does."""
-        self.mcp_session = self.session_digest(self.field(b"mcp-session-id"))
+        # The stateless revisions have no sessions: an id that comes along says nothing.
+        stateless = is_stateless(self.field(b"mcp-protocol-version"))
+        given = "" if stateless else self.field(b"mcp-session-id")
+        self.mcp_session = self.session_digest(given)
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""

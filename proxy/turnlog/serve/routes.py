@@ -39,6 +39,8 @@ class Route(Struct, frozen=True):
     """`?` and the query as it came, or nothing."""
     session: str
     """Empty where the path names none."""
+    prefix: str
+    """What stands before the server's own paths in the agent's; empty where nothing does."""
 
     @property
     def resource(self) -> str:
@@ -50,7 +52,6 @@ class Routes:
     """The table of all upstreams."""
 
     def __init__(self, targets: list[Target]) -> None:
-        self.targets = targets
         self._targets = {target.name: target for target in targets}
         self._only = targets[0] if len(targets) == 1 else None
 
@@ -58,20 +59,20 @@ class Routes:
         """Return the route of a target in origin form, or `None` for none."""
         path, mark, query = request_target.partition("?")
         query = mark + query
-        session = ""
+        session, before = "", ""
         first, rest = _split(path)
         if first == SESSION and rest:
             name, rest = _split(rest)
             if not name:
                 return None
-            session, path = unquote(name), rest or "/"
+            session, before, path = unquote(name), f"/{SESSION}/{name}", rest or "/"
             first, rest = _split(path)
             if first == OWN:
                 return None
         if target := self._targets.get(first):
-            return _route(target, rest, query, session)
+            return _route(target, rest, query, session, f"{before}/{first}")
         if self._only is not None:
-            return _plain(self._only, path, query, session)
+            return _plain(self._only, path, query, session, before)
         return None
 
 
@@ -113,24 +114,20 @@ def _split(path: str) -> tuple[str, str]:
     return first, slash + rest
 
 
-def _route(target: Target, rest: str, query: str, session: str) -> Route:
+def _route(target: Target, rest: str, query: str, session: str, prefix: str) -> Route:
     if not rest:
-        return _configured(target, query, session)
-    return _elsewhere(target, rest, query, session)
+        return _configured(target, query, session, prefix)
+    return Route(target, rest, query, session, prefix)
 
 
-def _plain(target: Target, path: str, query: str, session: str) -> Route:
+def _plain(target: Target, path: str, query: str, session: str, prefix: str) -> Route:
     if path == target.path:
-        return _configured(target, query, session)
-    return _elsewhere(target, path, query, session)
+        return _configured(target, query, session, prefix)
+    return Route(target, path, query, session, prefix)
 
 
-def _configured(target: Target, query: str, session: str) -> Route:
+def _configured(target: Target, query: str, session: str, prefix: str) -> Route:
     if target.query:
         more = query[1:]
         query = f"?{target.query}&{more}" if more else f"?{target.query}"
-    return Route(target, target.path, query, session)
-
-
-def _elsewhere(target: Target, path: str, query: str, session: str) -> Route:
-    return Route(target, path, query, session)
+    return Route(target, target.path, query, session, prefix)
