@@ -53,7 +53,7 @@ class AppendLog:
     """`submit` and `close` of a store, in front of an `AppendEngine`."""
 
     def __init__(self, path: Path) -> None:
-        self._writer = Writer(AppendEngine(path), asyncio.get_running_loop())
+        self._writer = Writer(AppendEngine(path), asyncio.get_running_loop(), print)
 
     def submit(self, draft: Draft, *, wait: bool) -> Pending:
         """Queue a draft, as a store does."""

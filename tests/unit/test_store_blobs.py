@@ -1,5 +1,6 @@
 """`store.blobs`: content by its hash, in buckets of time."""
 
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -140,4 +141,65 @@ def test_other_files_are_no_buckets(tmp_path: Path, pair: Pair) -> None:
     assert names(tmp_path) == ["0-0"]
     assert blobs.size(tmp_path / "blobs", Bucket(9, 9)) == 0
     assert blobs.buckets(tmp_path / "nothing") == []
+    pair.close()
+
+
+def open_files(data: Path) -> list[str]:
+    """Return what this process has open in the folder of buckets."""
+    links: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            links.append(str(descriptor.readlink()))
+    return [link for link in links if link.startswith(str(data / "blobs"))]
+
+
+def test_a_reader_lets_go_of_what_another_process_unlinked(tmp_path: Path, pair: Pair) -> None:
+    first, second = pair.put(b"one", 10), pair.put(b"two", 1010)
+    pair.writer.close()
+    assert pair.reader.get(first) == Blob(b"one")
+    Pair(tmp_path, epoch=2).writer.unlink(Bucket(0, 0))
+    assert pair.reader.get(first) is None
+    assert pair.reader.get(second) == Blob(b"two")
+    assert {Path(name).parent.name for name in open_files(tmp_path)} == {"1-0"}
+    pair.close()
+
+
+def test_a_bucket_made_anew_under_the_same_name_is_another(tmp_path: Path, pair: Pair) -> None:
+    first = pair.put(b"one", 10)
+    assert pair.reader.get(first) == Blob(b"one")
+    Pair(tmp_path, epoch=2).writer.unlink(Bucket(0, 0))
+    other = Pair(tmp_path, epoch=3)
+    second = other.put(b"two", 10)
+    assert names(tmp_path) == ["0-0"]
+    assert pair.reader.get(second) == Blob(b"two")
+    third = pair.put(b"three", 10)
+    assert other.reader.get(third) == Blob(b"three")
+    pair.close()
+    other.close()
+
+
+def test_reading_makes_no_bucket(tmp_path: Path, pair: Pair) -> None:
+    (tmp_path / "blobs" / "5-0").mkdir()
+    assert pair.reader.get(bytes(32)) is None
+    assert list((tmp_path / "blobs" / "5-0").iterdir()) == []
+    pair.close()
+
+
+def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path, pair: Pair) -> None:
+    pair.put(b"one", 10)
+    left = tmp_path / "blobs" / "gone-0-0-7"
+    left.mkdir()
+    (left / "data.mdb").write_bytes(b"half")
+    pair.writer.unlink(Bucket(0, 0))
+    assert list((tmp_path / "blobs").iterdir()) == []
+    pair.close()
+
+
+def test_other_content_under_a_digest_is_told_from_none(tmp_path: Path, pair: Pair) -> None:
+    fine = pair.put(b"one", 10)
+    wrong = blobs.Packed(sha256(b"two").digest(), b"\0twX")
+    pair.writer.write([wrong], 10)
+    assert pair.reader.altered(wrong.digest)
+    assert not pair.reader.altered(fine)
+    assert not pair.reader.altered(bytes(32))
     pair.close()

@@ -36,6 +36,22 @@ async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> No
     assert data.stat().st_mode & 0o777 == 0o700
 
 
+async def test_a_store_that_was_opened_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data").chmod(0o755)
+    await make(tmp_path / "data")
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away needs root")
+async def test_a_store_of_somebody_else_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data").chmod(0o750)
+    os.chown(tmp_path / "data", 65534, 65534)
+    with pytest.raises(StoreError, match=r"\(mode 750\) and belongs to user 65534"):
+        LmdbStore.open(tmp_path / "data")
+
+
 async def test_a_folder_with_other_files_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear all")
     with pytest.raises(StoreError, match=r"holds other files \('letter.txt'\)"):

@@ -6,9 +6,10 @@ import threading
 import pytest
 
 from conformance.store.kit import intent, new_id, session
-from turnlog.store.base import StoreClosed, StoreError
+from turnlog.core.commit import Body
+from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.tickets import Pending, pend
-from turnlog.store.writer import Writer, chained
+from turnlog.store.writer import Writer, chained, weight
 
 
 class Recorder:
@@ -21,7 +22,9 @@ class Recorder:
         self.closed = False
         self.gate = threading.Event()
         self.gate.set()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
+        self.tending: list[Exception] = []
+        self.closing: Exception | None = None
 
     def write(self, batch: list[Pending]) -> list[Pending]:
         self.batches.append(batch)
@@ -33,9 +36,13 @@ class Recorder:
 
     def tend(self) -> None:
         self.tended.set()
+        if self.tending:
+            raise self.tending.pop()
 
     def close(self) -> None:
         self.closed = True
+        if self.closing:
+            raise self.closing
 
 
 def draft() -> Pending:
@@ -52,7 +59,7 @@ async def until_landed(pending: Pending) -> None:
 
 async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     engine.gate.clear()
     first = draft()
     writer.submit(first, wait=True)
@@ -70,7 +77,7 @@ async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
 
 async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     lazy, eager = draft(), draft()
     writer.submit(lazy, wait=False)
     assert engine.batches == []
@@ -82,7 +89,7 @@ async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for()
 
 async def test_a_draft_nobody_waits_for_is_written_soon() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     lazy = draft()
     writer.submit(lazy, wait=False)
     await until_landed(lazy)
@@ -99,7 +106,7 @@ async def test_a_draft_nobody_waits_for_is_written_soon() -> None:
 )
 async def test_a_batch_that_fails_fails_its_tickets_alone(error: Exception, words: str) -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     engine.error = error
     lost = draft()
     writer.submit(lost, wait=True)
@@ -114,7 +121,7 @@ async def test_a_batch_that_fails_fails_its_tickets_alone(error: Exception, word
 
 async def test_a_job_runs_behind_what_is_queued() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     writer.submit(draft(), wait=False)
     assert await writer.run(lambda: len(engine.batches)) == 1
 
@@ -123,6 +130,8 @@ async def test_a_job_runs_behind_what_is_queued() -> None:
 
     with pytest.raises(StoreError, match="no"):
         await writer.run(fail)
+    with pytest.raises(StoreError, match="work failed: ZeroDivisionError"):
+        await writer.run(lambda: 1 // 0)
     await writer.stop()
     with pytest.raises(StoreClosed):
         await writer.run(fail)
@@ -130,7 +139,7 @@ async def test_a_job_runs_behind_what_is_queued() -> None:
 
 async def test_stopping_writes_everything_first() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop())
+    writer = Writer(engine, asyncio.get_running_loop(), print)
     drafts = [draft() for _ in range(3)]
     for one in drafts:
         writer.submit(one, wait=False)
@@ -143,7 +152,7 @@ def test_a_loop_that_is_gone_is_no_trouble() -> None:
     engine = Recorder()
 
     async def leave() -> Writer:
-        writer = Writer(engine, asyncio.get_running_loop())
+        writer = Writer(engine, asyncio.get_running_loop(), print)
         engine.gate.clear()
         writer.submit(draft(), wait=True)
         return writer
@@ -152,6 +161,108 @@ def test_a_loop_that_is_gone_is_no_trouble() -> None:
     engine.gate.set()
     assert engine.tended.wait(10)
     assert len(engine.batches) == 1
+
+
+async def test_a_bug_in_the_housekeeping_ends_nothing() -> None:
+    engine = Recorder()
+    engine.tending = [KeyError("a bug")]
+    reports: list[StoreError] = []
+    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+    for _ in range(2):
+        one = draft()
+        writer.submit(one, wait=True)
+        await until_landed(one)
+    engine.closing = KeyError("another")
+    await writer.stop()
+    assert ["a bug" in str(reports[0]), "another" in str(reports[1])] == [True, True]
+
+
+async def test_a_report_that_fails_ends_nothing() -> None:
+    engine = Recorder()
+    engine.tending = [KeyError("a bug"), KeyError("a bug")]
+
+    def fail(error: StoreError) -> None:
+        raise RuntimeError from error
+
+    writer = Writer(engine, asyncio.get_running_loop(), fail)
+    for _ in range(2):
+        one = draft()
+        writer.submit(one, wait=True)
+        await until_landed(one)
+    await writer.stop()
+    assert engine.closed
+
+
+async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
+    engine = Recorder()
+    reports: list[StoreError] = []
+    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+    engine.error = SystemExit()
+    engine.gate.clear()
+    taken, queued = draft(), draft()
+    writer.submit(taken, wait=True)
+    job = asyncio.ensure_future(writer.run(lambda: 1))
+    assert await asyncio.to_thread(engine.began.wait, 10)
+    writer.submit(queued, wait=True)
+    engine.gate.set()
+    async with asyncio.timeout(10):
+        for one in (taken, queued):
+            with pytest.raises(StoreClosed, match="writer has ended"):
+                await one.done()
+        with pytest.raises(StoreClosed, match="writer has ended"):
+            await job
+        await writer.stop()
+    with pytest.raises(StoreClosed):
+        writer.submit(draft(), wait=True)
+    assert engine.closed
+    assert "writer has ended: SystemExit()" in str(reports[0])
+
+
+async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
+    engine = Recorder()
+    reports: list[StoreError] = []
+    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+
+    async def write(count: int, *, lazy: bool = True) -> None:
+        chain: Pending | None = None
+        for _ in range(count):
+            chain = pend(intent(session(), new_id()), bytes(16), chain)
+            chain.lazy = lazy
+        assert chain is not None
+        writer.submit(chain, wait=False)
+        await writer.run(lambda: None)
+
+    engine.error = StoreError("the disk is full")
+    await write(1, lazy=False)
+    assert reports == []
+    for count in (2, 3, 1):
+        await write(count)
+    engine.error = None
+    await write(1)
+    engine.error = StoreError("the disk is full again")
+    await write(1)
+    await writer.stop()
+    assert [str(report) for report in reports] == [
+        "the disk is full (2 drafts were not written)",
+        "4 more drafts were not written since then",
+        "the disk is full again (1 drafts were not written)",
+    ]
+
+
+async def test_the_queue_is_weighed() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), print)
+    content = intent(session(), new_id(), body=Body(), blob=Blob(bytes(1000)))
+    chained_draft = pend(content, bytes(16), draft())
+    writer.submit(chained_draft, wait=True)
+    assert 1000 < writer.queued < 2000
+    assert writer.queued == weight(chained_draft) > 1000 + weight(draft())
+    # What the engine adds to a draft does not count.
+    chained_draft.body += b"x" * 100
+    await until_landed(chained_draft)
+    await writer.run(lambda: None)
+    assert writer.queued == 0
+    await writer.stop()
 
 
 def test_a_chain_is_read_in_order() -> None:

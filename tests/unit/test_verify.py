@@ -228,3 +228,20 @@ def test_any_flipped_bit_of_a_commit_with_a_successor_is_found(data: st.DataObje
     assert not verdict.intact
     assert found is not None
     assert found <= seq + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("input", Body(input_blob=b"d" * 32)), ("output", Body(output_blob=b"d" * 32))],
+)
+def test_content_that_is_not_what_its_body_names_is_found(name: str, said: Body) -> None:
+    body = encode_body(said)
+    first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
+    second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
+
+    untouched = verify(SESSION, [first, second], altered=lambda _: False)
+    changed = verify(SESSION, [first, second], altered=lambda digest: digest == b"d" * 32)
+
+    assert untouched.verdict is Verdict.OK
+    assert (changed.verdict, changed.seq) == (Verdict.MUTATED, 1)
+    assert changed.detail == f"its stored {name} was changed"

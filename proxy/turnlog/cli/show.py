@@ -111,7 +111,7 @@ def _fields(fields: dict[str, str]) -> str:
 
 
 def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
-    if payload.kept in (Kept.NONE, Kept.LOST):
+    if payload.kept in (Kept.NONE, Kept.LOST, Kept.ALTERED):
         tail = f": {clean(preview)}" if preview else ""
         return f"{name:<12}{payload.kept}{tail}"
     notes = [f"{payload.size} bytes"]

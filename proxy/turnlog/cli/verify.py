@@ -76,7 +76,7 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
 
 def _verify(view: View, session: bytes, anchors: Iterable[Anchor]) -> Finding:
     try:
-        return verify(session, view.headers(session), anchors)
+        return verify(session, view.headers(session), anchors, altered=view.altered)
     except Corrupt as error:
         return Finding(verdict=Verdict.MUTATED, commits=0, detail=str(error))
 

@@ -19,9 +19,10 @@ from turnlog.core import ids
 from turnlog.core.classify import without_answer
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.core.redact import Redactor
 from turnlog.observe.events import (
+    CallExpired,
     CallRecovered,
     Log,
     ProxyReady,
@@ -196,11 +197,12 @@ class Proxy:
             self._end(overdue, ErrorKind.CANCELLED_BY_CALLER)
             try:
                 closed = await self._context.store.recover()
+                epochs = self._context.store.recovered_epochs
                 closed += await self._context.store.expire(self._context.clock.wall())
             except StoreError as error:
                 self._context.log.emit(StoreFailed(reason=str(error)))
             else:
-                _report_recovered(self._context.log, closed)
+                _report_closed(self._context.log, closed, epochs)
 
     def _end(self, attempts: list[Attempt], kind: ErrorKind) -> None:
         for attempt in attempts:
@@ -224,7 +226,7 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
         report=_reporter(log),
     )
     try:
-        _report_recovered(log, store.recovered)
+        _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, store, log, clock, upstreams, work)
             async with _listening(proxy, settings), _sweeping(proxy):
@@ -334,18 +336,21 @@ def _reporter(log: Log) -> Callable[[StoreError], None]:
     return report
 
 
-def _report_recovered(log: Log, commits: list[Commit]) -> None:
-    for commit in commits:
-        log.emit(
-            CallRecovered(
-                session=ids.to_text(commit.link.session),
-                call=ids.to_text(commit.facts.call),
-                seq=commit.link.seq,
-                server=commit.facts.server,
-                tool=commit.facts.tool,
-                effect=commit.facts.effect,
+def _report_closed(log: Log, commits: list[Commit], epochs: int) -> None:
+    """Log what was closed because its process died (`epochs` of them) or its time passed."""
+    expired = [commit for commit in commits if Flag.EXPIRED in commit.facts.flags]
+    recovered = [commit for commit in commits if Flag.EXPIRED not in commit.facts.flags]
+    for kind, closed in ((CallRecovered, recovered), (CallExpired, expired)):
+        for commit in closed:
+            log.emit(
+                kind(
+                    session=ids.to_text(commit.link.session),
+                    call=ids.to_text(commit.facts.call),
+                    seq=commit.link.seq,
+                    server=commit.facts.server,
+                    tool=commit.facts.tool,
+                    effect=commit.facts.effect,
+                )
             )
-        )
-    if commits:
-        epochs = {commit.link.epoch for commit in commits}
-        log.emit(StoreRecovered(epochs=len(epochs), calls=len(commits)))
+    if recovered:
+        log.emit(StoreRecovered(epochs=epochs, calls=len(recovered)))

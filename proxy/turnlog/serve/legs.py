@@ -9,7 +9,7 @@ from typing import Final
 
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Rung, Status
+from turnlog.core.kinds import CommitKind, Flag, Rung, Status
 from turnlog.observe.events import StoreFailed
 from turnlog.store.base import SessionRef, StoreError
 from turnlog.wire import mcp
@@ -88,7 +88,7 @@ class Legs:
             self._context.log.emit(StoreFailed(reason=str(error)))
             return None
         legs = [commit for commit in commits if _same_leg(commit, outcome)]
-        if not legs or not legs[-1].facts.status.parked:
+        if not legs or not _still_waits(legs[-1]):
             return None
         return self._rebuilt(legs[0], legs[-1])
 
@@ -115,6 +115,11 @@ class Legs:
             protocol=facts.protocol,
         )
         return self._context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+
+
+def _still_waits(last: Commit) -> bool:
+    """Tell whether a leg may be gone on with: it waits, or was given up because time passed."""
+    return last.facts.status.parked or Flag.EXPIRED in last.facts.flags
 
 
 def _same_leg(commit: Commit, outcome: Commit | None) -> bool:

@@ -100,7 +100,7 @@ def _turn(turn: int | None, newest: int) -> int | None:
 
 
 def _session_row(view: View, session: bytes | None) -> SessionRow:
-    row = next((row for row in view.sessions() if row.session == session), None)
+    row = view.session(session) if session is not None else None
     if row is None:
         raise NotFoundError("turns that count from the end need a session that has some")
     return row

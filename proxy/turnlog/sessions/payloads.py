@@ -21,6 +21,7 @@ class Kept(StrEnum):
     WHOLE = "whole"
     CUT = "cut"
     LOST = "payload lost"
+    ALTERED = "payload altered"
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -118,7 +119,7 @@ def payload(view: View, digest: bytes) -> Payload:
         return Payload(kept=Kept.NONE)
     blob = view.blob(digest)
     if blob is None:
-        return Payload(kept=Kept.LOST)
+        return Payload(kept=Kept.ALTERED if view.altered(digest) else Kept.LOST)
     return Payload(
         kept=Kept.CUT if blob.cut else Kept.WHOLE,
         redacted=blob.redacted,

@@ -1,10 +1,11 @@
 """Check a session's chain: a pure function over what is stored.
 
 What it proves: any change that does not also rewrite every later header. Against an anchor that
-was exported earlier and kept elsewhere, that too.
+was exported earlier and kept elsewhere, that too. Bodies and stored content may be gone, not other
+than they were.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -14,6 +15,7 @@ from turnlog.core.commit import (
     GENESIS,
     Link,
     body_digest,
+    decode_body,
     decode_header,
     decode_link,
     digest,
@@ -67,9 +69,18 @@ class _Problem(Struct, frozen=True):
     detail: str
 
 
-def verify(session: bytes, records: Iterable[Stored], anchors: Iterable[Anchor] = ()) -> Finding:
-    """Check a session's records, given in seq order."""
-    walk = _Walk(session, anchors)
+def verify(
+    session: bytes,
+    records: Iterable[Stored],
+    anchors: Iterable[Anchor] = (),
+    *,
+    altered: Callable[[bytes], bool] = lambda _: False,
+) -> Finding:
+    """Check a session's records, given in seq order.
+
+    `altered` tells whether other content than it names is stored under a digest.
+    """
+    walk = _Walk(session, anchors, altered)
     rest = iter(records)
     for record in rest:
         problem = walk.step(record, rest)
@@ -81,8 +92,11 @@ def verify(session: bytes, records: Iterable[Stored], anchors: Iterable[Anchor] 
 class _Walk:
     """What the records so far have shown."""
 
-    def __init__(self, session: bytes, anchors: Iterable[Anchor]) -> None:
+    def __init__(
+        self, session: bytes, anchors: Iterable[Anchor], altered: Callable[[bytes], bool]
+    ) -> None:
         self.session = session
+        self.altered = altered
         self.anchors = {anchor.seq: anchor.hash for anchor in anchors}
         self.count = 0
         self.position = -1
@@ -142,6 +156,9 @@ class _Walk:
             return _Problem(Verdict.MUTATED, link.seq, "its body was changed")
         if self.anchors.get(link.seq, hash_) != hash_:
             return _Problem(Verdict.MUTATED, link.seq, "it is not what the anchor says")
+        for name, stored in _content(body):
+            if self.altered(stored):
+                return _Problem(Verdict.MUTATED, link.seq, f"its {name} was changed")
         return None
 
     def end(self) -> _Problem | None:
@@ -166,6 +183,18 @@ class _Walk:
             seq=problem.seq,
             detail=problem.detail,
         )
+
+
+def _content(body: bytes | None) -> list[tuple[str, bytes]]:
+    """Return what a body names of stored content."""
+    try:
+        said = decode_body(body) if body else None
+    except UNREADABLE:
+        return []
+    if said is None:
+        return []
+    named = (("stored input", said.input_blob), ("stored output", said.output_blob))
+    return [(name, digest) for name, digest in named if digest]
 
 
 def _is_redact(header: bytes) -> bool:

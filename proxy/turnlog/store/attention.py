@@ -1,20 +1,33 @@
-"""Find what somebody has to close: attempts of dead writers, parked legs past their time."""
+"""Find what somebody has to close: attempts of dead writers, parked legs past their time.
+
+What cannot be read is told to `skip` and left as it is: one damaged record must not keep the
+others open.
+"""
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
+from turnlog.core import ids
+
 from .flush import call_state_after
-from .index import CallState, Entry, OpenAttempt, open_attempts
+from .index import CallState, Entry, OpenAttempt, Segment, open_attempts
 from .keys import number, unpack
-from .tables import Tables, Txn, decode_open, read_log, tail
+from .tables import Tables, Txn, decode_open, read_log
+
+Skip = Callable[[str], None]
+"""Gets what was left out, as the object of a sentence."""
 
 
-def abandoned(txn: Txn, tables: Tables, is_dead: Callable[[int], bool]) -> list[Entry]:
-    """Return the intents without outcome of epochs that are dead, in order of position."""
-    found: dict[tuple[bytes, int], OpenAttempt] = {}
-    with txn.cursor(tables.open) as cursor:
-        for key, value in cursor:
-            found[key[:16], unpack(key[16:])] = decode_open(value)
-    readable = [entry for entry in tail(txn, tables).entries if entry]
+def abandoned(
+    txn: Txn, tables: Tables, tail: Segment, *, is_dead: Callable[[int], bool], skip: Skip
+) -> list[Entry]:
+    """Return the intents without outcome of epochs that are dead, in order of position.
+
+    `tail` is the log behind the watermark of the same moment.
+    """
+    found = dict(_open_at_watermark(txn, tables, skip))
+    readable = [entry for entry in tail.entries if entry]
     for intent, attempt in open_attempts(readable).items():
         if attempt:
             found[intent] = attempt
@@ -22,22 +35,40 @@ def abandoned(txn: Txn, tables: Tables, is_dead: Callable[[int], bool]) -> list[
             found.pop(intent, None)
     dead = {epoch for epoch in {attempt.epoch for attempt in found.values()} if is_dead(epoch)}
     positions = sorted(a.position for a in found.values() if a.epoch in dead)
-    return [entry for position in positions if (entry := read_log(txn, tables, position))]
+    intents = (_intent(txn, tables, position, skip) for position in positions)
+    return [entry for entry in intents if entry]
 
 
-def overdue(txn: Txn, tables: Tables, now: int) -> list[tuple[CallState, Entry]]:
-    """Return the calls that are parked past their time, each with the intent of its last leg."""
-    segment = tail(txn, tables)
-    calls = {*segment.calls, *_due_at_watermark(txn, tables, now)}
+def overdue(
+    txn: Txn, tables: Tables, tail: Segment, now: int, *, skip: Skip
+) -> list[tuple[CallState, Entry]]:
+    """Return the calls that are parked past their time, each with the intent of its last leg.
+
+    `tail` is the log behind the watermark of the same moment.
+    """
+    calls = {*tail.calls, *_due_at_watermark(txn, tables, now)}
     found: list[tuple[CallState, Entry]] = []
     for call in sorted(calls):
-        entries = segment.pick(segment.calls.get(call, ()))
-        state = call_state_after(txn, tables, call, entries)
+        state = _state(txn, tables, tail, call, skip)
         if state and state.status.parked and 0 < state.expires <= now:
-            intent = read_log(txn, tables, state.intent)
+            intent = _intent(txn, tables, state.intent, skip)
             if intent:
                 found.append((state, intent))
     return found
+
+
+def _open_at_watermark(
+    txn: Txn, tables: Tables, skip: Skip
+) -> Iterator[tuple[tuple[bytes, int], OpenAttempt]]:
+    with txn.cursor(tables.open) as cursor:
+        for key, value in cursor:
+            session, seq = key[:16], unpack(key[16:])
+            try:
+                attempt = decode_open(value)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                skip(f"the open attempt at seq {seq} of session {ids.to_text(session)}")
+            else:
+                yield (session, seq), attempt
 
 
 def _due_at_watermark(txn: Txn, tables: Tables, now: int) -> Iterator[bytes]:
@@ -47,3 +78,20 @@ def _due_at_watermark(txn: Txn, tables: Tables, now: int) -> Iterator[bytes]:
             if key[:8] >= limit:
                 return
             yield key[8:]
+
+
+def _state(txn: Txn, tables: Tables, tail: Segment, call: bytes, skip: Skip) -> CallState | None:
+    entries = tail.pick(tail.calls.get(call, ()))
+    try:
+        return call_state_after(txn, tables, call, entries)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        skip(f"the state of call {ids.to_text(call)}")
+        return None
+
+
+def _intent(txn: Txn, tables: Tables, position: int, skip: Skip) -> Entry | None:
+    try:
+        return read_log(txn, tables, position)
+    except msgspec.DecodeError:
+        skip(f"the open attempt at position {position}")
+        return None

@@ -95,7 +95,8 @@ class Draft(Struct, kw_only=True):
     output_blob: Blob | None = None
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
-    outcome there answers the intent before it when `intent` is not given."""
+    outcome there answers the intent before it when `intent` is not given. Nobody gives one yet:
+    calls that are answered without being sent (never twice) will."""
 
 
 class Ticket(Protocol):
@@ -131,6 +132,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...]
     metadata: dict[str, str]
     opened_at: int
+    """ns UTC; 0 when the session's first commit cannot be read."""
     head_seq: int
     head_hash: bytes
     place: Place
@@ -181,13 +183,20 @@ class Reader(Protocol):
 
 
 class View(Protocol):
-    """A consistent snapshot for reading; a context manager. Newest commits of any process count."""
+    """A consistent snapshot for reading; a context manager. Newest commits of any process count.
+
+    Everything raises `StoreError` when the files cannot be read, `Corrupt` for one record.
+    """
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
 
     def sessions(self) -> Iterator[SessionRow]:
         """Yield all sessions, the most recently active first."""
+        ...
+
+    def session(self, session: bytes) -> SessionRow | None:
+        """Return one session; `None` when there is no such session."""
         ...
 
     def find_sessions(self, name: str) -> list[bytes]:
@@ -234,6 +243,10 @@ class View(Protocol):
         """Return sizes and counts."""
         ...
 
+    def altered(self, digest: bytes) -> bool:
+        """Tell whether other content is stored under this digest than what was put there."""
+        ...
+
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Yield `(position, header bytes, body bytes or None)` in seq order, for `verify`."""
         ...
@@ -244,16 +257,27 @@ class Store(Protocol):
 
     @property
     def recovered(self) -> list[Commit]:
-        """The outcomes that opening wrote for attempts that nobody can finish any more."""
+        """The outcomes that opening wrote for attempts that nobody can finish any more.
+
+        Those of parked legs whose time had passed carry `Flag.EXPIRED`.
+        """
+        ...
+
+    @property
+    def recovered_epochs(self) -> int:
+        """How many writers had died whose attempts opening, or the last `recover`, closed."""
         ...
 
     def submit(self, draft: Draft, *, wait: bool) -> Ticket:
         """Queue a draft. Called on the event loop's thread; never blocks.
 
         With `wait` the writer is woken at once; without, the draft goes along with the next
-        transaction, within 50 ms. Raises `StoreFull` when an intent has no room, `StoreClosed`,
-        `ValueError` for facts that cannot be stored (text with a lone surrogate, an intent or
-        outcome without a call).
+        transaction, within 50 ms, and without its blobs when too much is queued. An outcome whose
+        n is taken by one that the store wrote itself (recovery, expiry) gets the next free n and
+        `Flag.LATE`: `Ticket.placed` tells.
+        Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,
+        `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
+        stored (text with a lone surrogate, an intent or outcome without a call).
         """
         ...
 

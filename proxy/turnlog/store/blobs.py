@@ -13,7 +13,8 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from .base import Blob, StoreError
 from .epochs import lock_epoch
-from .folder import close_environment, open_environment
+from .folder import close_environment, identity, open_environment
 from .tables import Txn
 
 if sys.version_info >= (3, 14):
@@ -35,6 +36,8 @@ COMPRESS_ABOVE = 1024
 MAP_SIZE = 1 << 40
 _LEVEL = 1
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
+_GONE = "gone-"
+"""What a bucket's name begins with while it is removed."""
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
 
 
@@ -98,46 +101,71 @@ class BlobReader:
         self._folder = folder
         self._boot = boot
         self._readonly = readonly
-        self._open: dict[Bucket, lmdb.Environment] = {}
+        self._open: dict[Bucket, tuple[int, lmdb.Environment]] = {}
+        """With the `identity` of each."""
         self._lock = threading.Lock()
 
     def get(self, digest: bytes) -> Blob | None:
         """Return a blob, the newest bucket's first; `None` when it is gone or damaged."""
-        with self._lock:
-            for bucket in reversed(buckets(self._folder)):
-                value = self._value(bucket, digest)
-                if value is not None:
-                    return _checked(value, digest)
-        return None
+        value = next(self._values(digest), None)
+        return None if value is None else _checked(value, digest)
+
+    def altered(self, digest: bytes) -> bool:
+        """Tell whether any bucket holds other content under `digest` than was put there."""
+        return any(_checked(value, digest) is None for value in self._values(digest))
 
     def close(self) -> None:
         """Give all environments back."""
         with self._lock:
-            for env in self._open.values():
-                close_environment(env)
-            self._open.clear()
+            for bucket in list(self._open):
+                self._close(bucket)
 
     def drop(self, bucket: Bucket) -> None:
         """Close a bucket that is going to be unlinked."""
         with self._lock:
-            env = self._open.pop(bucket, None)
-            if env:
-                close_environment(env)
+            self._close(bucket)
+
+    def _values(self, digest: bytes) -> Iterator[bytes]:
+        """Yield what the buckets hold under a digest, the newest first."""
+        with self._lock:
+            there = buckets(self._folder)
+            for bucket in self._open.keys() - set(there):
+                self._close(bucket)
+        for bucket in reversed(there):
+            with self._lock:
+                value = self._value(bucket, digest)
+            if value is not None:
+                yield value
 
     def _value(self, bucket: Bucket, digest: bytes) -> bytes | None:
         try:
-            env = self._open.get(bucket)
+            env = self._environment(bucket)
             if env is None:
-                if torn(self._folder / bucket.name, self._boot):
-                    return None
-                path = self._folder / bucket.name
-                env = _open(path, readonly=self._readonly)
-                self._open[bucket] = env
+                return None
             with env.begin() as txn:
                 return txn.get(digest)
         except (lmdb.Error, StoreError):
             # Unlinked under our eyes, or damaged: the content is lost, which readers expect.
             return None
+
+    def _environment(self, bucket: Bucket) -> lmdb.Environment | None:
+        path = self._folder / bucket.name
+        now = identity(path)
+        known = self._open.get(bucket)
+        if known and known[0] == now:
+            return known[1]
+        self._close(bucket)
+        if not now or torn(path, self._boot):
+            return None
+        # Without `create`: a folder that is unlinked just now must not come back.
+        env = _open(path, readonly=self._readonly, create=False)
+        self._open[bucket] = (now, env)
+        return env
+
+    def _close(self, bucket: Bucket) -> None:
+        known = self._open.pop(bucket, None)
+        if known:
+            close_environment(known[1])
 
 
 def _checked(value: bytes, digest: bytes) -> Blob | None:
@@ -161,8 +189,10 @@ def torn(path: Path, boot: str) -> bool:
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
 
-def _open(path: Path, *, readonly: bool) -> lmdb.Environment:
-    return open_environment(path, readonly=readonly, durable=False, map_size=MAP_SIZE)
+def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
+    return open_environment(
+        path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE
+    )
 
 
 class BlobWriter:
@@ -174,8 +204,10 @@ class BlobWriter:
         self._span = span
         self._reader = reader
         self._boot = boot
+        self._epoch = epoch
         self._mark = f"written-{boot}-{epoch}"
         self._bucket: Bucket | None = None
+        self._identity = 0
         self._env: lmdb.Environment | None = None
 
     def write(self, blobs: Iterable[Packed], now: int) -> None:
@@ -192,7 +224,12 @@ class BlobWriter:
             self.close()
             self._bucket = Bucket(bucket.span, bucket.number + 1)
         self._reader.drop(bucket)
-        shutil.rmtree(self._folder / bucket.name, ignore_errors=True)
+        path = self._folder / bucket.name
+        # In one step: nobody shall open, or add to, what is half removed.
+        with suppress(OSError):
+            path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
+        for gone in self._folder.glob(f"{_GONE}*"):
+            shutil.rmtree(gone, ignore_errors=True)
 
     def close(self) -> None:
         """Bring the bucket to the disk and close it. Raises `lmdb.Error`, `OSError`."""
@@ -200,14 +237,20 @@ class BlobWriter:
             return
         env, self._env = self._env, None
         try:
-            env.sync(True)
-            (self._folder / self._bucket.name / self._mark).unlink(missing_ok=True)
+            if identity(self._path) == self._identity:
+                env.sync(True)
+                (self._path / self._mark).unlink(missing_ok=True)
         finally:
             close_environment(env)
 
+    @property
+    def _path(self) -> Path:
+        return self._folder / (self._bucket.name if self._bucket else "")
+
     def _current(self, now: int) -> lmdb.Environment:
-        if self._env and self._bucket and not (self._folder / self._bucket.name).exists():
+        if self._env and self._bucket and identity(self._path) != self._identity:
             # Another process needed the room.
+            self._reader.drop(self._bucket)
             self.close()
             self._bucket = None
         bucket = self._wanted(now // self._span)
@@ -216,6 +259,7 @@ class BlobWriter:
         self.close()
         self._env = self._enter(bucket)
         self._bucket = bucket
+        self._identity = identity(self._path)
         return self._env
 
     def _wanted(self, span: int) -> Bucket:
@@ -229,7 +273,7 @@ class BlobWriter:
         if torn(path, self._boot):
             self.unlink(bucket)
         path.mkdir(mode=0o700, exist_ok=True)
-        env = _open(path, readonly=False)
+        env = _open(path, readonly=False, create=True)
         self._adopt(path, env)
         (path / self._mark).touch(mode=0o600)
         return env

@@ -75,6 +75,9 @@ class LmdbEngine:
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
+        self._skipped: set[str] = set()
+        self.dead_epochs = 0
+        """How many dead writers left what the last `recover` closed."""
 
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
@@ -112,25 +115,45 @@ class LmdbEngine:
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
         locks: dict[int, EpochLock] = {}
-        try:
-            return self._close_all(
-                lambda txn: [
-                    self._outcome(intent, 0, (), recovery.CRASHED)
-                    for intent in abandoned(txn, self._tables, lambda e: self._is_dead(e, locks))
-                ]
+        epochs: set[int] = set()
+
+        def left(txn: Txn) -> list[Pending]:
+            intents = abandoned(
+                txn,
+                self._tables,
+                self._ledger.tail,
+                is_dead=lambda epoch: self._is_dead(epoch, locks),
+                skip=self._skip,
             )
+            epochs.update(intent.link.epoch for intent in intents)
+            return [self._outcome(intent, 0, (), recovery.CRASHED) for intent in intents]
+
+        try:
+            closed = self._close_all(left)
         finally:
             for lock in locks.values():
                 lock.release()
+        self.dead_epochs = len(epochs) if closed else 0
+        return closed
 
     def expire(self, now: int) -> list[Commit]:
         """Close the parked legs whose time passed. Raises `StoreError`."""
         return self._close_all(
             lambda txn: [
                 self._outcome(intent, state.n + 1, (Flag.EXPIRED,), recovery.EXPIRED)
-                for state, intent in overdue(txn, self._tables, now)
+                for state, intent in overdue(
+                    txn, self._tables, self._ledger.tail, now, skip=self._skip
+                )
             ]
         )
+
+    def _skip(self, what: str) -> None:
+        """Report what cannot be read, once."""
+        if what not in self._skipped:
+            self._skipped.add(what)
+            self._sources.report(
+                StoreError(f"cannot read {what} in {str(self._data)!r}; run `turnlog verify`")
+            )
 
     def close(self) -> None:
         """Give up the epoch and the files. Reports its errors."""
@@ -143,10 +166,10 @@ class LmdbEngine:
         close_environment(self._env)
 
     def _close_all(self, find: Callable[[Txn], list[Pending]]) -> list[Commit]:
-        with translated("read", self._data), self._env.begin() as snapshot:
-            # Mostly there is nothing to do: other writers need not wait for that answer.
-            if not find(snapshot):
-                return []
+        """Write the outcomes that `find` returns; it may look at the ledger's tail."""
+        # Mostly there is nothing to do: other writers need not wait for that answer.
+        if not self._peek(find):
+            return []
         found: list[Pending] = []
 
         def fill(txn: Txn) -> Drafts:
@@ -158,6 +181,15 @@ class LmdbEngine:
         for pending in found:
             pending.land()
         return [commit for pending in found if (commit := pending.placed)]
+
+    def _peek(self, find: Callable[[Txn], list[Pending]]) -> bool:
+        try:
+            with translated("read", self._data), self._env.begin() as snapshot:
+                self._ledger.begin(snapshot)
+                return bool(find(snapshot))
+        except BaseException:
+            self._ledger.forget()
+            raise
 
     def _commit(self, fill: Callable[[Txn], Drafts]) -> list[Pending]:
         """Append what `fill` returns, in one transaction; return what went along."""

@@ -7,12 +7,15 @@ DATA/epochs/   one lock file for each writer that lives
 
 import os
 import secrets
+import stat
+import struct
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
+import msgspec
 
 from .base import StoreError
 
@@ -20,19 +23,34 @@ FORMAT = 1
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
-_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "turnlog.lock"}
+_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
+_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
+"""What reading records or indexes raises whose bytes are not as they were written."""
+FAILURES = (OSError, lmdb.Error, *_DAMAGE)
+"""What using a store raises that is no bug; callers get a `StoreError` instead."""
 
 
 @contextmanager
 def translated(doing: str, path: Path) -> Generator[None]:
-    """Turn what LMDB and the system raise into a `StoreError` that says what to do."""
+    """Turn what LMDB, the system and damaged records raise into a `StoreError`."""
     try:
         yield
-    except (OSError, lmdb.Error) as error:
-        raise StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}") from error
+    except FAILURES as error:
+        raise explained(doing, path, error) from error
+
+
+def explained(doing: str, path: Path, error: Exception) -> StoreError:
+    """Return a `StoreError` that says what to do about one of `FAILURES`."""
+    return StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
 
 
 def _advice(error: Exception) -> str:
+    if isinstance(error, _DAMAGE):
+        return "a record or an index is damaged: run `turnlog verify`"
+    return _advice_of_system(error)
+
+
+def _advice_of_system(error: Exception) -> str:
     match error:
         case PermissionError():
             return "run as the user who owns the folder"
@@ -67,8 +85,23 @@ def create(path: Path) -> None:
             path.chmod(0o700)
         else:
             check(path)
+            _make_private(path)
         for name in ("log", "epochs", "blobs"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _make_private(path: Path) -> None:
+    """Close a data folder to other users, as it was when it was made."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return
+    if found.st_uid != os.geteuid():
+        raise StoreError(
+            f"the data folder {str(path)!r} is open to other users (mode {mode:o}) and belongs "
+            f"to user {found.st_uid}; run as that user, or `chmod 700` it"
+        )
+    path.chmod(0o700)
 
 
 def _is_ours(name: str) -> bool:
@@ -156,7 +189,7 @@ class _Shared:
 
 # LMDB must not open one file twice in a process: its locks belong to the process. This is the one
 # piece of state that has to be the process's own.
-_environments: dict[tuple[int, str], _Shared] = {}
+_environments: dict[tuple[int, str, int], _Shared] = {}
 _guard = threading.Lock()
 
 
@@ -165,16 +198,17 @@ def open_environment(
     *,
     readonly: bool,
     durable: bool = True,
+    create: bool = True,
     map_size: int = MAP_SIZE,
     tables: int = 0,
 ) -> lmdb.Environment:
     """Open the environment in folder `path`, or share the one this process has open.
 
-    Give it back with `close_environment`. Raises `StoreError`.
+    Without `create` the folder must be there. Give the environment back with
+    `close_environment`. Raises `StoreError`.
     """
-    key = (os.getpid(), str(path.resolve()))
     with _guard, translated("open", path):
-        shared = _environments.get(key)
+        shared = _environments.get(_key(path))
         if shared and (readonly or not shared.readonly):
             shared.users += 1
             return shared.env
@@ -187,7 +221,7 @@ def open_environment(
             str(path),
             map_size=map_size,
             readonly=readonly,
-            create=not readonly,
+            create=create and not readonly,
             sync=durable,
             # What the second flush would save is saved by `redo`.
             metasync=False,
@@ -195,8 +229,21 @@ def open_environment(
             max_readers=READERS,
             max_dbs=tables,
         )
-        _environments[key] = _Shared(env, readonly=readonly)
+        _environments[_key(path)] = _Shared(env, readonly=readonly)
         return env
+
+
+def _key(path: Path) -> tuple[int, str, int]:
+    # A folder that was removed and made anew under the same name is another environment.
+    return os.getpid(), str(path.resolve()), identity(path)
+
+
+def identity(path: Path) -> int:
+    """Return what tells the environment in folder `path` from a later one; 0 for none."""
+    try:
+        return (path / "data.mdb").stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def close_environment(env: lmdb.Environment) -> None:

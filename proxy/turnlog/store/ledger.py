@@ -5,7 +5,7 @@ Other processes write to the same log: `begin` takes in what they added. Every s
 behind the watermark has its head here, so a head read from disk is complete.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 
+from . import late
 from .base import Draft, SessionRef, StoreError
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
 from .keys import WATERMARK, alias_key, alias_text_key, number
@@ -105,7 +106,12 @@ class Ledger:
         """
         draft = pending.draft
         session = self._session(txn, draft)
-        found = self._find(txn, session, draft.facts)
+        facts, raw = draft.facts, pending.facts
+        found = self._find(txn, session, facts)
+        if found and late.displaced(facts, found.facts):
+            facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
+            raw = encode_facts(facts)
+            found = self._find(txn, session, facts)
         if found:
             pending.position, pending.link = found.position, found.link
             pending.commit = self._read(txn, found)
@@ -115,9 +121,7 @@ class Ledger:
             answered = self._answered(txn, session, draft, before)
         body = pending.sealed
         links = body.links if body else ()
-        entry = self._extend(
-            session, draft.facts, pending.facts, pending.body, answered=answered, links=links
-        )
+        entry = self._extend(session, facts, raw, pending.body, answered=answered, links=links)
         pending.position, pending.link = entry.position, entry.link
         pending.hash = self.heads[session].hash
 
@@ -224,15 +228,25 @@ class Ledger:
         call = facts.call
         if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
             return None
-        for position in self.tail.calls.get(call, ()):
-            entry = self.tail.entry(position)
-            if entry and _same(entry, session, facts):
+        for entry in self._of_call(txn, call):
+            if _same(entry, session, facts):
                 return entry
+        return None
+
+    def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
+        """Return the outcomes of the attempt that `facts` speak of, in no order."""
+        return [
+            entry.facts
+            for entry in self._of_call(txn, facts.call)
+            if _same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
+        ]
+
+    def _of_call(self, txn: Txn, call: bytes) -> Iterator[Entry]:
+        """Yield the commits of a call that can be read, those behind the watermark first."""
+        yield from self.tail.pick(self.tail.calls.get(call, ()))
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        if call > self._newest_call:
-            return None
-        indexed = call_entries(txn, self._tables, call)
-        return next((entry for entry in indexed if _same(entry, session, facts)), None)
+        if call <= self._newest_call:
+            yield from call_entries(txn, self._tables, call)
 
     def _answered(
         self, txn: Txn, session: bytes, draft: Draft, before: Pending | None

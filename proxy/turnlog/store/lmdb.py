@@ -5,29 +5,30 @@ import hmac
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 import lmdb
 
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind
 
 from . import epochs, folder
-from .base import Draft, StoreClosed, StoreError, StoreFull
+from .base import Draft, StoreClosed, StoreError
 from .blobs import BlobReader, BlobWriter, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Sources
+from .intake import Backlog, Intake
 from .keys import EPOCH, LIMIT, number
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
 from .tables import NAMES, Tables, read_number
-from .tickets import Pending, pend
+from .tickets import Pending
 from .view import LmdbView
 from .writer import Writer
 
 DEFAULT_LIMIT = 10 << 30
-DEFAULT_RECORD = 1 << 20
+COMMIT_LIMIT = 1 << 20
 DAY = 86_400_000_000_000
 
 
@@ -42,25 +43,22 @@ class LmdbStore:
         *,
         engine: LmdbEngine,
         blobs: BlobReader,
-        room: Room,
-        record: int,
-        entropy: Callable[[int], bytes],
+        intake: Intake,
+        writer: Callable[[], Writer],
         now: int,
-        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`writer` starts the thread that uses `engine` from then on."""
         self._data = data
         self._env = env
         self._tables = tables
         self._engine = engine
         self._blobs = blobs
-        self._room = room
-        self._record = record
-        self._salts = _Salts(entropy)
+        self._intake = intake
         self._key = folder.read_key(data)
         self._tails = TailCache()
         self._process = os.getpid()
         self._recovered = [*engine.recover(), *engine.expire(now)]
-        self._writer = Writer(engine, loop)
+        self._writer = writer()
 
     @classmethod
     def open(
@@ -68,7 +66,8 @@ class LmdbStore:
         path: Path,
         *,
         limit: int = DEFAULT_LIMIT,
-        record: int = DEFAULT_RECORD,
+        commit_limit: int = COMMIT_LIMIT,
+        backlog: Backlog | None = None,
         span: int = DAY,
         flush_every: int = FLUSH_EVERY,
         now: Callable[[], int] = time.time_ns,
@@ -80,62 +79,70 @@ class LmdbStore:
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
-        `limit` and `record` are bytes: of the whole store, and of one commit's header or body.
-        `span` is what a bucket of blobs covers, in ns; `flush_every` is how many commits the
-        indexes may lag behind. `now` and `clock` return ns, wall clock and
-        monotonic. `report` gets the errors that harm no commit (blobs, indexes), in the writer's
-        thread. `boot` tells one start of the machine from another. Raises `StoreError`.
+        `limit` and `commit_limit` are bytes: of the whole store, and of one commit's header or
+        body; `backlog` is what may wait for the disk. `span` is what a bucket of blobs covers, in
+        ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
+        ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
+        drafts that nobody waits for), in the writer's thread. `boot` tells one start of the
+        machine from another. Raises `StoreError`.
         """
         data = Path(path)
+        loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
         folder.create(data)
         folder.read_key(data)
-        env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
-        try:
-            with folder.translated("open", data):
-                env.reader_check()
-                tables = Tables(env, create=True)
-                redo = open_redo(env, tables, data / "log" / "data.mdb", boot, entropy)
-                epoch, lock = _take_epoch(data, env, tables, limit, redo)
+        with ExitStack() as undo:
+            env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
+            undo.callback(folder.close_environment, env)
+            tables, redo, epoch, lock = _enter(data, env, limit, boot, entropy, undo)
             folder.mark(data)
-        except BaseException:
-            folder.close_environment(env)
-            raise
-        blobs = BlobReader(data / "blobs", boot, readonly=False)
-        room = Room(data, limit)
-        engine = LmdbEngine(
-            data,
-            env,
-            tables,
-            epoch=epoch,
-            lock=lock,
-            room=room,
-            blobs=BlobWriter(data, span, blobs, boot, epoch),
-            redo=redo,
-            flush_every=flush_every,
-            sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
-        )
-        return cls(
-            data,
-            env,
-            tables,
-            engine=engine,
-            blobs=blobs,
-            room=room,
-            record=record,
-            entropy=entropy,
-            now=now(),
-            loop=loop or asyncio.get_running_loop(),
-        )
+            blobs = BlobReader(data / "blobs", boot, readonly=False)
+            undo.callback(blobs.close)
+            room = Room(data, limit)
+            engine = LmdbEngine(
+                data,
+                env,
+                tables,
+                epoch=epoch,
+                lock=lock,
+                room=room,
+                blobs=BlobWriter(data, span, blobs, boot, epoch),
+                redo=redo,
+                flush_every=flush_every,
+                sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
+            )
+            store = cls(
+                data,
+                env,
+                tables,
+                engine=engine,
+                blobs=blobs,
+                intake=Intake(
+                    data,
+                    room,
+                    commit_limit=commit_limit,
+                    backlog=backlog or Backlog(),
+                    entropy=entropy,
+                ),
+                writer=lambda: Writer(engine, loop, report),
+                now=now(),
+            )
+            # From here on `close` gives everything back.
+            undo.pop_all()
+        return store
 
     @property
     def recovered(self) -> list[Commit]:
         return self._recovered
 
+    @property
+    def recovered_epochs(self) -> int:
+        return self._engine.dead_epochs
+
     def submit(self, draft: Draft, *, wait: bool) -> Pending:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
-        pending = self._pending(draft)
+        pending = self._intake.take(draft, wait=wait, queued=self._writer.queued)
         self._writer.submit(pending, wait=wait)
         return pending
 
@@ -156,39 +163,6 @@ class LmdbStore:
     async def close(self) -> None:
         await self._writer.stop()
         self._blobs.close()
-
-    def _pending(self, draft: Draft) -> Pending:
-        more = self._pending(draft.more) if draft.more else None
-        facts = draft.facts
-        begins = facts.kind is CommitKind.INTENT
-        if len(facts.call) != 16 and (begins or facts.kind is CommitKind.OUTCOME):
-            raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if begins and not self._room.has_room():
-            raise StoreFull(
-                f"no room for an intent in {str(self._data)!r}; raise limits.store, "
-                "or free space on the disk"
-            )
-        pending = pend(draft, self._salts.take(), more)
-        size = max(len(pending.facts), len(pending.body))
-        if size > self._record:
-            raise ValueError(f"a commit of {size} bytes is over the cap of {self._record}; cut it")
-        return pending
-
-
-class _Salts:
-    """Salts of 16 bytes, drawn many at once: asking the system costs much."""
-
-    def __init__(self, entropy: Callable[[int], bytes]) -> None:
-        self._entropy = entropy
-        self._drawn: bytes = b""
-        self._used = 0
-
-    def take(self) -> bytes:
-        """Return a salt that was never returned before."""
-        if self._used == len(self._drawn):
-            self._drawn, self._used = self._entropy(16 * 256), 0
-        self._used += 16
-        return self._drawn[self._used - 16 : self._used]
 
 
 class LmdbReader:
@@ -231,8 +205,32 @@ class LmdbReader:
         folder.close_environment(self._env)
 
 
+def _enter(
+    data: Path,
+    env: lmdb.Environment,
+    limit: int,
+    boot: str,
+    entropy: Callable[[int], bytes],
+    undo: ExitStack,
+) -> tuple[Tables, Redo | None, int, epochs.EpochLock]:
+    """Prepare the log, and take an epoch; `undo` gives back what was taken."""
+    with folder.translated("open", data):
+        env.reader_check()
+        tables = Tables(env, create=True)
+        redo = open_redo(env, tables, data / "log" / "data.mdb", boot, entropy)
+        if redo:
+            undo.callback(redo.close)
+        epoch, lock = _take_epoch(data, env, tables, limit, redo, undo)
+    return tables, redo, epoch, lock
+
+
 def _take_epoch(
-    data: Path, env: lmdb.Environment, tables: Tables, limit: int, redo: Redo | None
+    data: Path,
+    env: lmdb.Environment,
+    tables: Tables,
+    limit: int,
+    redo: Redo | None,
+    undo: ExitStack,
 ) -> tuple[int, epochs.EpochLock]:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
     with env.begin(write=True) as txn:
@@ -242,6 +240,7 @@ def _take_epoch(
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:
             raise StoreError(f"epoch {epoch} of {str(data)!r} is locked already; run this again")
+        undo.callback(lock.release)
         txn.put(EPOCH, number(epoch), db=tables.meta)
         txn.put(LIMIT, number(limit), db=tables.meta)
     env.sync(True)

@@ -2,16 +2,17 @@
 
 import msgspec
 
+from turnlog.core.classify import without_answer
 from turnlog.core.commit import Body, Facts
-from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Status
+from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Flag, Phase
 
 
 def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ...]) -> Facts:
     """Return the outcome of an attempt whose answer nobody will see.
 
-    A read that is unknown harmed nobody: it is an error that may be repeated.
+    How far it came is not known: it may have been sent.
     """
-    read = intent.effect is Effect.READ
+    ending = without_answer(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.effect)
     return msgspec.structs.replace(
         intent,
         kind=CommitKind.OUTCOME,
@@ -19,11 +20,12 @@ def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ..
         clock=clock,
         actor=Actor.TURNLOG,
         n=n,
-        executed=Executed.MAYBE,
-        status=Status.ERROR if read else Status.UNKNOWN,
-        error="unknown",
-        error_kind="outcome_unknown",
-        retry=retry_class(intent.effect),
+        phase=ending.phase,
+        executed=ending.executed,
+        status=ending.status,
+        error=ending.error,
+        error_kind=ending.kind,
+        retry=ending.retry,
         duration=0,
         bytes_out=0,
         flags=flags,
@@ -31,17 +33,6 @@ def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ..
         code=None,
         expires=0,
     )
-
-
-def retry_class(effect: Effect) -> str:
-    """Return whether a call whose outcome is unknown may be repeated."""
-    match effect:
-        case Effect.READ:
-            return "safe"
-        case Effect.IDEMPOTENT_WRITE:
-            return "if_idempotent"
-        case Effect.WRITE | Effect.IRREVERSIBLE | Effect.UNKNOWN:
-            return "unsafe"
 
 
 CRASHED = Body(detail="the writer ended before the answer was recorded")

@@ -1,6 +1,7 @@
 """One moment of the store: derived tables up to the watermark, and the tail behind it in memory."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import chain
 
@@ -114,9 +115,11 @@ class Snapshot:
 
     def find(self, session: bytes, seq: int) -> int | None:
         """Return the position of a session's commit."""
-        for entry in self.tail.pick(self._recent(self.tail.sessions, session)):
-            if entry.link.seq == seq:
-                return entry.position
+        tail = self.tail
+        recent = tail.sessions.get(session, ())
+        at = bisect_left(recent, seq, key=lambda position: _seq(tail, position))
+        if at < len(recent) and recent[at] <= self.last and _seq(tail, recent[at]) == seq:
+            return recent[at]
         return find_position(self.txn, self.tables, session, seq)
 
     def session(
@@ -228,3 +231,9 @@ class Snapshot:
                 yield unpack(key), unpack(value[:8]), unpack(value[8:16]), unpack(value[16:])
         if self.tail.after < self.last:
             yield self.tail.after + 1, self.last, 0, NEVER
+
+
+def _seq(tail: Segment, position: int) -> int:
+    entry = tail.entry(position)
+    # The index of a segment holds nothing that cannot be read.
+    return entry.link.seq if entry else -1

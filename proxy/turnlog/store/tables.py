@@ -12,7 +12,7 @@ import lmdb
 import msgspec
 
 from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
-from .keys import WATERMARK, number, unpack, unpack_many
+from .keys import number, unpack, unpack_many
 
 # The classes are generic, and the second one named, in lmdb's stubs only.
 Txn: TypeAlias = "lmdb.Transaction[bytes]"
@@ -103,12 +103,6 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
                 break
             segment.read(position, header, partial(txn.get, key, db=tables.bodies))
     return segment
-
-
-def tail(txn: Txn, tables: Tables) -> Segment:
-    """Return the log behind the watermark."""
-    segment = Segment(read_number(txn, tables, WATERMARK))
-    return read_segment(txn, tables, segment, last_position(txn, tables))
 
 
 def find_position(txn: Txn, tables: Tables, session: bytes, seq: int) -> int | None:

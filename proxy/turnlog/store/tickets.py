@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from turnlog.core.commit import Body, Commit, Link, encode_body, encode_facts
+from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
 
 from .base import Draft, StoreError
 
@@ -25,10 +25,13 @@ class Pending:
         "draft",
         "facts",
         "hash",
+        "lazy",
         "link",
         "more",
+        "moved",
         "position",
         "sealed",
+        "size",
     )
 
     def __init__(
@@ -40,9 +43,15 @@ class Pending:
         self.sealed = sealed
         """The draft's body with its salt and blobs."""
         self.body = encode_body(sealed) if sealed else b""
+        self.lazy = False
+        """Whether nobody waits for it."""
+        self.size = 0
+        """Bytes that it takes while it waits, with what follows in its chain."""
         self.position = 0
         self.link: Link | None = None
         self.hash = b""
+        self.moved: Facts | None = None
+        """What is stored instead of the draft's facts, where another outcome had taken its n."""
         self.commit: Commit | None = None
         """Set where the commit existed before, and by `placed` once it was asked for."""
         self._landed = False
@@ -55,7 +64,7 @@ class Pending:
             self.commit = Commit(
                 position=self.position,
                 link=self.link,
-                facts=self.draft.facts,
+                facts=self.moved or self.draft.facts,
                 hash=self.hash,
                 body=self.sealed,
             )
@@ -86,6 +95,7 @@ class Pending:
         """Undo what placing set, because the transaction failed."""
         self.position = 0
         self.link = None
+        self.moved = None
         self.commit = None
 
     def _wake(self) -> None:

@@ -10,8 +10,9 @@ from turnlog.core.ids import to_text
 from turnlog.core.kinds import Rung
 
 from .attempts import AttemptReader, find_attempts
-from .base import ALIAS_SEPARATOR, Blob, Filter, SessionRow, Usage
+from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, SessionRow, Usage
 from .blobs import BlobReader
+from .guard import guarded, guarded_iterator
 from .index import Head
 from .keys import LIMIT, alias_key, alias_prefix, alias_text_prefix
 from .room import blob_size, disk_free, log_size
@@ -24,7 +25,7 @@ class LmdbView:
 
     def __init__(self, snapshot: Snapshot, data: Path, blobs: BlobReader) -> None:
         self._snapshot = snapshot
-        self._data = data
+        self.data = data
         self._blobs = blobs
 
     def __enter__(self) -> Self:
@@ -33,10 +34,17 @@ class LmdbView:
     def __exit__(self, *exc: object) -> None:
         self._snapshot.close()
 
+    @guarded_iterator
     def sessions(self) -> Iterator[SessionRow]:
         for session, head in self._snapshot.heads():
             yield self._row(session, head)
 
+    @guarded
+    def session(self, session: bytes) -> SessionRow | None:
+        head = self._snapshot.head(session)
+        return self._row(session, head) if head else None
+
+    @guarded
     def find_sessions(self, name: str) -> list[bytes]:
         snapshot = self._snapshot
         whole = _uuid(name)
@@ -49,19 +57,23 @@ class LmdbView:
             name, lambda p: snapshot.prefixed(snapshot.tables.heads, snapshot.tail.sessions, p)
         )
 
+    @guarded_iterator
     def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
         for position in positions:
             yield self._snapshot.commit(self._snapshot.entry(position))
 
+    @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:
         position = self._snapshot.find(session, seq) if seq >= 0 else None
         return None if position is None else self._snapshot.commit(self._snapshot.entry(position))
 
+    @guarded
     def call(self, call: bytes) -> list[Commit]:
         snapshot = self._snapshot
         return [snapshot.commit(snapshot.entry(p)) for p in snapshot.call(call)]
 
+    @guarded
     def find_calls(self, prefix: str) -> list[bytes]:
         snapshot = self._snapshot
         whole = _uuid(prefix)
@@ -71,10 +83,12 @@ class LmdbView:
             prefix, lambda p: snapshot.prefixed(snapshot.tables.calls, snapshot.tail.calls, p)
         )
 
+    @guarded_iterator
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
         for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
             yield [self._snapshot.commit(entry) for entry in attempt]
 
+    @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
         reader = AttemptReader(self._snapshot)
         intents = sorted(
@@ -86,15 +100,22 @@ class LmdbView:
             attempt = reader.read(self._snapshot.entry(position))
             yield [self._snapshot.commit(entry) for entry in attempt]
 
+    @guarded
     def linked(self, key: bytes) -> Commit | None:
         position = self._snapshot.linked(key)
         if position is None:
             return None
         return self._snapshot.commit(self._snapshot.entry(position))
 
+    @guarded
     def blob(self, digest: bytes) -> Blob | None:
         return self._blobs.get(digest)
 
+    @guarded
+    def altered(self, digest: bytes) -> bool:
+        return self._blobs.altered(digest)
+
+    @guarded
     def usage(self) -> Usage:
         snapshot = self._snapshot
         known = snapshot.txn.stat(snapshot.tables.heads)["entries"]
@@ -102,13 +123,14 @@ class LmdbView:
         return Usage(
             commits=snapshot.txn.stat(snapshot.tables.log)["entries"],
             sessions=known + len(fresh),
-            log_bytes=log_size(self._data),
-            blob_bytes=blob_size(self._data),
+            log_bytes=log_size(self.data),
+            blob_bytes=blob_size(self.data),
             limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
-            disk_free=disk_free(self._data),
+            disk_free=disk_free(self.data),
             pending=sum(1 for _ in snapshot.call_states()),
         )
 
+    @guarded_iterator
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
             yield position, self._snapshot.header(position), self._snapshot.body(position)
@@ -133,20 +155,27 @@ class LmdbView:
         return head is not None and head.opened > self._snapshot.tail.after
 
     def _row(self, session: bytes, head: Head) -> SessionRow:
-        opened = self._snapshot.commit(self._snapshot.entry(head.opened))
-        metadata = dict(opened.body.metadata) if opened.body else {}
-        rung = metadata.pop("rung", Rung.IMPLICIT.value)
+        opened = self._opened(head)
+        metadata = dict(opened.body.metadata) if opened and opened.body else {}
+        rung = _rung(metadata.pop("rung", ""))
         metadata.pop("aliases", None)
         return SessionRow(
             session=session,
-            rung=Rung(rung),
+            rung=rung,
             aliases=self._aliases(session),
             metadata=metadata,
-            opened_at=opened.facts.at,
+            opened_at=opened.facts.at if opened else 0,
             head_seq=head.seq,
             head_hash=head.hash,
             place=head.place,
         )
+
+    def _opened(self, head: Head) -> Commit | None:
+        """Return a session's first commit; a damaged one must not hide the session."""
+        try:
+            return self._snapshot.commit(self._snapshot.entry(head.opened))
+        except Corrupt:
+            return None
 
     def _aliases(self, session: bytes) -> tuple[str, ...]:
         tables = self._snapshot.tables
@@ -167,4 +196,15 @@ def _by_prefix(text: str, find: Callable[[bytes], list[bytes]]) -> list[bytes]:
     if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
         return []
     whole_bytes = bytes.fromhex(digits[: len(digits) // 2 * 2])
-    return [i for i in find(whole_bytes) if to_text(i).startswith(text.lower())][:10]
+    start = text.lower()
+    return [
+        i for i in find(whole_bytes) if start in (to_text(i)[: len(start)], i.hex()[: len(start)])
+    ][:10]
+
+
+def _rung(text: str) -> Rung:
+    """Return the rung that `open` names; the weakest when it names none that is known."""
+    try:
+        return Rung(text)
+    except ValueError:
+        return Rung.IMPLICIT

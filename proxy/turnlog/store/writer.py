@@ -8,10 +8,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .base import StoreClosed, StoreError
 from .tickets import Pending
+
+_Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written all the same."""
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """What the writer's thread does. All errors it raises are `StoreError`s."""
+    """What the writer's thread does. All errors it raises are `StoreError`s, but for bugs."""
 
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return further drafts that went along."""
@@ -37,12 +39,28 @@ class Engine(Protocol):
 class Writer:
     """A queue of drafts with a thread behind it."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[StoreError], None],
+    ) -> None:
+        """`report` gets the errors that no caller would see; the thread calls it."""
         self._engine = engine
         self._loop = loop
+        self._report = report
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
-        self._jobs: list[Callable[[], None]] = []
+        self._jobs: list[_Job] = []
+        self._writing: list[Pending] = []
+        self._running: list[_Job] = []
+        """What the thread has taken out of the queues and not finished."""
+        self.queued = 0
+        """Bytes of the drafts that are not on disk yet."""
+        self._told = False
+        """Whether writes fail, and that was reported."""
+        self._unsaid = 0
+        """Drafts nobody waited for that were lost since the failure was reported."""
         self._closing = False
         self._awake = False
         self._called = False
@@ -56,10 +74,12 @@ class Writer:
 
     def submit(self, pending: Pending, *, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
+        pending.size = weight(pending)
         with self._lock:
             if self._closing:
                 raise StoreClosed("the store is closed; open it again to write")
             self._queue.append(pending)
+            self.queued += pending.size
         if not wait and self._timer is None:
             self._timer = self._loop.call_later(LAZY, self._ring)
         if wait and not self._called:
@@ -68,12 +88,12 @@ class Writer:
             self._loop.call_soon(self._call)
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job` in the writer's thread, after what is queued. Raises what it raises."""
+        """Run `job` in the writer's thread, after what is queued. Raises `StoreError`."""
         future: asyncio.Future[T] = self._loop.create_future()
         with self._lock:
             if self._closing:
                 raise StoreClosed("the store is closed; open it again to write")
-            self._jobs.append(lambda: self._do(job, future))
+            self._jobs.append((job, future))
             self._nudge()
         return await future
 
@@ -105,39 +125,93 @@ class Writer:
         try:
             while self._turn():
                 pass
+        except BaseException as error:  # noqa: BLE001 - nobody stands above the thread
+            self._say(StoreError(f"the store's writer has ended: {error!r}; restart turnlog"))
         finally:
-            self._engine.close()
+            self._abandon()
+            self._guarded("close the store", self._engine.close)
             self._tell(self._end)
+
+    def _abandon(self) -> None:
+        """Refuse what comes from now on, and what is still queued: nobody would write it."""
+        with self._lock:
+            self._closing = True
+            batch, self._queue = [*self._writing, *self._queue], []
+            jobs, self._jobs = [*self._running, *self._jobs], []
+        closed = StoreClosed("the store's writer has ended; open the store again")
+        if batch:
+            self._tell(_fail, batch, closed)
+        for _, future in jobs:
+            self._tell(_settle, future, closed)
+        self._tell_rest()
 
     def _turn(self) -> bool:
         self._sleep.acquire()
         with self._lock:
             batch, self._queue = self._queue, []
             jobs, self._jobs = self._jobs, []
+            self._writing, self._running = batch, jobs
             self._awake = False
             closing = self._closing
         if batch:
             self._write(batch)
-        for job in jobs:
-            job()
-        self._engine.tend()
+            written = sum(pending.size for pending in batch)
+            with self._lock:
+                self._writing = []
+                self.queued -= written
+        while jobs:
+            self._do(*jobs[0])
+            jobs.pop(0)
+        self._guarded("tend the store", self._engine.tend)
         return not closing
 
     def _write(self, batch: list[Pending]) -> None:
         try:
             along = self._engine.write(batch)
         except StoreError as error:
-            self._tell(_fail, batch, error)
+            self._lost(batch, error)
         except Exception as error:  # noqa: BLE001 - the thread must outlive a bug; the tickets tell
-            self._tell(_fail, batch, StoreError(f"cannot write {len(batch)} drafts: {error!r}"))
+            self._lost(batch, StoreError(f"cannot write {len(batch)} drafts: {error!r}"))
         else:
             self._tell(_land, batch, along)
+            if self._told:
+                self._tell_rest()
+                self._told = False
 
-    def _do(self, job: Callable[[], T], future: "asyncio.Future[T]") -> None:
+    def _lost(self, batch: list[Pending], error: StoreError) -> None:
+        """Fail a batch. Where nobody waits for a draft, report the first failure of a row."""
+        self._tell(_fail, batch, error)
+        unseen = sum(pending.lazy for pending, _ in chained(batch))
+        if unseen and not self._told:
+            self._told = True
+            self._say(StoreError(f"{error} ({unseen} drafts were not written)"))
+        else:
+            self._unsaid += unseen
+
+    def _tell_rest(self) -> None:
+        if self._unsaid:
+            self._say(StoreError(f"{self._unsaid} more drafts were not written since then"))
+        self._unsaid = 0
+
+    def _guarded(self, doing: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StoreError as error:
+            self._say(error)
+        except Exception as error:  # noqa: BLE001 - the thread must outlive a bug
+            self._say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
+
+    def _say(self, error: StoreError) -> None:
+        with suppress(Exception):
+            self._report(error)
+
+    def _do(self, job: Callable[[], object], future: "asyncio.Future[Any]") -> None:
         try:
             result = job()
-        except Exception as error:  # noqa: BLE001 - it goes to the caller
+        except StoreError as error:
             self._tell(_settle, future, error)
+        except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
+            self._tell(_settle, future, StoreError(f"the store's work failed: {error!r}"))
         else:
             self._tell(_settle, future, None, result)
 
@@ -159,6 +233,15 @@ def chained(batch: Iterable[Pending]) -> Iterable[tuple[Pending, Pending | None]
         while link:
             yield link, before
             before, link = link, link.more
+
+
+def weight(pending: Pending) -> int:
+    """Return the bytes that a draft takes while it waits."""
+    size = len(pending.facts) + len(pending.body)
+    for blob in (pending.draft.input_blob, pending.draft.output_blob):
+        if blob:
+            size += len(blob.data)
+    return size + weight(pending.more) if pending.more else size
 
 
 def _land(batch: list[Pending], along: list[Pending]) -> None:

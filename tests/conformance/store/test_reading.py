@@ -146,6 +146,7 @@ async def test_calls_are_found_by_the_start_of_their_id(store: Store) -> None:
     with store.view() as view:
         for call in calls:
             assert view.find_calls(to_text(call)) == [call]
+            assert view.find_calls(call.hex()[:-1]) == [call]
             assert view.find_calls(to_text(call)[:-3].upper()) == sorted(
                 c for c in calls if to_text(c)[:-3] == to_text(call)[:-3]
             )
@@ -162,6 +163,7 @@ async def test_sessions_are_found_by_id_prefix_and_name(store: Store) -> None:
     with store.view() as view:
         assert view.find_sessions(to_text(known(named))) == [known(named)]
         assert view.find_sessions(to_text(known(plain))[:-1]) == [known(plain)]
+        assert view.find_sessions(known(plain).hex()[:-1]) == [known(plain)]
         assert view.find_sessions("build 42") == [known(named)]
         assert view.find_sessions("build") == []
         assert view.find_sessions("") == []
@@ -367,3 +369,12 @@ async def test_keyed_digests_belong_to_the_store(engine: Engine, tmp_path: Path)
     reopened = engine.open(tmp_path / "one")
     assert reopened.keyed(b"x") == again
     await reopened.close()
+
+
+async def test_one_session_is_read_as_it_is_listed(store: Store) -> None:
+    refs = [session(name) for name in ("alice", "bob")]
+    for ref in (*refs, refs[0]):
+        await whole_call(store, ref)
+    with store.view() as view:
+        assert [view.session(row.session) for row in view.sessions()] == list(view.sessions())
+        assert view.session(new_id()) is None

@@ -147,6 +147,64 @@ async def test_an_answer_after_the_expiry_settles_the_call(store: Store) -> None
         assert list(view.unsettled()) == []
 
 
+async def test_an_answer_that_does_not_know_of_the_expiry_is_late(store: Store) -> None:
+    ref = session()
+    call = new_id()
+    ticket = await begin(store, intent(ref, call))
+    accepted = outcome(ref, call, ticket, status=Status.ACCEPTED, expires=START + MINUTE)
+    await put(store, accepted)
+    (expired,) = await store.expire(START + 2 * MINUTE)
+    answer = outcome(ref, call, ticket, n=1, flags=(Flag.REDACTED,))
+    late = await put(store, answer)
+    assert (expired.facts.n, late.facts.n) == (1, 2)
+    assert late.facts.flags == (Flag.REDACTED, Flag.LATE)
+    assert late.link.ref == 1
+    with store.view() as view:
+        assert list(view.unsettled()) == []
+        assert [c.facts.status for c in view.call(call)[1:]] == ["accepted", "unknown", "ok"]
+        assert view.call(call)[-1] == late
+    # Whoever gives the same again gets the commit that exists, be it indexed or not.
+    assert await put(store, answer) == late
+    for _ in range(3):
+        await whole_call(store, ref)
+    assert await put(store, answer) == late
+
+
+async def test_an_answer_to_an_attempt_that_was_thought_dead_is_late(
+    engine: Engine, tmp_path: Path
+) -> None:
+    living, other = engine.open(tmp_path / "data"), engine.open(tmp_path / "data")
+    ref, call = session(), new_id()
+    ticket = await begin(living, intent(ref, call))
+    for lock in (tmp_path / "data" / "epochs").iterdir():
+        lock.unlink()
+    (recovered,) = await other.recover()
+    late = await put(living, outcome(ref, call, ticket))
+    assert (recovered.facts.n, recovered.facts.status) == (0, Status.UNKNOWN)
+    assert (late.facts.n, late.facts.flags) == (1, (Flag.LATE,))
+    assert last_status(other, call) == Status.OK
+    await living.close()
+    await other.close()
+
+
+async def test_dead_writers_are_counted(engine: Engine, tmp_path: Path) -> None:
+    writers = [engine.open(tmp_path / "data") for _ in range(3)]
+    for _ in range(2):
+        for writer in writers[:2]:
+            await put(writer, intent(session(), new_id()))
+    assert writers[0].recovered_epochs == 0
+    await writers[0].close()
+    assert len(await writers[2].recover()) == 2
+    assert writers[2].recovered_epochs == 1
+    assert await writers[2].recover() == []
+    assert writers[2].recovered_epochs == 0
+    await writers[1].close()
+    await writers[2].close()
+    store = engine.open(tmp_path / "data")
+    assert (len(store.recovered), store.recovered_epochs) == (2, 1)
+    await store.close()
+
+
 async def test_opening_expires_what_is_overdue(engine: Engine, tmp_path: Path) -> None:
     store = engine.open(tmp_path / "data")
     call = await _parked(store, Status.ACCEPTED, START - 1)

@@ -20,7 +20,7 @@ from conformance.store.kit import (
     whole_call,
 )
 from turnlog.core.commit import GENESIS, Body, body_digest, digest
-from turnlog.core.kinds import CommitKind, Effect, Rung, Status, TurnSource
+from turnlog.core.kinds import CommitKind, Effect, Phase, Rung, Status, TurnSource
 from turnlog.store.base import Blob, Draft, SessionRef, Store, StoreClosed, StoreError
 
 
@@ -322,6 +322,11 @@ async def test_recovered_outcomes_read_the_effect(engine: Engine, tmp_path: Path
     store = engine.open(tmp_path / "data")
     found = {
         c.facts.effect: (c.facts.status, c.facts.retry, c.facts.executed) for c in store.recovered
+    }
+    # How far they came is not known; a phase before `sent` would say that nothing happened.
+    assert {c.facts.phase for c in store.recovered} == {Phase.SENT}
+    assert {(c.facts.error, c.facts.error_kind) for c in store.recovered} == {
+        ("unknown", "outcome_unknown")
     }
     await store.close()
     assert found == {

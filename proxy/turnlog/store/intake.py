@@ -1,0 +1,114 @@
+"""What happens to a draft on the caller's thread: checks, salt, bytes. Cheap, and never blocks."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from turnlog.core.commit import Body
+from turnlog.core.kinds import CommitKind
+
+from .base import Blob, Draft, StoreFull
+from .folder import explained
+from .room import Room
+from .tickets import Pending, pend
+
+
+class Backlog(Struct, frozen=True, kw_only=True):
+    """How many bytes may wait for the writer before a slow disk costs content, and calls."""
+
+    content: int = 64 << 20
+    """Above this, drafts that nobody waits for are written without their blobs."""
+    intents: int = 128 << 20
+    """Above this, intents are refused."""
+
+
+class Intake:
+    """Makes drafts ready for the writer."""
+
+    def __init__(
+        self,
+        data: Path,
+        room: Room,
+        *,
+        commit_limit: int,
+        backlog: Backlog,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._data = data
+        self._room = room
+        self._commit_limit = commit_limit
+        self._backlog = backlog
+        self._salts = _Salts(entropy)
+
+    def take(self, draft: Draft, *, wait: bool, queued: int) -> Pending:
+        """Return the ticket of a draft, with `queued` bytes before it.
+
+        Raises `StoreFull`, `StoreError`, `ValueError`.
+        """
+        more = self.take(draft.more, wait=wait, queued=queued) if draft.more else None
+        facts = draft.facts
+        begins = facts.kind is CommitKind.INTENT
+        if len(facts.call) != 16 and (begins or facts.kind is CommitKind.OUTCOME):
+            raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
+        if begins:
+            self._check_room(queued)
+        if queued > self._backlog.content and not wait:
+            draft = without_content(draft)
+        pending = pend(draft, self._salts.take(), more)
+        pending.lazy = not wait
+        size = max(len(pending.facts), len(pending.body))
+        if size > self._commit_limit:
+            raise ValueError(
+                f"a commit of {size} bytes is over the cap of {self._commit_limit}; cut it"
+            )
+        return pending
+
+    def _check_room(self, queued: int) -> None:
+        if queued > self._backlog.intents:
+            raise StoreFull(
+                f"no room for an intent in memory: {queued} bytes wait to be written to "
+                f"{str(self._data)!r}; wait, or use a faster disk"
+            )
+        try:
+            has_room = self._room.has_room()
+        except OSError as error:
+            raise explained("measure", self._data, error) from error
+        if not has_room:
+            raise StoreFull(
+                f"no room for an intent in {str(self._data)!r}; raise limits.store, "
+                "or free space on the disk"
+            )
+
+
+def without_content(draft: Draft) -> Draft:
+    """Return a draft without its blobs. Its body still names them: they read as lost."""
+    if not (draft.input_blob or draft.output_blob):
+        return draft
+    body = structs.replace(
+        draft.body or Body(),
+        input_blob=_digest(draft.input_blob),
+        output_blob=_digest(draft.output_blob),
+    )
+    return structs.replace(draft, body=body, input_blob=None, output_blob=None)
+
+
+def _digest(blob: Blob | None) -> bytes:
+    return sha256(blob.data).digest() if blob else b""
+
+
+class _Salts:
+    """Salts of 16 bytes, drawn many at once: asking the system costs much."""
+
+    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+        self._entropy = entropy
+        self._drawn: bytes = b""
+        self._used = 0
+
+    def take(self) -> bytes:
+        """Return a salt that was never returned before."""
+        if self._used == len(self._drawn):
+            self._drawn, self._used = self._entropy(16 * 256), 0
+        self._used += 16
+        return self._drawn[self._used - 16 : self._used]

@@ -1,0 +1,61 @@
+"""`store.intake`: what a draft must be, and what too long a queue costs it."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from conformance.store.kit import intent, new_id, outcome, session
+from turnlog.core.commit import Body
+from turnlog.store.base import Blob, StoreError, StoreFull
+from turnlog.store.intake import Backlog, Intake, without_content
+from turnlog.store.room import Room
+
+CONTENT = Blob(b"content")
+
+
+def intake(data: Path) -> Intake:
+    """Return an intake over a folder with room, and a short queue."""
+    return Intake(
+        data,
+        Room(data, 1 << 30),
+        commit_limit=1000,
+        backlog=Backlog(content=100, intents=200),
+        entropy=bytes,
+    )
+
+
+def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:
+    draft = outcome(session(), new_id(), body=Body(summary="kept"), blob=CONTENT)
+    whole = intake(tmp_path).take(draft, wait=False, queued=100)
+    waited = intake(tmp_path).take(draft, wait=True, queued=101)
+    dropped = intake(tmp_path).take(draft, wait=False, queued=101)
+    assert whole.draft.output_blob == waited.draft.output_blob == CONTENT
+    assert dropped.draft.output_blob is None
+    assert dropped.sealed is not None
+    assert dropped.sealed.summary == "kept"
+    assert dropped.sealed.output_blob == sha256(b"content").digest()
+
+
+def test_a_draft_without_content_stays_as_it_is() -> None:
+    draft = intent(session(), new_id())
+    assert without_content(draft) is draft
+
+
+def test_intents_are_refused_when_far_too_much_is_queued(tmp_path: Path) -> None:
+    ref, call = session(), new_id()
+    intake(tmp_path).take(intent(ref, call), wait=True, queued=200)
+    with pytest.raises(StoreFull, match="201 bytes wait"):
+        intake(tmp_path).take(intent(ref, call), wait=True, queued=201)
+    intake(tmp_path).take(outcome(ref, call), wait=True, queued=201)
+
+
+def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot measure"):
+        intake(tmp_path / "gone").take(intent(session(), new_id()), wait=True, queued=0)
+
+
+def test_a_commit_over_the_cap_is_refused(tmp_path: Path) -> None:
+    large = intent(session(), new_id(), body=Body(summary="x" * 1000))
+    with pytest.raises(ValueError, match="over the cap of 1000"):
+        intake(tmp_path).take(large, wait=True, queued=0)
