@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -179,6 +179,7 @@ _fragments = st.sampled_from(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(_fragments, max_size=30).map("".join))
+@example("&a : &a ")
 def test_any_text_is_read_or_refused_at_a_place_within_it(tmp_path: Path, text: str) -> None:
     try:
         _load(tmp_path, text)

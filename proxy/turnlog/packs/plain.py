@@ -5,10 +5,12 @@ constructor follows tags, merges mappings, and fails on odd scalars without sayi
 text. What is refused raises `BadYamlError` with a node.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import ReusedAnchorWarning
 
 Node = Any
 """ruamel's, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
@@ -34,7 +36,10 @@ class BadYamlError(Exception):
 def compose(text: str) -> Node:
     """Return the root node; `None` for no content. Raises ruamel's `YAMLError`."""
     yaml: Any = YAML(typ="safe", pure=True)
-    return yaml.compose(text)
+    with warnings.catch_warnings():
+        # YAML 1.2 (section 7.1) lets a later anchor take an earlier one's name.
+        warnings.simplefilter("ignore", ReusedAnchorWarning)
+        return yaml.compose(text)
 
 
 def plain(root: Node) -> Plain:

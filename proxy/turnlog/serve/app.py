@@ -338,19 +338,34 @@ def _reporter(log: Log) -> Callable[[StoreError], None]:
 
 def _report_closed(log: Log, commits: list[Commit], epochs: int) -> None:
     """Log what was closed because its process died (`epochs` of them) or its time passed."""
-    expired = [commit for commit in commits if Flag.EXPIRED in commit.facts.flags]
-    recovered = [commit for commit in commits if Flag.EXPIRED not in commit.facts.flags]
-    for kind, closed in ((CallRecovered, recovered), (CallExpired, expired)):
-        for commit in closed:
-            log.emit(
-                kind(
-                    session=ids.to_text(commit.link.session),
-                    call=ids.to_text(commit.facts.call),
-                    seq=commit.link.seq,
-                    server=commit.facts.server,
-                    tool=commit.facts.tool,
-                    effect=commit.facts.effect,
-                )
-            )
+    recovered = 0
+    for commit in commits:
+        if Flag.EXPIRED in commit.facts.flags:
+            log.emit(_expired(commit))
+        else:
+            recovered += 1
+            log.emit(_recovered(commit))
     if recovered:
-        log.emit(StoreRecovered(epochs=epochs, calls=len(recovered)))
+        log.emit(StoreRecovered(epochs=epochs, calls=recovered))
+
+
+def _recovered(commit: Commit) -> CallRecovered:
+    return CallRecovered(
+        session=ids.to_text(commit.link.session),
+        call=ids.to_text(commit.facts.call),
+        seq=commit.link.seq,
+        server=commit.facts.server,
+        tool=commit.facts.tool,
+        effect=commit.facts.effect,
+    )
+
+
+def _expired(commit: Commit) -> CallExpired:
+    return CallExpired(
+        session=ids.to_text(commit.link.session),
+        call=ids.to_text(commit.facts.call),
+        seq=commit.link.seq,
+        server=commit.facts.server,
+        tool=commit.facts.tool,
+        effect=commit.facts.effect,
+    )
