@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.beside import Rig, proxy_beside
-from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.proxy import rows as turnlog_rows
 from kit.upstreams import Peer, RawUpstream, answer, chunked, ok, text_result
 
@@ -80,9 +80,9 @@ def test_what_came_of_a_json_answer_that_is_cut_is_handed_on(rig: Rig) -> None:
 
 def test_a_call_that_wants_no_answer_is_recorded_as_well(rig: Rig) -> None:
     rig.upstream.script = answer(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
-    body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "fire", "arguments": {}}}
+    body = message("tools/call", {"name": "fire", "arguments": {}}, request_id=None)
     with rig.client() as client:
-        given = client.request("POST", rig.path, json.dumps(body).encode(), headers=MCP_HEADERS)
+        given = client.request("POST", rig.path, body, headers=MCP_HEADERS)
     assert (given.status, given.body) == (202, b"")
     row = rig.row()
     assert (row.tool, row.status, row.upstream.http_status) == ("fire", "ok", 202)

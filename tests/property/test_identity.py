@@ -11,7 +11,6 @@ from turnlog.core.kinds import Rung, TurnSource
 TABLE = (
     Vendor(name="plain", session=(("a",), ("b", "c")), turn=(("t",),), call=(("k",),)),
     Vendor(name="header", where=Where.HEADER, session=(("h", "x"),)),
-    Vendor(name="env", where=Where.ENVIRONMENT, session=(("e",),)),
 )
 keys = st.sampled_from(["a", "b", "t", "k", "turnlog/session", "turnlog/turn"])
 values = st.recursive(
@@ -31,7 +30,6 @@ evidences = st.builds(
     header_turn=st.text(),
     meta=st.dictionaries(keys, raws),
     headers=st.dictionaries(st.just("h"), st.text()),
-    environment=st.dictionaries(st.just("e"), st.text()),
     mcp_session_id=st.text("0123456789abcdef"),
     upstream=st.sampled_from(["files", "git"]),
     credential=st.text("0123456789abcdef"),
@@ -43,7 +41,7 @@ evidences = st.builds(
 @given(evidences)
 def test_names_are_printable_and_bounded(evidence: Evidence) -> None:
     identity = identify(evidence, TABLE)
-    for name in (identity.name, identity.turn_label, identity.call_label, identity.client):
+    for name in (identity.name, identity.turn_label, identity.client):
         assert name.isprintable()
         assert len(name.encode()) <= NAME_BYTES + len("header/") + len("files/")
 

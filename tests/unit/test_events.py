@@ -1,14 +1,27 @@
 """Events: the catalogue is closed, documented both ways, and holds nothing that could leak."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from turnlog.observe import events
-from turnlog.observe.events import CATALOGUE, RPC_ID_CHARS, Event, Refusal, name_of, rpc_id
+from turnlog.observe.events import (
+    CATALOGUE,
+    RPC_ID_CHARS,
+    CallEnded,
+    Event,
+    Refusal,
+    name_of,
+    rpc_id,
+)
 
+AWAITED: dict[type[Event], set[str]] = {CallEnded: {"attempt"}}
+"""Fields whose default is all there is to say as yet: no call is tried twice."""
+PACKAGE = Path(events.__file__).parents[1]
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text("utf-8")
 
 
@@ -41,6 +54,38 @@ def test_every_event_of_the_module_is_in_the_catalogue() -> None:
 
 def is_event(thing: object) -> bool:
     return isinstance(thing, type) and issubclass(thing, Event) and thing is not Event
+
+
+def filled() -> dict[str, set[str]]:
+    """The keywords that each event is made with, anywhere in the package."""
+    found: dict[str, set[str]] = {event.__name__: set() for event in CATALOGUE}
+    for path in (*PACKAGE.glob("serve/*.py"), *PACKAGE.glob("observe/*.py")):
+        for function in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for name, words in made(function, set(found)):
+                    found[name] |= words
+    return found
+
+
+def made(function: ast.AST, names: set[str]) -> Iterator[tuple[str, set[str]]]:
+    """Events made in a function: by name, or as `kind(...)` for those that it only names."""
+    nodes = list(ast.walk(function))
+    named = {node.id for node in nodes if isinstance(node, ast.Name)} & names
+    calls = [
+        (node.func.id, {word.arg for word in node.keywords if word.arg is not None})
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    for called, words in calls:
+        for name in {called} & names or (named - {name for name, _ in calls}):
+            if called in (name, "kind"):
+                yield name, words
+
+
+@pytest.mark.parametrize("event", CATALOGUE, ids=name_of)
+def test_every_field_is_filled_somewhere(event: type[Event]) -> None:
+    fields = {field.name for field in structs.fields(event)}
+    assert fields - filled()[event.__name__] == AWAITED.get(event, set())
 
 
 def test_names_are_noun_and_verb_and_used_once() -> None:

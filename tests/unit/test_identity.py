@@ -17,7 +17,6 @@ from turnlog.core.identity import (
     Where,
     identify,
     wanted_headers,
-    wanted_variables,
 )
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.packs.load import load
@@ -45,7 +44,6 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         path_session="from-path",
         header_session="from-header",
         meta={**meta(turnlog__session="from-meta"), "openai/session": b'"from-vendor"'},
-        environment={"CLAUDE_CODE_SESSION_ID": "from-environment"},
         mcp_session_id="digest",
         upstream="files",
         credential="who",
@@ -58,7 +56,6 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         {"header_session": ""},
         {"meta": {"openai/session": b'"from-vendor"'}},
         {"meta": {}},
-        {"environment": {}},
         {"mcp_session_id": ""},
     )
     for gone in steps:
@@ -69,7 +66,6 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         (Rung.EXPLICIT, "from-header"),
         (Rung.EXPLICIT, "from-meta"),
         (Rung.VENDOR, "openai/from-vendor"),
-        (Rung.ENVIRONMENT, "claude-code/from-environment"),
         (Rung.TRANSPORT, "files/digest"),
         (Rung.IMPLICIT, ""),
     ]
@@ -82,11 +78,6 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         (Evidence(header_session="a"), "header Turnlog-Session", Confidence.GIVEN),
         (Evidence(meta=meta(turnlog__session="a")), "_meta turnlog/session", Confidence.GIVEN),
         (Evidence(meta=meta(openai__session="a")), "meta openai/session", Confidence.OBSERVED),
-        (
-            Evidence(environment={"GROK_SESSION_ID": "a"}),
-            "environment GROK_SESSION_ID",
-            Confidence.OBSERVED,
-        ),
         (Evidence(mcp_session_id="a"), "header Mcp-Session-Id", Confidence.TRANSPORT),
         (
             Evidence(credential="a", client_name="b"),
@@ -125,7 +116,6 @@ def test_known_clients_name_their_conversations(given: dict[str, bytes], name: s
 def test_a_call_key_names_no_session() -> None:
     identity = identify(Evidence(meta=meta(claudecode__toolUseId="toolu_1")), TABLE)
     assert identity.rung is Rung.IMPLICIT
-    assert identity.call_label == "toolu_1"
     assert identity.client == "claude-code"
 
 
@@ -230,17 +220,14 @@ def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> N
     assert key(connection=1) == key(connection=1)
 
 
-def test_headers_and_variables_are_looked_up_as_the_table_says() -> None:
+def test_headers_are_looked_up_as_the_table_says() -> None:
     table = (
         Vendor(name="one", where=Where.HEADER, session=(("X-Chat", "id"),), turn=(("X-Turn",),)),
-        Vendor(name="two", where=Where.ENVIRONMENT, session=(("CHAT",),)),
+        Vendor(name="two", session=(("chat",),)),
     )
     assert wanted_headers(table) == {"x-chat", "x-turn"}
-    assert wanted_variables(table) == {"CHAT"}
     found = identify(Evidence(headers={"x-chat": '{"id":"7"}', "x-turn": "3"}), table)
     assert (found.rung, found.name, found.turn_label) == (Rung.VENDOR, "one/7", "3")
-    found = identify(Evidence(environment={"CHAT": "8"}), table)
-    assert (found.rung, found.name) == (Rung.ENVIRONMENT, "two/8")
 
 
 MISTAKES: list[dict[str, Any]] = [
@@ -249,6 +236,7 @@ MISTAKES: list[dict[str, Any]] = [
     {"name": "x", "sessions": [["a"]]},
     {"name": "X y", "session": [["a"]]},
     {"name": "x", "where": "cookie"},
+    {"name": "x", "where": "environment"},
     {"name": "x", "session": ["a"]},
 ]
 

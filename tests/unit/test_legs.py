@@ -56,11 +56,8 @@ def call(
         name="write",
         arguments=Raw(arguments),
         meta={},
-        progress_token=b"",
         has_input_responses=responses,
         request_state=state,
-        wants_task=False,
-        ttl_ms=None,
     )
 
 

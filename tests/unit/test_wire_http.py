@@ -7,8 +7,8 @@ from turnlog.wire.http import (
     Body,
     Framing,
     Headers,
+    can_dechunk,
     content_length,
-    field,
     fields,
     framing,
     media_type,
@@ -182,12 +182,27 @@ def test_a_length_is_read_only_where_one_stands() -> None:
     assert content_length([(b"Accept", b"1")]) is None
 
 
-def test_a_field_is_single_only_if_it_stands_there_once() -> None:
+def test_all_values_of_a_field_are_found() -> None:
     raw = [(b"Host", b"a"), (b"X", b"1"), (b"HOST", b"b")]
     assert fields(raw, b"host") == [b"a", b"b"]
-    assert field(raw, b"host") is None
-    assert field(raw, b"x") == b"1"
-    assert field(raw, b"y") is None
+
+
+@pytest.mark.parametrize(
+    ("codings", "can"),
+    [
+        ([], True),
+        ([b"chunked"], True),
+        ([b" Chunked ,"], True),
+        ([b"gzip, chunked"], False),
+        ([b"gzip", b"chunked"], False),
+        ([b"chunked, chunked"], False),
+        ([b"identity"], False),
+        ([b"xchunked"], False),
+    ],
+)
+def test_of_transfer_codings_only_chunked_can_be_undone(codings: list[bytes], can: bool) -> None:
+    raw = [(b"Host", b"h"), *((b"Transfer-ENCODING", coding) for coding in codings)]
+    assert can_dechunk(raw) is can
 
 
 def test_lengths_can_be_taken_out() -> None:

@@ -8,6 +8,8 @@ from msgspec import Raw
 from turnlog.core.kinds import Flag
 from turnlog.wire.jsonrpc import (
     DUPLICATES_LIMIT,
+    MEMBERS_LIMIT,
+    SCAN_LIMIT,
     Batch,
     Kind,
     Malformed,
@@ -122,6 +124,19 @@ def test_in_a_large_text_equal_keys_are_looked_for_where_they_mislead() -> None:
     assert message(start + b',"name":"a","name":"b"}}').flags == (Flag.DUPLICATE_KEYS,)
     assert message(start + b'},"method":"n"}').flags == (Flag.DUPLICATE_KEYS,)
     assert message(start + b',"deep":{"a":1,"a":1}}}').flags == ()
+
+
+def test_in_a_text_with_many_members_only_the_first_are_compared() -> None:
+    def flags(before: int, filler: int = DUPLICATES_LIMIT) -> tuple[Flag, ...]:
+        start = b'{"method":"m","params":{' + b'"%s":1,' * before % tuple(map(name, range(before)))
+        return message(start + b'"a":"' + b"x" * filler + b'","a":2}}').flags
+
+    def name(number: int) -> bytes:
+        return b"m%d" % number
+
+    assert flags(MEMBERS_LIMIT - 2) == (Flag.DUPLICATE_KEYS,)
+    assert flags(MEMBERS_LIMIT - 1) == ()
+    assert flags(1, SCAN_LIMIT) == ()
 
 
 @pytest.mark.parametrize(

@@ -123,30 +123,6 @@ def test_a_field_without_end_is_ignored(size: int) -> None:
     assert (event.id, event.data) == (None, b"a")
 
 
-@pytest.mark.parametrize(
-    ("stream", "unfinished"),
-    [
-        (b"", False),
-        (b"\xef\xbb\xbf", False),
-        (b"data: a\n\n", False),
-        (b"data: a\n\n: ping\n", False),
-        (b"data: a\n\n: pi", False),
-        (b"data: a\n", True),
-        (b"data: a", True),
-        (b"dat", True),
-        (b"id: 1\n", True),
-        (b"unknown\n", False),
-        (b"data: a\r\n\r", False),
-    ],
-)
-def test_a_stream_tells_whether_it_ended_inside_an_event(stream: bytes, unfinished: bool) -> None:
-    for size in (1, 1000):
-        reader = EventReader()
-        for start in range(0, len(stream), size):
-            reader.feed(stream[start : start + size])
-        assert reader.finish() is unfinished
-
-
 def test_an_event_without_data_has_no_body() -> None:
     (event,) = events(b"id: 1\n\n")
     assert event.body is None

@@ -17,10 +17,8 @@ def test_a_page_lists_definitions_and_where_to_go_on() -> None:
     )
     assert page.next_cursor == "p2"
     a, b = page.definitions["a"], page.definitions["b"]
-    assert (a.read_only, a.idempotent, a.destructive) == (True, False, False)
-    assert not a.has_output_schema
-    assert (b.read_only, b.idempotent, b.destructive) == (None, None, None)
-    assert b.has_output_schema
+    assert (a.read_only, a.idempotent) == (True, False)
+    assert (b.read_only, b.idempotent) == (None, None)
 
 
 def test_a_digest_is_that_of_the_canonical_definition() -> None:

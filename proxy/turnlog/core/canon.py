@@ -27,7 +27,8 @@ _DEPTH = 12
 def _plain_type() -> Any:
     """Return the type of JSON that needs no care: msgspec knows no recursive alias, so unroll it."""
     limit = 2**53 - 1
-    scalar = Union[Annotated[int, Meta(ge=-limit, le=limit)], str, bool, None]  # noqa: UP007
+    number = Annotated[int, Meta(ge=-limit, le=limit)]
+    scalar = Union[number, str, bool, None]  # noqa: UP007 - made at run time
     plain: Any = scalar
     for _ in range(_DEPTH):
         plain = Union[scalar, list[plain], dict[str, plain]]  # noqa: UP007 - made at run time

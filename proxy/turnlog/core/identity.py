@@ -4,7 +4,7 @@ Pure: the caller gathers `Evidence`, and passes the vendor table that `rules/ide
 Evidence comes from outside, so a value that cannot be a name is passed over, never an error.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, cast
@@ -30,7 +30,6 @@ class Where(StrEnum):
 
     META = "meta"
     HEADER = "header"
-    ENVIRONMENT = "environment"
 
 
 class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,8 +68,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """`params._meta`, each value as raw JSON."""
     headers: Mapping[str, str] = {}
     """Headers that the table asks for, names in lower case."""
-    environment: Mapping[str, str] = {}
-    """Of a wrapped command; the variables that the table asks for."""
     mcp_session_id: str = ""
     """A keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
     upstream: str = ""
@@ -94,8 +91,6 @@ class Identity(Struct, frozen=True, kw_only=True):
     confidence: Confidence
     client: str
     """The vendor's name, else the client's own."""
-    call_label: str
-    """The call as the vendor numbers it."""
     implicit_key: str
     """Calls with the same one, and no long pause between, are one implicit session."""
 
@@ -109,10 +104,10 @@ class _Found(Struct, frozen=True):
 
 
 def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
-    """Climb the ladder: explicit, vendor, environment, transport, implicit; first hit wins."""
+    """Climb the ladder: explicit, vendor, transport, implicit; the first hit wins."""
     found = _session(evidence, table)
     turn, source, turn_vendor = _turn(evidence, table)
-    call, call_vendor = _first(evidence, table, "call")
+    _, call_vendor = _first(evidence, table, "call")
     return Identity(
         rung=found.rung,
         name=found.name,
@@ -121,33 +116,24 @@ def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
         why=found.why,
         confidence=found.confidence,
         client=found.vendor or turn_vendor or call_vendor or _name(evidence.client_name),
-        call_label=call,
         implicit_key=_implicit_key(evidence),
     )
 
 
 def wanted_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names, in lower case, of the headers that belong into `Evidence.headers`."""
-    return frozenset(name.lower() for name in _wanted(table, Where.HEADER))
-
-
-def wanted_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
-    """Return the names of the variables that belong into `Evidence.environment`."""
-    return frozenset(_wanted(table, Where.ENVIRONMENT))
-
-
-def _wanted(table: tuple[Vendor, ...], where: Where) -> Iterator[str]:
-    for vendor in table:
-        if vendor.where is where:
-            for keys in (*vendor.session, *vendor.turn, *vendor.call):
-                yield keys[0]
+    return frozenset(
+        keys[0].lower()
+        for vendor in table
+        if vendor.where is Where.HEADER
+        for keys in (*vendor.session, *vendor.turn, *vendor.call)
+    )
 
 
 def _session(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found:
     return (
         _explicit(evidence)
-        or _vendor(evidence, table, Rung.VENDOR)
-        or _vendor(evidence, table, Rung.ENVIRONMENT)
+        or _vendor(evidence, table)
         or _transport(evidence)
         or _Found(Rung.IMPLICIT, "", _implicit_why(evidence), Confidence.INFERRED)
     )
@@ -163,14 +149,13 @@ def _explicit(evidence: Evidence) -> _Found | None:
     return None
 
 
-def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:
+def _vendor(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found | None:
     for vendor in table:
-        if (vendor.where is Where.ENVIRONMENT) is not (rung is Rung.ENVIRONMENT):
-            continue
         for keys in vendor.session:
             if name := _lookup(evidence, vendor.where, keys):
                 why = f"{vendor.where} {'.'.join(keys)}"
-                return _Found(rung, f"{vendor.name}/{name}", why, Confidence.OBSERVED, vendor.name)
+                found = f"{vendor.name}/{name}"
+                return _Found(Rung.VENDOR, found, why, Confidence.OBSERVED, vendor.name)
     return None
 
 
@@ -205,8 +190,6 @@ def _lookup(evidence: Evidence, where: Where, keys: tuple[str, ...]) -> str:
             return _meta_name(evidence.meta, keys)
         case Where.HEADER:
             return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
-        case Where.ENVIRONMENT:
-            return _dig(evidence.environment.get(keys[0], ""), keys[1:])
 
 
 def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:
@@ -262,12 +245,5 @@ def _implicit_key(evidence: Evidence) -> str:
 
 
 def _implicit_why(evidence: Evidence) -> str:
-    known = [
-        word
-        for word, value in (
-            ("credential", evidence.credential),
-            ("client name", evidence.client_name),
-        )
-        if value
-    ]
-    return " and ".join(known) or "connection"
+    known = {"credential": evidence.credential, "client name": evidence.client_name}
+    return " and ".join(word for word, value in known.items() if value) or "connection"

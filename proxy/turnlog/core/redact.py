@@ -15,21 +15,27 @@ from msgspec import Struct
 
 from .secret_names import SecretNames
 from .secret_text import cut_assignments, cut_urls
-from .secret_values import PLACEHOLDER, FirstLook, cut_shapes, decoded
+from .secret_values import PLACEHOLDER, PRIVATE_KEY, FirstLook, cut_shapes, decoded
 from .secret_walk import Texts, Walk
 
-_ROUNDS: Final = 4
+_ROUNDS: Final = 6
 """A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
+_STEP: Final = 4
+"""Levels that what was decoded counts for, of those below."""
 _DEPTH: Final = 6
 """JSON in strings in JSON: how deep it is looked into."""
 _DEEPEST: Final = 12
 """Where nothing is looked into any more: what might be secret there vanishes whole."""
+MARGIN: Final = 2048
+"""Bytes beyond what is kept of a longer text that redaction wants to see."""
 _TAIL: Final = 256
 """Bytes left out at the end of a cut text."""
 _TAIL_RUN: Final = 1024
 """Bytes left out where the text is one unbroken run of characters there."""
 _OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
-_JSON_START: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])[{\[\"]")
+# Three quotes begin a text of Python's.
+_JSON_START: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])(?:[{\[]|"(?!""))')
+_UNNAMED: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
 _RUN: Final = re.compile(r"\S++")
 _QUOTE: Final = re.compile(rb'"')
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
@@ -59,40 +65,36 @@ class Redactor:
         keys: Iterable[str] = (),
         patterns: Iterable[str] = (),
     ) -> None:
-        headers, keys = tuple(headers), tuple(keys)
-        self._names = SecretNames(headers, keys)
+        names = (*headers, *keys)
+        self._names = SecretNames(names)
         self._own = tuple(map(_compile, patterns))
-        self._look = FirstLook((*headers, *keys))
+        self._look = FirstLook(names)
 
     def json(self, data: bytes, *, complete: bool = True) -> Redacted:
         """Cut secrets out of JSON, or out of what should have been JSON.
 
-        With `complete=False` the data was cut by a cap: its last part is left out as well, because
-        a secret that began there cannot be told any more. That alone does not count as touched.
+        With `complete=False` the data was cut by a cap, and its last part, up to `MARGIN` bytes, is
+        left out as well, because a secret that began there cannot be told any more; so is a value
+        that still wants the sibling that names it. That alone does not count as touched. Whoever
+        keeps `n` bytes of a longer text passes at least `n + MARGIN` of it, and cuts what comes
+        back to `n`: a placeholder may break there, a secret not.
         """
         if not self._own and not self._look(data):
-            return Redacted(data if complete else _without_tail(data), False)
+            if complete:
+                return Redacted(data, False)
+            if not _UNNAMED.search(data):
+                return Redacted(_without_tail(data), False)
         if b"\0" in data:
             return self._wide(data)
-        cut = self._document(data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data))
+        cut = self._document(
+            data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data), complete=complete
+        )
         return Redacted(cut if complete else _without_tail(cut), cut != data)
 
     def text(self, s: str) -> tuple[str, bool]:
         """Cut secrets out of a text; tell whether there were any."""
         cut = self._text(s, 0)
         return cut, cut != s
-
-    def query(self, query: bytes) -> Redacted:
-        """Cut secrets out of a URL's path and query, as it came: percent-encoded."""
-        text = query.decode("utf-8", "surrogateescape")
-        cut = self._text(text, _DEPTH)
-        return Redacted(
-            query if cut == text else cut.encode("utf-8", "surrogateescape"), cut != text
-        )
-
-    def secret_header(self, name: str) -> bool:
-        """Tell whether the value of this header is a secret."""
-        return self._names.header(name)
 
     def _wide(self, data: bytes) -> Redacted:
         """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
@@ -101,16 +103,16 @@ class Redactor:
             return Redacted(data, False)
         return Redacted(b'"' + _PLACEHOLDER + b'"', True)
 
-    def _document(self, data: bytes) -> bytes:
+    def _document(self, data: bytes, *, complete: bool = True) -> bytes:
         if _JSON_START.match(data):
-            cut, sound = self._walk(data, 0)
+            cut, sound = self._walk(data, 0, complete=complete)
             if sound:
                 return cut
         text = data.decode("utf-8", "surrogateescape")
         cut_text = self._text(text, 0)
         return data if cut_text == text else cut_text.encode("utf-8", "surrogateescape")
 
-    def _walk(self, data: bytes, depth: int) -> tuple[bytes, bool]:
+    def _walk(self, data: bytes, depth: int, *, complete: bool = True) -> tuple[bytes, bool]:
         # An operator's pattern may match anything: then every string deserves a look.
         hits = [m.start() for m in _QUOTE.finditer(data)] if self._own else self._look.places(data)
         texts = Texts(
@@ -119,7 +121,7 @@ class Redactor:
             hides=self._names.hides,
             is_secret=self._is_own,
         )
-        walk = Walk(data, hits, texts)
+        walk = Walk(data, hits, texts, complete=complete)
         return walk.run(), walk.sound
 
     def _string(self, raw: str, *, depth: int) -> str:
@@ -136,9 +138,12 @@ class Redactor:
             return PLACEHOLDER
         for _ in range(_ROUNDS):
             before = text
-            cut, done = self._round(text, depth)
-            text = self._uncover(cut, depth)
-            if text == before or (done and text == cut):
+            text, done = self._round(text, depth)
+            if text != before and not done:
+                # To the end first: what is covered is looked for once.
+                continue
+            cut, text = text, self._uncover(text, depth)
+            if text == cut:
                 return text
         return PLACEHOLDER
 
@@ -154,9 +159,12 @@ class Redactor:
 
     def _flat(self, text: str, depth: int) -> str:
         """Cut secrets out of text that is no JSON, or only in part."""
-        text = cut_assignments(text, self._names)
-        text = cut_urls(text, self._names, lambda part: self._text(part, depth + _ROUNDS) != part)
-        text = cut_shapes(text)
+        # First, for another cut would take the line that tells what follows.
+        text = PRIVATE_KEY.sub(PLACEHOLDER, text)
+        places, near = self._look.marks(text)
+        text = cut_assignments(text, self._names, places)
+        text = cut_urls(text, self._names, lambda part: self._text(part, depth + _STEP) != part)
+        text = cut_shapes(text, near)
         for pattern in self._own:
             text = PLACEHOLDER.join(
                 pattern.sub(lambda m: PLACEHOLDER if m[0] else "", piece)
@@ -185,7 +193,9 @@ class Redactor:
         return self._flat(shown, depth + 1) != shown
 
     def _is_own(self, token: str) -> bool:
-        return any(m[0] for pattern in self._own for m in pattern.finditer(token))
+        return bool(self._own) and any(
+            m[0] for pattern in self._own for m in pattern.finditer(token)
+        )
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -16,76 +16,22 @@ class Hides(IntEnum):
     """Whatever stands there, numbers and whole objects too."""
 
 
-SECRET_HEADERS: Final = (
-    "authorization",
-    "proxy-authorization",
-    "cookie",
-    "set-cookie",
-    "x-api-key",
-    "api-key",
-    "apikey",
-    "x-auth-token",
-    "x-access-token",
-    "x-session-token",
-    "x-amz-security-token",
-    "x-goog-api-key",
-    "x-goog-iap-jwt-assertion",
-    "x-csrf-token",
-    "x-xsrf-token",
-    "x-vault-token",
-    "x-github-token",
-    "x-functions-key",
-    "x-forwarded-access-token",
-    "private-token",
-    "job-token",
-    "ocp-apim-subscription-key",
-    "cf-access-client-secret",
-    "cf-access-jwt-assertion",
-    "mcp-session-id",
+# Headers that the words below do not cover, or whose value may be a number.
+_HEADERS: Final = (
+    *("x-vault-token", "x-github-token", "private-token", "job-token", "x-functions-key"),
+    *("x-goog-iap-jwt-assertion", "cf-access-jwt-assertion", "mcp-session-id"),
 )
 
 # Ends of names, written without separators. These are long enough to need no word border.
 _ENDS: Final = (
-    "password",
-    "passwords",
-    "passwordhash",
-    "passwd",
-    "passphrase",
-    "passcode",
-    "secret",
-    "secrets",
-    "secretkey",
-    "apikey",
-    "apikeys",
-    "accesskey",
-    "privatekey",
-    "signingkey",
-    "encryptionkey",
-    "masterkey",
-    "sharedkey",
-    "accountkey",
-    "storagekey",
-    "subscriptionkey",
-    "authkey",
-    "sessionkey",
-    "sshkey",
-    "accesstoken",
-    "refreshtoken",
-    "idtoken",
-    "authtoken",
-    "bearertoken",
-    "sessiontoken",
-    "apitoken",
-    "securitytoken",
-    "csrftoken",
-    "xsrftoken",
-    "credential",
-    "credentials",
-    "authorization",
-    "connectionstring",
-    "cookie",
-    "cookies",
-    "sessid",
+    *("password", "passwords", "passwordhash", "passwd", "passphrase", "passcode"),
+    *("secret", "secrets", "secretkey", "apikey", "apikeys", "accesskey"),
+    *("privatekey", "signingkey", "encryptionkey", "masterkey", "sharedkey"),
+    *("accountkey", "storagekey", "subscriptionkey", "authkey", "sessionkey"),
+    *("sshkey", "accesstoken", "refreshtoken", "idtoken", "authtoken", "bearertoken"),
+    *("sessiontoken", "apitoken", "securitytoken", "csrftoken", "xsrftoken"),
+    *("credential", "credentials", "authorization", "connectionstring", "cookie"),
+    *("cookies", "sessid"),
 )
 # Last words: too short to be looked for inside a word.
 _LAST_WORDS: Final = frozenset({"pwd", "auth", "bearer", "creds", "jwt", "otp", "totp"})
@@ -112,9 +58,8 @@ _CACHE: Final = 4096
 class SecretNames:
     """The built-in names and those of an operator. Case, `-`, `_`, `.` and camelCase do not matter."""
 
-    def __init__(self, headers: Iterable[str], keys: Iterable[str]) -> None:
-        self._exact = frozenset(map(_joined, (*SECRET_HEADERS, *headers, *keys))) - {""}
-        self._headers = frozenset(name.lower() for name in (*SECRET_HEADERS, *headers))
+    def __init__(self, names: Iterable[str]) -> None:
+        self._exact = frozenset(map(_joined, (*_HEADERS, *names))) - {""}
         self._known: dict[str, Hides] = {}
 
     def hides(self, name: str) -> Hides:
@@ -128,10 +73,6 @@ class SecretNames:
             self._known.clear()
         self._known[name] = answer = self._decide(name)
         return answer
-
-    def header(self, name: str) -> bool:
-        """Tell whether the value of the HTTP header `name` is a secret."""
-        return name.lower() in self._headers or self.hides(name) is not Hides.NOTHING
 
     def _decide(self, name: str) -> Hides:
         whole = _joined(name)

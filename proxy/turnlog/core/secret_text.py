@@ -1,11 +1,12 @@
 """Cut secrets out of text: `name=value` and `name: value` in all their spellings, URLs, markup.
 
 Every scan goes forward only, and what it looked at it either cuts or steps over, so that the work
-is linear in the text whatever the text is.
+is linear in the text whatever the text is. Names are read only where the first look found something:
+source code is full of assignments that hide nothing.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import unquote
 
@@ -14,18 +15,16 @@ from msgspec import Struct
 from .secret_names import Hides, SecretNames
 from .secret_values import PLACEHOLDER
 
-Names = Callable[[str], Hides]
-
 _ASSIGNMENT: Final = re.compile(
     r"(?<![\w.\-])(?P<name>[\w.\-]++)\\*+[\"'`]?+[\])]?+[ \t]*+(?P<sign>=>|:=|==?|:)[ \t]*+"
 )
 _OPTION: Final = re.compile(r"(?<!\S)--?(?P<name>[A-Za-z][\w\-]*+)[ \t]++(?=[^\s\-])")
-_NETRC: Final = re.compile(r"\blogin\s++\S++\s++(?P<name>password)\s++")
+_NETRC: Final = re.compile(r"login(?<!\wlogin)\s++\S++\s++(?P<name>password)\s++")
 _ELEMENT: Final = re.compile(
     r"<(?P<name>[A-Za-z_][\w:.\-]*+)(?:\s[^<>]*+)?>(?:<!\[CDATA\[)?+(?P<value>[^<]*+)"
 )
 _FIELD: Final = re.compile(
-    r"\bname=[\"']?(?P<name>[\w.\-]++)[^<>]{0,200}?\bvalue=[\"']?(?P<value>[^\s\"'<>]++)"
+    r"name=(?<!\wname=)[\"']?(?P<name>[\w.\-]++)[^<>]{0,200}?\bvalue=[\"']?(?P<value>[^\s\"'<>]++)"
 )
 _WORD_BEFORE: Final = re.compile(r"([A-Za-z]+)[ \t]$")
 _TWO_WORDS: Final = re.compile(r"(?:key|keys|tokens?|phrase|code|string|word)$", re.IGNORECASE)
@@ -71,13 +70,17 @@ _INDENT: Final = re.compile(r"[ \t]*+")
 
 _URL: Final = re.compile(r"://[^\s\"'<>\\]++")
 _PORT: Final = re.compile(r"[0-9]{0,5}(?:[/?#]|$)")
-_RUN: Final = re.compile(r"[^\s\"'<>]++")
+_NAME: Final = re.compile(r"[\w.\-]*+")
+_RUN: Final = re.compile(r"[^\s\"'<>]*+")
+_WINDOW: Final = 64
 _ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_ENCODED_NAME: Final = re.compile(r"%[0-9A-Fa-f]{2}[^=&?;#/%]*+=")
 _SIGNATURE: Final = re.compile(
-    r"(?<=[?&])(?P<name>sig|signature|x-amz-signature|x-goog-signature)=(?P<value>[^\s&#\"'<>]++)",
+    r"[?&](?P<name>sig|signature|x-amz-signature|x-goog-signature)=(?P<value>[^\s&#\"'<>]++)",
     re.IGNORECASE,
 )
 _URL_PARTS: Final = re.compile(r"([?&;#/])")
+_STRUCTURED: Final = re.compile(r"[{\[\"]")
 _LAYERS: Final = 4
 """Layers of percent signs that are taken off before somebody looks at what is left."""
 _URL_NAMES: Final = frozenset({"sig", "signature"})
@@ -90,11 +93,14 @@ class Span(Struct, frozen=True):
     end: int
 
 
-def cut_assignments(text: str, names: SecretNames) -> str:
-    """Return `text` with the values of secret names replaced."""
-    text = _cut_found(text, names, _ASSIGNMENT)
-    text = _cut_found(text, names, _OPTION) if "-" in text else text
-    text = _cut_found(text, names, _NETRC) if "login" in text else text
+def cut_assignments(text: str, names: SecretNames, places: Iterable[int]) -> str:
+    """Return `text` with the values of secret names replaced.
+
+    `places` is where the first look found something, in order: in a name, or in the word before.
+    """
+    text = _cut_found(text, names, _named(text, places))
+    if "login" in text:
+        text = _cut_found(text, names, _NETRC.finditer(text))
     if "<" in text:
         text = _ELEMENT.sub(lambda m: _cut_group(m, names), text)
         text = _FIELD.sub(lambda m: _cut_group(m, names), text)
@@ -106,19 +112,62 @@ def cut_urls(text: str, names: SecretNames, look: Callable[[str], bool]) -> str:
 
     `look` tells whether a decoded text holds a secret.
     """
-    if "://" in text:
+    if "://" in text and "@" in text:
         text = _URL.sub(_cut_userinfo, text)
-    if "sig" in text.lower():
-        text = _SIGNATURE.sub(lambda m: f"{m['name']}={PLACEHOLDER}", text)
-    if _ENCODED.search(text):
-        text = _RUN.sub(lambda m: _cut_encoded(m[0], names, look), text)
-    return text
+    if "?" in text or "&" in text:
+        text = _SIGNATURE.sub(lambda m: f"{m[0][0]}{m['name']}={PLACEHOLDER}", text)
+    return _cut_runs(text, lambda run: _cut_encoded(run, names, look)) if "%" in text else text
 
 
-def _cut_found(text: str, names: SecretNames, pattern: re.Pattern[str]) -> str:
+def _cut_runs(text: str, cut: Callable[[str], str]) -> str:
+    """Return `text` with each run of characters that has a percent-encoded one in it cut."""
+    pieces: list[str] = []
+    done = 0
+    places = (match.start() for match in _ENCODED.finditer(text))
+    for begin, end in _runs(text, places, _RUN):
+        pieces += text[done:begin], cut(text[begin:end])
+        done = end
+    return "".join((*pieces, text[done:]))
+
+
+def _runs(text: str, places: Iterable[int], kind: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Give the runs of `kind` that hold one of `places`, each once. Places come in order."""
+    end = 0
+    for place in places:
+        if place >= end:
+            begin = _run_start(text, place, end, kind)
+            run = kind.match(text, place)
+            end = run.end() if run else place
+            yield begin, end
+
+
+def _run_start(text: str, place: int, floor: int, kind: re.Pattern[str]) -> int:
+    """Return where the run that `place` stands in, or behind, begins; not before `floor`."""
+    size = _WINDOW
+    while True:
+        window = text[max(floor, place - size) : place]
+        run = kind.match(window[::-1])
+        length = run.end() if run else 0
+        if length < len(window) or place - size <= floor:
+            return place - length
+        size *= 4
+
+
+def _named(text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
+    """Give what is assigned or passed at `places`."""
+    for begin, end in _runs(text, places, _NAME):
+        # Of `API key: ...` the look may have seen either word.
+        for start in (begin, end + 1) if text[end : end + 1] in {" ", "\t"} else (begin,):
+            if match := _ASSIGNMENT.match(text, start) or _OPTION.match(text, start):
+                yield match
+
+
+def _cut_found(text: str, names: SecretNames, found: Iterable[re.Match[str]]) -> str:
     pieces: list[str] = []
     done = at = 0
-    while match := pattern.search(text, at):
+    for match in found:
+        if match.start() < at:
+            continue
         at = match.end()
         hides = _hides(text, match, names)
         if hides is Hides.NOTHING:
@@ -315,7 +364,8 @@ def _cut_userinfo(match: re.Match[str]) -> str:
 
 
 def _cut_encoded(token: str, names: SecretNames, look: Callable[[str], bool]) -> str:
-    if not _ENCODED.search(token):
+    plain = _plain(token)
+    if not (look(plain) or _STRUCTURED.search(plain) or _ENCODED_NAME.search(token)):
         return token
     parts = _URL_PARTS.split(token)
     cut = "".join(_cut_part(part, names, look) if "%" in part else part for part in parts)

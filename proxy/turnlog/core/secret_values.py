@@ -3,8 +3,9 @@
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -16,23 +17,24 @@ _KEY_WORDS: Final = (
     *("api", "access", "private", "secret", "signing", "encryption", "master", "shared"),
     *("account", "storage", "subscription", "auth", "session", "ssh", "functions"),
 )
-_AS_NAME: Final = r"[\]\)]?\s*+[:=>]|[\\\"'`]"
+_AS_NAME: Final = r"[-_.0-9]*+[\]\)]?\s*+[:=>]|[\\\"'`]"
 # Each of these finds its first letters, or rare ones, as fast as memory can be read, and looks
 # around only there: each alternative has to begin with a plain character. For lower case.
+# In a group stand those that `_SHAPES` is for; the others are names.
 _LOOKS: Final = tuple(
     re.compile(pattern.encode())
     for pattern in (
         # Counted tokens, and tokens that prose speaks of, are everywhere.
         r"k(?:(?<=tok)en(?!s\\*[\"']?\s*:\s*[0-9]++\s*+[,}\]])(?!s?(?: |[,.;)] ?)[a-z(])"
-        r"|(?<=cook)ie|(?<=ak)ia[a-z0-9]|(?<=slack)\.com/|ey(?:"
+        r"|(?<=cook)ie|((?<=ak)ia[a-z0-9]|(?<=slack)\.com/)|ey(?:"
         + "|".join(f"(?<={word}key)|(?<={word}.key)" for word in _KEY_WORDS)
-        + r"))|z(?:(?<=authoriz)|(?<=aiz)a)|j(?:(?<=eyj)|wt)|q(?<=req)uest.?state"
-        r"|x(?:ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
-        r"|_(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
+        + r"))|z(?:(?<=authoriz)|((?<=aiz)a))|j(?:((?<=eyj))|wt)|q(?<=req)uest.?state"
+        r"|x(ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
+        r"|_((?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
         r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
-        r"|-(?:(?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|signature|u(?:ser)?[ =]"
+        r"|-(?:((?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|u(?:ser)?[ =])|signature"
         r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
-        r"|\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
+        r"|\.((?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
         r"|\?sig(?:nature)?=|&sig(?:nature)?=",
         r"cre(?:(?<=secre)t|d(?:ential|s))",
         r"ss(?:(?<=pass)(?:w|[-_ .]?(?:phrase|code)|"
@@ -41,16 +43,18 @@ _LOOKS: Final = tuple(
         rf"auth(?:{_AS_NAME})",
         rf"otp(?:{_AS_NAME})",
         r"pwd",
-        r"bearer",
-        r"basic[\s+]",
+        r"(bearer)",
+        r"(basic)[\s+]",
         r"connection.?string",
-        r":aa[0-9a-z_-]{24}",
-        r"a(?:sia[0-9a-z]{12}|tatt3)",
+        r"(:aa)[0-9a-z_-]{24}",
+        r"-----begin ",
+        r"a(sia[0-9a-z]{12}|tatt3)",
     )
 )
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
-_ESCAPED: Final = re.compile(rb"(?<!\\)\\++(?:u00([2-7][0-9a-f])|(/)|[nrt])")
+_ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
+_NEAR: Final = 16
 _LAYERS: Final = 12
 """How many layers of escapes and percent signs are looked through."""
 
@@ -98,10 +102,29 @@ class FirstLook:
     def places(self, data: bytes) -> list[int]:
         """Return where in `data` something deserves a real look, in order."""
         low = data.lower()
-        patterns = (*self._patterns, _COVERED)
-        found = [match.start() for look in patterns for match in look.finditer(low)]
+        found = [match.start() for match in _COVERED.finditer(low)]
         found += [url.start() for url in _urls(low) if b"@" in url[0]] if b"@" in low else []
+        found += [match.start() for match in self._all(low)]
         return sorted(found)
+
+    def marks(self, text: str) -> tuple[list[int], str]:
+        """Return where in `text` to look, in order, and what stands around those that are no names.
+
+        The latter in lower case: there are the needles of shapes.
+        """
+        # One byte for each character, so that places in both are the same.
+        low = text.encode("ascii", "replace").lower()
+        places: list[int] = []
+        near: list[bytes] = []
+        for match in self._all(low):
+            place = match.start()
+            places.append(place)
+            if match.lastindex:
+                near.append(low[max(0, place - _NEAR) : place + _NEAR])
+        return sorted(places), b" ".join(near).decode()
+
+    def _all(self, low: bytes) -> Iterator[re.Match[bytes]]:
+        return chain.from_iterable(look.finditer(low) for look in self._patterns)
 
     def _hit(self, low: bytes) -> bool:
         for search in self._searches:
@@ -119,13 +142,9 @@ class Shape(Struct, frozen=True):
     """One kind of secret: group `secret` of `pattern` vanishes where `holds` agrees."""
 
     needle: str
-    """What stands in lower case in every text that the pattern matches."""
+    """What stands in lower case in every text that the pattern matches, where the look hits it."""
     pattern: re.Pattern[str]
     holds: Callable[[str], bool]
-
-
-def _always(_: str) -> bool:
-    return True
 
 
 def _has_digit(value: str) -> bool:
@@ -145,63 +164,64 @@ def _is_userinfo(value: str) -> bool:
     return b":" in plain and min(plain) >= 0x20
 
 
-def _shape(
-    needle: str, pattern: str, holds: Callable[[str], bool] = _always, flags: int = 0
-) -> Shape:
-    return Shape(needle, re.compile(_EDGE + pattern, flags), holds)
+def _shape(needle: str, pattern: str, holds: Callable[[str], bool] = bool) -> Shape:
+    return Shape(needle, re.compile(pattern), holds)
 
 
-def _prefixed(needle: str, pattern: str, holds: Callable[[str], bool] = _always) -> Shape:
-    return _shape(needle, f"(?P<secret>{pattern})", holds)
+def _headed(head: str, rest: str, holds: Callable[[str], bool] = bool) -> Shape:
+    """`head` is of fixed length; no letter and no digit stands before it.
+
+    It is looked at first, and what stands before it afterwards: plain characters are found as fast
+    as memory can be read.
+    """
+    needle = re.split(r"[\[\\]", head)[0].lower()
+    return _shape(needle, rf"(?P<secret>{head}(?<![A-Za-z0-9]{head}){rest})", holds)
 
 
-_EDGE: Final = r"(?<![A-Za-z0-9])"
 # What follows the word in prose and in challenges, and is no token.
 _PROSE: Final = (
     r"(?!(?:bearer|basic|tokens?|auth\w*|realm|error|scope|resource_metadata|scheme|format|headers?|access|"
     r"credentials?|is|was|are|and|or|in|of|for|with|must|should|not|missing|invalid)\b)"
 )
+PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:[^-]++|-(?!----END ))*+(?:-----END [A-Z0-9 ]{0,64}-----)?"
+)
 _SHAPES: Final = (
     _shape(
-        "bearer", rf"bearer[\s+]++{_PROSE}(?P<secret>[^\s\"'<>,;\[\\]{{3,}}+)", flags=re.IGNORECASE
+        "bearer",
+        rf"[bB](?<![A-Za-z0-9].)(?i:earer[\s+]++{_PROSE})(?P<secret>[^\s\"'<>,;\[\\]{{3,}}+)",
     ),
     _shape(
-        "basic", r"basic[\s+]++(?P<secret>[A-Za-z0-9+/_\-]{4,}+={0,2})", _is_userinfo, re.IGNORECASE
+        "basic",
+        r"[bB](?<![A-Za-z0-9].)(?i:asic)[\s+]++(?P<secret>[A-Za-z0-9+/_\-]{4,}+={0,2})",
+        _is_userinfo,
     ),
-    _prefixed(
-        "private key",
-        r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:[^-]++|-(?!----END ))*+(?:-----END [A-Z0-9 ]{0,64}-----)?",
-    ),
-    _prefixed("sk-", r"sk-[\w-]{8,}+", _has_digit),
-    _prefixed("_live_", r"[a-z]k_live_\w{8,}+"),
-    _prefixed("_test_", r"[a-z]k_test_\w{8,}+"),
-    _prefixed("gh", r"gh[pousr]_\w{8,}+"),
-    _prefixed("_pat_", r"(?:github|dckr)_pat_[\w-]{8,}+"),
-    _prefixed("xox", r"xox[a-z]-[\w-]{6,}+"),
-    _prefixed("xapp-", r"xapp-[\w-]{8,}+"),
-    _shape("hooks.slack", r"hooks\.slack\.com/(?P<secret>[\w/-]{8,}+)"),
-    _prefixed("akia", r"AKIA[0-9A-Z]{12,}+"),
-    _prefixed("asia", r"ASIA[0-9A-Z]{12,}+"),
-    _prefixed("aiza", r"AIza[\w-]{16,}+"),
-    _prefixed("ya29.", r"ya29\.[\w.-]{8,}+"),
-    _prefixed("gocspx-", r"GOCSPX-[\w-]{8,}+"),
-    _prefixed("eyj", r"eyJ[\w-]{8,}+(?:\.[\w-]*+)*+", _has_dot),
-    _prefixed("_", r"(?:npm|hf|whsec|glsa|figd|sbp|dop_v1|shp[a-z]{2})_\w{8,}+"),
-    _prefixed("-", r"(?:glpat|pypi|tskey|xkeysib)-[\w-]{8,}+"),
-    _prefixed("atatt3", r"ATATT3[\w=-]{8,}+"),
-    _prefixed("hvs.", r"hvs\.[\w-]{8,}+"),
-    _prefixed("sg.", r"SG\.[\w-]{8,}+\.[\w-]++"),
-    Shape(":aa", re.compile(r"(?<![0-9])(?P<secret>[0-9]{8,10}:AA[\w-]{24,}+)"), _always),
-    _shape("-u", r"(?<![^\s])(?:-u|--user)[ =](?P<secret>[^\s:]++:\S++)"),
+    _headed("sk-", r"[\w-]{8,}+", _has_digit),
+    *(_headed(head, r"[\w-]{8,}+") for head in ("xapp-", "GOCSPX-", "glpat-", "pypi-", "tskey-")),
+    *(_headed(head, r"[\w-]{8,}+") for head in ("xkeysib-", "github_pat_", "dckr_pat_", r"hvs\.")),
+    *(_headed(head, r"\w{8,}+") for head in ("npm_", "hf_", "whsec_", "glsa_", "figd_", "sbp_")),
+    *(_headed(head, r"\w{8,}+") for head in ("dop_v1_", "shp[a-z]{2}_", "gh[pousr]_")),
+    _shape("k_live_", r"(?P<secret>[a-z]k_live_(?<![A-Za-z0-9]........)\w{8,}+)"),
+    _shape("k_test_", r"(?P<secret>[a-z]k_test_(?<![A-Za-z0-9]........)\w{8,}+)"),
+    _headed("xox[a-z]-", r"[\w-]{6,}+"),
+    _shape("hooks.slack", r"hooks\.slack\.com/(?<![A-Za-z0-9].{16})(?P<secret>[\w/-]{8,}+)"),
+    _headed("AKIA", r"[0-9A-Z]{12,}+"),
+    _headed("ASIA", r"[0-9A-Z]{12,}+"),
+    _headed("AIza", r"[\w-]{16,}+"),
+    _headed(r"ya29\.", r"[\w.-]{8,}+"),
+    _headed("eyJ", r"[\w-]{8,}+(?:\.[\w-]*+)*+", _has_dot),
+    _headed("ATATT3", r"[\w=-]{8,}+"),
+    _headed(r"SG\.", r"[\w-]{8,}+\.[\w-]++"),
+    _shape(":aa", r"(?<![0-9])(?P<secret>[0-9]{8,10}:AA[\w-]{24,}+)"),
+    _shape("-u", r"-(?:u|-user)(?<!\S-u)(?<!\S--user)[ =](?P<secret>[^\s:]++:\S++)"),
 )
 
 
-def cut_shapes(text: str) -> str:
-    """Return `text` with every secret of a known shape replaced."""
-    low = text.lower()
-    for shape in _SHAPES:
-        if shape.needle in low:
+def cut_shapes(text: str, near: str) -> str:
+    """Return `text` with every secret of a known shape, whose needle is `near`, replaced."""
+    for shape in _SHAPES if near else ():
+        if shape.needle in near:
             text = shape.pattern.sub(partial(_cut, holds=shape.holds), text)
     return text
 

@@ -16,6 +16,9 @@ from .secret_values import PLACEHOLDER
 DEEPEST: Final = 256
 """What is nested deeper vanishes whole, so that brackets alone cannot fill the memory."""
 
+_SHORT_NAME: Final = 64
+_NAMES: Final = 1024
+
 _QUOTED: Final = f'"{PLACEHOLDER}"'
 _TOKEN: Final = re.compile(
     r'"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end>"|\\?\Z)(?:\s*+(?P<colon>:))?'
@@ -29,7 +32,8 @@ _TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
 _LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
 _NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
 _SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
-_SAYS_VALUE: Final = frozenset({"value", "val", "content", "default"})
+_NEEDS_NAME: Final = frozenset({"value", "val"})
+_SAYS_VALUE: Final = _NEEDS_NAME | {"content", "default"}
 
 
 class Texts(Struct, frozen=True):
@@ -66,17 +70,28 @@ class _Frame(Struct):
     """A sibling says what `value` is: `{"name": "PASSWORD", "value": ...}`."""
     value: tuple[int, int] = (0, 0)
     """Where the newest `value`, or the second item, stands."""
+    is_named: bool = False
+    """A sibling says what `value` is, a secret or not."""
+    is_unnamed: bool = False
+    """There is a `value` that makes no sense without a sibling that names it."""
 
 
 class Walk:
-    """One walk over bytes. `sound` tells afterwards whether all of it could be JSON."""
+    """One walk over bytes. `sound` tells afterwards whether all of it could be JSON.
 
-    def __init__(self, data: bytes, hits: list[int], texts: Texts) -> None:
+    Where a cap cut the data (`complete` is false) the name of a value may have been cut away.
+    """
+
+    def __init__(
+        self, data: bytes, hits: list[int], texts: Texts, *, complete: bool = True
+    ) -> None:
+        self._complete = complete
         # One character for each byte, so that places in both are the same.
         self._text = data.decode("latin-1")
         self._hits = [*hits, len(data) + 1]
         self._hit = 0
         self._texts = texts
+        self._known: dict[str, tuple[str, Hides, str]] = {}
         self._cuts: list[tuple[int, int, str]] = []
         self._frames = [_Frame()]
         self._depth = 0
@@ -105,6 +120,8 @@ class Walk:
         if self._depth:
             self._cut(self._hidden_from, len(self._text))
         for frame in self._frames:
+            if not self._complete and frame.is_unnamed and not frame.is_named:
+                frame.name_tells = True
             self._finish(frame)
         return self._result()
 
@@ -143,10 +160,19 @@ class Walk:
         frame.hides = frame.inherited
         frame.end = -1
         if self._is_hit(match):
-            said = self._texts.plain(said)
-            frame.hides = max(frame.inherited, self._texts.hides(said))
-            self._cut_string(match)
+            said, hides, cut = self._known.get(said) or self._learn(said)
+            frame.hides = max(frame.inherited, hides)
+            if raw is not None and cut != raw:
+                self._cuts.append((*match.span("string"), cut))
         frame.name = said.lower() or "?"
+
+    def _learn(self, raw: str) -> tuple[str, Hides, str]:
+        """Return what a name says, what it hides and what is left of it. Names come in few kinds."""
+        said = self._texts.plain(raw)
+        known = (said, self._texts.hides(said), self._texts.string(raw))
+        if len(raw) <= _SHORT_NAME and len(self._known) < _NAMES:
+            self._known[raw] = known
+        return known
 
     def _string(self, frame: _Frame, match: re.Match[str]) -> None:
         if match["end"] != '"':
@@ -156,6 +182,9 @@ class Walk:
         is_hit = self._is_hit(match)
         frame.items += 1
         frame.end = match.end()
+        if not self._complete:
+            frame.is_named = frame.is_named or frame.name in _SAYS_NAME
+            frame.is_unnamed = frame.is_unnamed or frame.name in _NEEDS_NAME
         if frame.opener == "[" or frame.name in _SAYS_VALUE or is_hit:
             self._note(frame, match, is_hit=is_hit)
         if hidden:

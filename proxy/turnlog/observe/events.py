@@ -87,7 +87,6 @@ class ProxyFaulted(Event, frozen=True, kw_only=True, tag="proxy.faulted"):
     exception: str = field(name="exception.type")
     where: str = field(name="code.function.name")
     line: int = field(name="code.line.number", default=0)
-    call: str = field(name="turnlog.call", default="")
 
 
 class CallStarted(Event, frozen=True, kw_only=True, tag="call.started"):
@@ -100,11 +99,9 @@ class CallStarted(Event, frozen=True, kw_only=True, tag="call.started"):
     tool: str = field(name="gen_ai.tool.name")
     method: str = field(name="mcp.method.name", default="")
     http_method: str = field(name="http.request.method", default="")
-    request_id: str = field(name="jsonrpc.request.id", default="")
     protocol: str = field(name="mcp.protocol.version", default="")
     effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
     leg: int = field(name="turnlog.leg", default=0)
-    attempt: int = field(name="turnlog.attempt", default=1)
     bytes_in: int = field(name="turnlog.input.size", default=0)
     flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
     trace: str = field(name="trace_id", default="")
@@ -124,7 +121,6 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     tool: str = field(name="gen_ai.tool.name")
     method: str = field(name="mcp.method.name", default="")
     http_method: str = field(name="http.request.method", default="")
-    request_id: str = field(name="jsonrpc.request.id", default="")
     protocol: str = field(name="mcp.protocol.version", default="")
     http_version: str = field(name="network.protocol.version", default="")
     status: Status = field(name="turnlog.status")
@@ -155,6 +151,17 @@ class CallRecovered(Event, frozen=True, kw_only=True, tag="call.recovered"):
     effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
 
 
+class CallExpired(Event, frozen=True, kw_only=True, tag="call.expired"):
+    """Nobody came back in time for a call that waited for more input or for its task."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    seq: int = field(name="turnlog.seq")
+    server: str = field(name="turnlog.server", default="")
+    tool: str = field(name="gen_ai.tool.name", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+
+
 class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):
     """MCP traffic that is no tool call went through."""
 
@@ -177,7 +184,6 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     reason: Refusal = field(name="turnlog.reason")
     http_method: str = field(name="http.request.method", default="")
     http_status: int = field(name="http.response.status_code", default=0)
-    server: str = field(name="turnlog.server", default="")
 
 
 class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
@@ -189,9 +195,7 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
     port: int = field(name="server.port", default=0)
     error: str = field(name="error.type", default="")
     kind: str = field(name="turnlog.kind", default="")
-    exception: str = field(name="exception.type", default="")
     phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
-    call: str = field(name="turnlog.call", default="")
 
 
 class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
@@ -243,7 +247,6 @@ class RecorderFailed(Event, frozen=True, kw_only=True, tag="recorder.failed"):
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
     flag: Flag = field(name="turnlog.flag", default=Flag.UNRECORDED)
-    call: str = field(name="turnlog.call", default="")
 
 
 class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
@@ -272,6 +275,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     CallStarted,
     CallEnded,
     CallRecovered,
+    CallExpired,
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,

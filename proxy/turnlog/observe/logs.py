@@ -37,11 +37,6 @@ class Logs:
             wrapper_class=structlog.make_filtering_bound_logger(level),
         ).bind()
 
-    @property
-    def dropped(self) -> int:
-        """Lines lost so far, because the reader was slow or gone."""
-        return self._spool.dropped
-
     def wants(self, kind: type[Event]) -> bool:
         """Tell whether an event of this kind would be written."""
         return kind.level >= self._level

@@ -26,6 +26,8 @@ class Spool:
     """
 
     def __init__(self, stream: BinaryIO, gap_line: Callable[[int], bytes]) -> None:
+        # A stream that nobody holds closes its descriptor, and somebody else's file gets the number.
+        self._stream = stream
         self._write = _writer(stream)
         self._gap_line = gap_line
         self._wake = threading.Condition()

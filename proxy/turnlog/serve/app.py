@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Final
 
@@ -304,7 +304,7 @@ def _proxy(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        clean=lru_cache(maxsize=_NAMES)(lambda name: redactor.text(name)[0]),
+        clean=lru_cache(maxsize=_NAMES)(partial(_clean, redactor)),
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
         catalog=Catalog(),
@@ -323,6 +323,10 @@ def _proxy(
 def _unread(error: Exception) -> str:
     # The text of the error may hold content.
     return f"content could not be read ({type(error).__name__}); the record says less"
+
+
+def _clean(redactor: Redactor, name: str) -> str:
+    return redactor.text(name)[0]
 
 
 def _reporter(log: Log) -> Callable[[StoreError], None]:

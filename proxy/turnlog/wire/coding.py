@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
 
-if sys.version_info >= (3, 14):  # pragma: no cover
+if sys.version_info >= (3, 14):  # pragma: no cover - one version runs one branch
     from compression import zstd
-else:  # pragma: no cover
+else:  # pragma: no cover - one version runs one branch
     from backports import zstd
 
 _brotli: Any = import_module("brotli")
@@ -27,11 +27,6 @@ _ERRORS: tuple[type[Exception], ...] = (
 class _Stage(Protocol):
     """Undoes one coding."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether the coded data is whole."""
-        ...
-
     def feed(self, data: bytes, room: int) -> bytes:
         """Decode all of `data`, or as much as gives `room` bytes. Raises one of `_ERRORS`."""
         ...
@@ -44,13 +39,12 @@ class ContentDecoder:
     came out before stands. Without any coding the data passes through, without limit.
     """
 
-    __slots__ = ("_begun", "_limit", "_produced", "_stages", "failed", "overflow")
+    __slots__ = ("_limit", "_produced", "_stages", "failed", "overflow")
 
     def __init__(self, stages: "list[_Stage]", limit: int) -> None:
         self._stages = stages
         self._limit = limit
         self._produced = 0
-        self._begun = False
         self.failed = False
         self.overflow = False
 
@@ -60,7 +54,6 @@ class ContentDecoder:
             return data
         if self.failed or self.overflow or not data:
             return b""
-        self._begun = True
         # One byte too many tells that there is more; a stage in between gets no more room either.
         room = self._limit - self._produced + 1
         try:
@@ -73,13 +66,6 @@ class ContentDecoder:
         decoded = data[: room - 1]
         self._produced += len(decoded)
         return decoded
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that was coded has come out; so it has where nothing was."""
-        if self.failed or self.overflow:
-            return False
-        return not self._begun or all(stage.ended for stage in self._stages)
 
 
 def decoder_for(content_encoding: str, limit: int) -> ContentDecoder | None:
@@ -99,10 +85,6 @@ class _Gzip:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(31)
-
-    @property
-    def ended(self) -> bool:
-        return self._member.eof
 
     def feed(self, data: bytes, room: int) -> bytes:
         pieces: list[bytes] = []
@@ -125,10 +107,6 @@ class _Deflate:
         self._start = b""
         self._inner: Any = None
 
-    @property
-    def ended(self) -> bool:
-        return self._inner is not None and bool(self._inner.eof)
-
     def feed(self, data: bytes, room: int) -> bytes:
         if self._inner is None:
             data = self._start + data
@@ -146,10 +124,6 @@ class _Brotli:
 
     def __init__(self) -> None:
         self._inner: Any = _brotli.Decompressor()
-
-    @property
-    def ended(self) -> bool:
-        return bool(self._inner.is_finished())
 
     def feed(self, data: bytes, room: int) -> bytes:
         pieces: list[bytes] = []
@@ -174,10 +148,6 @@ class _Zstd:
         return zstd.ZstdDecompressor(
             options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
         )
-
-    @property
-    def ended(self) -> bool:
-        return self._frame.eof
 
     def feed(self, data: bytes, room: int) -> bytes:
         pieces: list[bytes] = []

@@ -19,9 +19,9 @@ __all__ = [
     "Headers",
     "allowed_host",
     "allowed_origin",
+    "can_dechunk",
     "content_length",
     "decoder_for",
-    "field",
     "fields",
     "framing",
     "media_type",
@@ -141,12 +141,6 @@ def fields(raw: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in raw if key.lower() == name]
 
 
-def field(raw: Headers, name: bytes) -> bytes | None:
-    """Return a field's value if it stands there exactly once; `name` in lower case."""
-    found = fields(raw, name)
-    return found[0] if len(found) == 1 else None
-
-
 def request_headers(
     raw: Headers, *, authority: bytes, forwarded_host: bytes
 ) -> list[tuple[bytes, bytes]]:
@@ -264,6 +258,15 @@ def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
     if length is None:
         return Framing(Body.UNTIL_CLOSE)
     return length if isinstance(length, BadFraming) else Framing(Body.LENGTH, length)
+
+
+def can_dechunk(raw: Headers) -> bool:
+    """Tell whether what the parser takes off a request's body is all of its Transfer-Encoding.
+
+    A server answers any other coding with 501 (RFC 9112, 6.1): it cannot be handed on, for the
+    field is gone upstream, and the body would be taken for what it is not.
+    """
+    return _list(fields(raw, b"transfer-encoding")) in ([], [b"chunked"])
 
 
 def content_length(raw: Headers) -> int | BadFraming | None:

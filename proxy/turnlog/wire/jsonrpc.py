@@ -28,8 +28,12 @@ from .rawjson import (
 from .skim import Outline, Skimmer
 
 DUPLICATES_LIMIT = 262_144
-"""Bytes up to which equal keys are looked for at every level; in a larger text only among the
-members of the message, its params, result and error."""
+"""Bytes up to which equal keys are looked for at every level. In a larger text, up to `SCAN_LIMIT`,
+only among the first `MEMBERS_LIMIT` members of the message, its params, result and error; in one
+larger than that nowhere: then the flag is left out."""
+SCAN_LIMIT = 4 << 20
+MEMBERS_LIMIT = 512
+_LEVELS = ("params", "result", "error")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -207,12 +211,11 @@ def _is_utf8(data: bytes) -> bool:
 def _repeats(data: bytes) -> bool:
     if len(data) <= DUPLICATES_LIMIT:
         return has_duplicate_keys(data)
-    found = scan_members(data)
-    inner = [raw for name, raw in found if name in ("params", "result", "error")]
-    return any(
-        len(dict(level)) != len(level)
-        for level in (found, *(scan_members(bytes(r)) for r in inner))
-    )
+    if len(data) > SCAN_LIMIT:
+        return False
+    found = scan_members(data, MEMBERS_LIMIT)
+    inner = (scan_members(bytes(raw), MEMBERS_LIMIT) for name, raw in found if name in _LEVELS)
+    return any(len(dict(level)) != len(level) for level in (found, *inner))
 
 
 def _parse_other(data: bytes) -> Message | Batch | Malformed:

@@ -8,18 +8,17 @@ import re
 from hashlib import sha256
 from typing import TypeVar
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from turnlog.core.kinds import Status
 
+from .blank import says_nothing
 from .jsonrpc import Kind, Message, id_key, outline_kind
 from .rawjson import (
     Shape,
     decode_string,
     integer_of,
-    items,
     load,
     members,
     pick,
@@ -60,10 +59,6 @@ _TRUE = (b"true", b'"true"', b"1")
 """What lenient clients take for true."""
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
-_NULL_TEXTS = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
-_LONGEST_NULL_TEXT = 15
-_NULL_LIMIT = 4096
-"""Bytes of `content` up to which its texts are read."""
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -76,14 +71,9 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     """As they came; `{}` where absent."""
     meta: dict[str, Raw]
     """The members of `_meta`."""
-    progress_token: bytes
-    """JSON text; empty for none."""
     has_input_responses: bool
     request_state: bytes
     """sha256 of the `requestState`, which is no one's to keep; empty for none."""
-    wants_task: bool
-    ttl_ms: int | None
-    """How long the caller wants the task to be kept."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -121,7 +111,6 @@ class _Params(Struct, rename="camel"):
     meta: Raw = field(name="_meta", default=Raw())
     input_responses: Raw = Raw()
     request_state: Raw = Raw()
-    task: Raw = Raw()
     task_id: Raw = Raw()
     protocol_version: Raw = Raw()
 
@@ -152,14 +141,6 @@ class _Result(Struct, rename="camel"):
 class _Error(Struct):
     code: Raw = Raw()
     message: Raw = Raw()
-
-
-class _Block(Struct):
-    type: Raw = Raw()
-    text: Raw = Raw()
-
-
-_decode_blocks = msgspec.json.Decoder(list[_Block]).decode
 
 
 def is_stateless(revision: str) -> bool:
@@ -210,16 +191,12 @@ def cancelled_id(message: Message | Outline) -> str | None:
 def read_call(params: Raw) -> ToolCall:
     """Read the params of a `tools/call`."""
     found = load(_Params, params)
-    meta = members(found.meta) if found.meta else {}
     return ToolCall(
         name=text_of(bytes(found.name)),
         arguments=found.arguments or Raw(b"{}"),
-        meta=meta,
-        progress_token=bytes(meta.get("progressToken", b"")),
+        meta=members(found.meta) if found.meta else {},
         has_input_responses=shape(found.input_responses) not in (Shape.ABSENT, Shape.NULL),
         request_state=_state(found.request_state),
-        wants_task=shape(found.task) in (Shape.EMPTY, Shape.FULL),
-        ttl_ms=integer_of(bytes(load(_Task, found.task).ttl)) if found.task else None,
     )
 
 
@@ -337,7 +314,8 @@ def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
         is_error=is_error,
         result_type=result_type,
         request_state=_state(result.request_state),
-        null_shape=status is not Status.INPUT_REQUIRED and _says_nothing(outer, result),
+        null_shape=status is not Status.INPUT_REQUIRED
+        and says_nothing(outer, result.content, result.structured_content),
     )
 
 
@@ -372,41 +350,3 @@ def _state(raw: Raw) -> bytes:
     if not token.startswith(b'"') or string_end(token, 1)[0] != len(token):
         return b""
     return sha256(decode_string(token).encode()).digest()
-
-
-def _says_nothing(outer: Shape, result: _Result) -> bool:
-    if outer is not Shape.FULL:
-        return outer is not Shape.SCALAR
-    if result.structured_content and not _is_nullish(result.structured_content):
-        return False
-    content = shape(result.content)
-    if content is Shape.FULL:
-        return len(result.content) <= _NULL_LIMIT and _is_blank(result.content)
-    return content is not Shape.SCALAR
-
-
-def _is_nullish(structured: Raw) -> bool:
-    """Tell whether structured content is null, or the `{"result": null}` of a Python `None`."""
-    if shape(structured) is Shape.NULL:
-        return True
-    found = members(structured) if len(structured) <= _NULL_LIMIT else {}
-    return len(found) == 1 and bytes(found.get("result", b"")) == b"null"
-
-
-def _is_blank(content: Raw) -> bool:
-    """Tell whether all there is to read is white space, or one word for nothing."""
-    try:
-        blocks = _decode_blocks(content)
-    except (ValueError, RecursionError):
-        blocks = [load(_Block, raw) for raw in items(content)]
-    if not blocks:
-        # The content of a skimmed answer: there is some, more is not known.
-        return False
-    words: list[str] = []
-    for block in blocks:
-        word = text_of(bytes(block.text), _NULL_LIMIT).strip()
-        if len(word) > _LONGEST_NULL_TEXT or bytes(block.type) != b'"text"':
-            return False
-        if word:
-            words.append(word)
-    return not words or (len(blocks) == 1 and words[0] in _NULL_TEXTS)

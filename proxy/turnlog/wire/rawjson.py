@@ -199,11 +199,11 @@ def _decoder(kind: type[Struct]) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(kind).decode
 
 
-def scan_members(raw: bytes) -> list[tuple[str, Raw]]:
-    """Return an object's members in order, equal keys too, as far as the text goes."""
+def scan_members(raw: bytes, limit: int | None = None) -> list[tuple[str, Raw]]:
+    """Return an object's first `limit` members, equal keys too, as far as the text goes."""
     found: list[tuple[str, Raw]] = []
     place = _after(raw, 0, b"{")
-    while place >= 0:
+    while place >= 0 and len(found) != limit:
         key_start = _after(raw, place, b'"')
         key_end = string_end(raw, key_start)[0] if key_start >= 0 else -1
         colon = _after(raw, key_end, b":") if key_end >= 0 else -1

@@ -89,12 +89,6 @@ class EventReader:
             pieces.append(Piece(chunk[done:] if done else chunk, None))
         return pieces
 
-    def finish(self) -> bool:
-        """Tell whether the stream has ended in the middle of an event."""
-        rest = bytes(self._line)
-        begun = rest not in (b"", _BOM) and not rest.startswith(b":")
-        return self._fields or self._streaming or begun
-
     def _take(self, line: bytes) -> Event | None:
         """Take a line, or what has come of it."""
         if self._after_cr:

@@ -16,8 +16,6 @@ class Definition(Struct, frozen=True, kw_only=True):
     """sha256 of the whole definition in canonical form."""
     read_only: bool | None = None
     idempotent: bool | None = None
-    destructive: bool | None = None
-    has_output_schema: bool = False
 
 
 class ToolPage(Struct, frozen=True):
@@ -36,13 +34,11 @@ class _List(Struct, rename="camel"):
 class _Tool(Struct, rename="camel"):
     name: Raw = Raw()
     annotations: Raw = Raw()
-    output_schema: Raw = Raw()
 
 
 class _Hints(Struct, rename="camel"):
     read_only_hint: Raw = Raw()
     idempotent_hint: Raw = Raw()
-    destructive_hint: Raw = Raw()
 
 
 def read_tools_list(result: Raw) -> ToolPage:
@@ -62,8 +58,6 @@ def _definition(raw: Raw, tool: _Tool) -> Definition:
         digest=sha256(canonical(bytes(raw))[1]).digest(),
         read_only=_flag(hints.read_only_hint),
         idempotent=_flag(hints.idempotent_hint),
-        destructive=_flag(hints.destructive_hint),
-        has_output_schema=bytes(tool.output_schema) not in (b"", b"null"),
     )
 
 
