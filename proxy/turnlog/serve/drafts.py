@@ -14,7 +14,7 @@ from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, Flag, Status
-from turnlog.core.redact import Redacted, Redactor
+from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft
 
@@ -24,8 +24,6 @@ from .clock import Clock
 _DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
-_MARGIN: Final = 64 * 1024
-"""bytes that are read beyond what is kept, so that a secret at the cut is seen whole."""
 _UNREADABLE: Final = "content that could not be read"
 
 
@@ -142,7 +140,7 @@ class Drafter:
 
     def _seen(self, content: bytes, *, complete: bool) -> tuple[Redacted, bool]:
         """Redact as much as will be kept; tell whether that is all."""
-        most = self._record_limit + _MARGIN
+        most = self._record_limit + MARGIN
         whole = complete and len(content) <= most
         return self._redactor.json(content[:most], complete=whole), whole
 

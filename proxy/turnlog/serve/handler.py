@@ -13,6 +13,7 @@ from turnlog.store.base import StoreError
 from turnlog.wire.http import (
     allowed_host,
     allowed_origin,
+    can_dechunk,
     content_length,
     fields,
 )
@@ -130,8 +131,7 @@ class Handler:
         if b"origin" in down.head.fields and not self._all_origins_allowed(down):
             detail = "this Origin may not call; add its host to allow_hosts if it should"
             return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
-        codings = down.head.fields.get(b"transfer-encoding", b"chunked").strip(b" \t").lower()
-        if codings != b"chunked" or b"transfer-encoding" in down.head.repeated:
+        if b"transfer-encoding" in down.head.fields and not can_dechunk(down.headers):
             detail = "only the transfer coding chunked can be undone here (RFC 9112 section 6.1)"
             return Refusal.FRAMING, problem(501, "Not Implemented", detail, {})
         if down.method == "CONNECT":
