@@ -160,7 +160,7 @@ def run(plan: Plan, folder: Path) -> Session:
 def store(plan: Plan) -> str:
     """Run the benchmark of the store alone and return what it prints."""
     command = [sys.executable, "-m", "benchmarks.bench_store"]
-    amount = ["--rounds", str(plan.rounds), "--seconds", str(plan.seconds)]
+    amount = ["--blocks", str(plan.rounds)]
     print("  store", file=sys.stderr)
     done = subprocess.run([*command, *amount], cwd=_RUNS.parent.parent, stdout=subprocess.PIPE)
     return done.stdout.decode() if done.returncode == 0 else f"exit code {done.returncode}\n"
