@@ -380,3 +380,17 @@ def test_no_command_shows_the_help() -> None:
 
     assert done.returncode == 2
     assert "Commands:" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_error(data: Path, closed: str) -> None:
+    command = f"{sys.executable} -m turnlog log --last 2 --data {data} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--last", "--before", "--after", "--around"])
+def test_a_number_beyond_all_numbers_is_wrong_use(data: Path, option: str) -> None:
+    done = turnlog("log", option, "9" * 23, data=data)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1

@@ -27,12 +27,18 @@ _BATCH = 1000
 """Rows whose columns are aligned together."""
 
 
+_MOST = 10**12
+"""No store holds more commits."""
+
+
 @click.command("log")
 @click.argument("session", required=False)
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="The newest N attempts.")
-@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="All after this commit.")
-@click.option("--before", type=click.IntRange(min=0), metavar="SEQ", help="The last before it.")
-@click.option("--around", type=click.IntRange(min=0), metavar="SEQ", help="What surrounds it.")
+@click.option("--last", type=click.IntRange(1, _MOST), metavar="N", help="The newest N attempts.")
+@click.option(
+    "--after", type=click.IntRange(0, _MOST), metavar="SEQ", help="All after this commit."
+)
+@click.option("--before", type=click.IntRange(0, _MOST), metavar="SEQ", help="The last before it.")
+@click.option("--around", type=click.IntRange(0, _MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
 @click.option("--tool", default="", metavar="GLOB", help="Tools whose name matches.")
 @click.option("--server", default="", metavar="NAME", help="One upstream.")

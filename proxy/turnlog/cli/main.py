@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -57,6 +58,7 @@ def turnlog() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code. Errors of the user's are one line on stderr."""
+    _open_closed_streams()
     try:
         # Text from tools may be beyond the terminal's encoding; that must not end a listing.
         for stream in (sys.stdout, sys.stderr):
@@ -76,3 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, code = describe(error)
         click.echo(f"turnlog: {message}", err=True)
     return int(code or 0)
+
+
+def _open_closed_streams() -> None:
+    """Give what was started with a closed stdout or stderr (`>&-`) one that goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
+            setattr(sys, name, nowhere)
