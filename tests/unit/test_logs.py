@@ -199,7 +199,7 @@ class Kept:
 
 def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
     kept = Kept()
-    logger = logging.getLogger("tests.library")
+    logger = logging.getLogger("tests.borrowed")
     handler = StandardLogging(kept)
     logger.addHandler(handler)
     logger.propagate = False
@@ -213,7 +213,7 @@ def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
     first, second = kept.events
     assert isinstance(first, ProxyFaulted)
     assert first.exception == "ValueError"
-    assert first.where.startswith("tests.library.")
+    assert first.where.startswith("tests.borrowed.")
     assert "hunter2" not in repr(kept.events)
     assert isinstance(second, ProxyFaulted)
     assert second.exception == ""
