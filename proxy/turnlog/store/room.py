@@ -1,6 +1,7 @@
 """How much the store may still write: its limit, the disk, and the reserve that outcomes may use."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,10 @@ def disk_free(data: Path) -> int:
 
 
 class Room:
-    """Watches the room. `has_room` is cheap enough to ask at every intent."""
+    """Watches the room. `has_room` is cheap enough to ask at every intent.
+
+    Both threads measure: the loop's when it asks, the writer's when it makes room.
+    """
 
     def __init__(self, data: Path, limit: int) -> None:
         self._data = data
@@ -48,6 +52,7 @@ class Room:
         self._every = min(_MEASURE_EVERY, self._reserve // 4)
         # Two counts of the same bytes: the loop asks for room, the writer makes it.
         self._unmeasured = self._unmade = self._every
+        self._measuring = threading.Lock()
         self.spare = 0
         """Bytes that may be written before intents are refused, as last measured."""
 
@@ -64,7 +69,8 @@ class Room:
 
     def doubt(self) -> None:
         """Look at the disk again before the next intent, because a write failed."""
-        self._unmeasured = self._unmade = self._every
+        with self._measuring:
+            self._unmeasured = self._unmade = self._every
 
     def make(self, unlink: Callable[[Bucket], None]) -> None:
         """Unlink the oldest buckets while log and blobs together exceed what they may take.
@@ -91,9 +97,11 @@ class Room:
         return max(over_limit, over_disk)
 
     def _measure(self) -> None:
-        self._unmeasured = 0
-        left = min(
-            self._limit - log_size(self._data),
-            disk_free(self._data) + blob_size(self._data),
-        )
-        self.spare = left - self._reserve
+        with self._measuring:
+            left = min(
+                self._limit - log_size(self._data),
+                disk_free(self._data) + blob_size(self._data),
+            )
+            self.spare = left - self._reserve
+            # Only now: whoever finds nothing unmeasured goes by what `spare` says.
+            self._unmeasured = 0
