@@ -202,10 +202,10 @@ def payloads(data: Path) -> list[bytes]:
                 commit for made in view.attempts(Filter(), newest_first=False) for commit in made
             ]
             bodies = [commit.body for commit in commits if commit.body is not None]
-            digests = [
+            handles = [
                 name for body in bodies for name in (body.input_blob, body.output_blob) if name
             ]
-            return [blob.data for blob in map(view.blob, digests) if blob is not None]
+            return [blob.data for blob in map(view.blob, handles) if blob is not None]
     finally:
         reader.close()
 

@@ -19,7 +19,7 @@ def test_a_blob_is_packed_and_unpacked(data: bytes, redacted: bool, cut: bool) -
     blob = Blob(data, redacted=redacted, cut=cut)
     packed = blobs.pack(blob)
     assert packed.digest == sha256(data).digest()
-    assert blobs.unpack(packed.value) == blob
+    assert blobs.unpack_blob(packed.value) == blob
 
 
 def test_only_what_is_larger_than_a_kilobyte_is_compressed() -> None:
@@ -37,9 +37,7 @@ class Pair:
         self.writer = BlobWriter(data, 1000, self.reader, boot, epoch)
 
     def put(self, content: bytes, now: int) -> bytes:
-        packed = blobs.pack(Blob(content))
-        self.writer.write([packed], now)
-        return packed.digest
+        return self.writer.write([blobs.pack(Blob(content))], now)[0]
 
     def close(self) -> None:
         self.writer.close()
@@ -57,13 +55,32 @@ def names(data: Path) -> list[str]:
 
 
 def test_a_blob_is_kept_once_in_each_bucket(tmp_path: Path, pair: Pair) -> None:
-    for now in (1, 2, 999, 1000, 1001):
-        digest = pair.put(b"x" * 600, now)
+    handles = [pair.put(b"x" * 600, now) for now in (1, 2, 999, 1000, 1001)]
     assert names(tmp_path) == ["0-0", "1-0"]
+    early, late = dict.fromkeys(handles)
+    assert handles == [early] * 3 + [late] * 2
     pair.writer.unlink(Bucket(0, 0))
-    assert pair.reader.get(digest) == Blob(b"x" * 600)
+    assert pair.reader.get(early) is None
+    assert pair.reader.get(late) == Blob(b"x" * 600)
     pair.writer.unlink(Bucket(1, 0))
-    assert pair.reader.get(digest) is None
+    assert pair.reader.get(late) is None
+    pair.close()
+
+
+def test_many_blobs_at_once_come_back(pair: Pair) -> None:
+    contents = [bytes([i]) * (i * 40) for i in range(200)]
+    handles = pair.writer.write([blobs.pack(Blob(content)) for content in contents], 10)
+    more = pair.put(b"more", 20)
+    for handle, content in zip([*handles, more], [*contents, b"more"], strict=True):
+        assert pair.reader.get(handle) == Blob(content)
+    pair.close()
+
+
+def test_a_mark_belongs_to_its_own_blob(pair: Pair) -> None:
+    same = [Blob(b"the same"), Blob(b"the same", redacted=True), Blob(b"the same")]
+    handles = pair.writer.write([blobs.pack(blob) for blob in same], 10)
+    assert [pair.reader.get(handle) for handle in handles] == same
+    assert handles[0] == handles[2] != handles[1]
     pair.close()
 
 
@@ -129,9 +146,8 @@ def test_damaged_content_is_no_content(tmp_path: Path, pair: Pair) -> None:
     packed = blobs.pack(Blob(b"x" * 3000))
     wrong = blobs.Packed(packed.digest, packed.value[:-3] + b"abc")
     other = blobs.Packed(sha256(b"other").digest(), b"\0not the content")
-    pair.writer.write([wrong, other], 10)
-    assert pair.reader.get(wrong.digest) is None
-    assert pair.reader.get(other.digest) is None
+    for handle in pair.writer.write([wrong, other], 10):
+        assert pair.reader.get(handle) is None
     pair.close()
 
 
@@ -198,8 +214,8 @@ def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path, pair: Pai
 def test_other_content_under_a_digest_is_told_from_none(tmp_path: Path, pair: Pair) -> None:
     fine = pair.put(b"one", 10)
     wrong = blobs.Packed(sha256(b"two").digest(), b"\0twX")
-    pair.writer.write([wrong], 10)
-    assert pair.reader.altered(wrong.digest)
+    (handle,) = pair.writer.write([wrong], 10)
+    assert pair.reader.altered(handle)
     assert not pair.reader.altered(fine)
     assert not pair.reader.altered(bytes(32))
     pair.close()

@@ -105,9 +105,9 @@ def test_open_attempts_are_intents_without_outcome() -> None:
 
 def test_a_damaged_header_leaves_a_gap_and_stops_nothing() -> None:
     segment = Segment(10)
-    segment.read(11, begun(11).header, lambda: None)
-    segment.read(12, b"damaged", lambda: None)
-    segment.read(13, ended(13, 11, Status.OK).header, lambda: None)
+    segment.read(11, begun(11).header, lambda _: None)
+    segment.read(12, b"damaged", lambda _: None)
+    segment.read(13, ended(13, 11, Status.OK).header, lambda _: None)
     assert segment.last == 13
     assert segment.entry(12) is None
     assert segment.calls[CALL] == [11, 13]

@@ -116,7 +116,7 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     detail: str = ""
     lineage: tuple[str, ...] = ()
     input_blob: bytes = b""
-    """sha256 of the stored input; empty where none is kept."""
+    """sha256 of the stored input, then where the store put it; empty where none is kept."""
     output_blob: bytes = b""
     links: tuple[bytes, ...] = ()
     """Keyed digests by which a later leg finds its call: a task id, a `requestState`."""

@@ -113,13 +113,13 @@ def entry(commit: Commit) -> Entry:
     )
 
 
-def payload(view: View, digest: bytes) -> Payload:
-    """Return what is kept under a body's blob digest."""
-    if not digest:
+def payload(view: View, handle: bytes) -> Payload:
+    """Return what is kept of what a body names."""
+    if not handle:
         return Payload(kept=Kept.NONE)
-    blob = view.blob(digest)
+    blob = view.blob(handle)
     if blob is None:
-        return Payload(kept=Kept.ALTERED if view.altered(digest) else Kept.LOST)
+        return Payload(kept=Kept.ALTERED if view.altered(handle) else Kept.LOST)
     return Payload(
         kept=Kept.CUT if blob.cut else Kept.WHOLE,
         redacted=blob.redacted,

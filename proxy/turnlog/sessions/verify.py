@@ -78,7 +78,7 @@ def verify(
 ) -> Finding:
     """Check a session's records, given in seq order.
 
-    `altered` tells whether other content than it names is stored under a digest.
+    `altered` tells whether other content lies under a handle than was put there.
     """
     walk = _Walk(session, anchors, altered)
     rest = iter(records)
@@ -194,7 +194,7 @@ def _content(body: bytes | None) -> list[tuple[str, bytes]]:
     if said is None:
         return []
     named = (("stored input", said.input_blob), ("stored output", said.output_blob))
-    return [(name, digest) for name, digest in named if digest]
+    return [(name, handle) for name, handle in named if handle]
 
 
 def _is_redact(header: bytes) -> bool:

@@ -5,6 +5,7 @@ others open.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -90,8 +91,8 @@ def _state(txn: Txn, tables: Tables, tail: Segment, call: bytes, skip: Skip) -> 
 
 
 def _intent(txn: Txn, tables: Tables, position: int, skip: Skip) -> Entry | None:
-    try:
-        return read_log(txn, tables, position)
-    except msgspec.DecodeError:
-        skip(f"the open attempt at position {position}")
-        return None
+    with suppress(msgspec.DecodeError):
+        if entry := read_log(txn, tables, position):
+            return entry
+    skip(f"the open attempt at position {position}")
+    return None

@@ -235,16 +235,16 @@ class View(Protocol):
         """Return the newest commit whose body carries the link `key`."""
         ...
 
-    def blob(self, digest: bytes) -> Blob | None:
-        """Return stored content, or `None` when it is gone (`payload lost` or retention)."""
+    def blob(self, handle: bytes) -> Blob | None:
+        """Return stored content by what a body holds of it, or `None` when it is gone (`payload lost` or retention)."""
         ...
 
     def usage(self) -> Usage:
         """Return sizes and counts."""
         ...
 
-    def altered(self, digest: bytes) -> bool:
-        """Tell whether other content is stored under this digest than what was put there."""
+    def altered(self, handle: bytes) -> bool:
+        """Tell whether other content lies there than what was put there."""
         ...
 
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:

@@ -1,4 +1,8 @@
-"""Stored inputs and outputs: by their sha256, compressed, in buckets of time.
+"""Stored inputs and outputs: compressed, in buckets of time, each found by its *handle*.
+
+A handle is the content's sha256 and the place it was put. The place makes an index of what is
+stored unnecessary, the hash tells whether what lies there is what was put. Content that came
+before is not put again while it is among the last `REMEMBERED` of this process.
 
 A bucket is an LMDB environment of its own, unlinked whole when it is old or room is needed. Blobs
 are not waited for: after a crash of the machine those of the last seconds may be lost, and a commit
@@ -7,24 +11,28 @@ cannot be trusted, and is dropped: a mark in it says by whom, and since which st
 it is written.
 
     DATA/blobs/<number of the time span>-<n>/{data.mdb, lock.mdb, written-<boot id>-<epoch>}
+
+In a bucket blobs are numbered and lie in `runs`, by the number of the last one.
 """
 
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 import lmdb
+import msgspec
 from msgspec import Struct
 
+from . import runs
 from .base import Blob, StoreError
 from .epochs import lock_epoch
 from .folder import close_environment, identity, open_environment
-from .tables import Txn
+from .keys import number, unpack
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -34,14 +42,19 @@ else:
 COMPRESS_ABOVE = 1024
 """Bytes; below this compression gains nothing."""
 MAP_SIZE = 1 << 40
+REMEMBERED = 1 << 14
+"""Blobs of the present bucket whose places are kept in memory."""
 _LEVEL = 1
+_DIGEST = 32
+_NAMED = 8
+"""Bytes of its digest before each stored blob: they tell it from one of a later bucket."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
 _GONE = "gone-"
 """What a bucket's name begins with while it is removed."""
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
 
 
-class Packed(Struct, frozen=True):
+class Packed(Struct, frozen=True, gc=False):
     """A blob as it is stored: a byte of marks, then the content."""
 
     digest: bytes
@@ -49,7 +62,7 @@ class Packed(Struct, frozen=True):
 
 
 def pack(blob: Blob) -> Packed:
-    """Return a blob's key and stored bytes."""
+    """Return a blob's digest and stored bytes."""
     marks = (_REDACTED if blob.redacted else 0) | (_CUT if blob.cut else 0)
     data = blob.data
     if len(data) > COMPRESS_ABOVE:
@@ -60,7 +73,7 @@ def pack(blob: Blob) -> Packed:
     return Packed(sha256(blob.data).digest(), bytes((marks,)) + data)
 
 
-def unpack(value: bytes) -> Blob:
+def unpack_blob(value: bytes) -> Blob:
     """Return the blob that `pack` packed. Raises `zstd.ZstdError` when it is damaged."""
     marks = value[0]
     data = zstd.decompress(value[1:]) if marks & _ZSTD else value[1:]
@@ -76,6 +89,18 @@ class Bucket(Struct, frozen=True, order=True):
     @property
     def name(self) -> str:
         return f"{self.span}-{self.number}"
+
+
+class _Place(Struct, frozen=True, array_like=True, gc=False):
+    """Where a blob lies: its bucket, and its number there."""
+
+    span: int
+    bucket: int
+    n: int
+
+
+_encode_place = msgspec.msgpack.Encoder().encode
+_decode_place = msgspec.msgpack.Decoder(_Place).decode
 
 
 def buckets(folder: Path) -> list[Bucket]:
@@ -105,14 +130,15 @@ class BlobReader:
         """With the `identity` of each."""
         self._lock = threading.Lock()
 
-    def get(self, digest: bytes) -> Blob | None:
-        """Return a blob, the newest bucket's first; `None` when it is gone or damaged."""
-        value = next(self._values(digest), None)
-        return None if value is None else _checked(value, digest)
+    def get(self, handle: bytes) -> Blob | None:
+        """Return a blob; `None` when it is gone or damaged."""
+        value = self._value(handle)
+        return None if value is None else _checked(value, handle[:_DIGEST])
 
-    def altered(self, digest: bytes) -> bool:
-        """Tell whether any bucket holds other content under `digest` than was put there."""
-        return any(_checked(value, digest) is None for value in self._values(digest))
+    def altered(self, handle: bytes) -> bool:
+        """Tell whether other content lies there than was put there."""
+        value = self._value(handle)
+        return value is not None and _checked(value, handle[:_DIGEST]) is None
 
     def close(self) -> None:
         """Give all environments back."""
@@ -125,25 +151,30 @@ class BlobReader:
         with self._lock:
             self._close(bucket)
 
-    def _values(self, digest: bytes) -> Iterator[bytes]:
-        """Yield what the buckets hold under a digest, the newest first."""
+    def _value(self, handle: bytes) -> bytes | None:
+        try:
+            place = _decode_place(handle[_DIGEST:])
+        except msgspec.DecodeError:
+            # It was never put anywhere.
+            return None
         with self._lock:
-            there = buckets(self._folder)
-            for bucket in self._open.keys() - set(there):
+            for bucket in self._open.keys() - set(buckets(self._folder)):
                 self._close(bucket)
-        for bucket in reversed(there):
-            with self._lock:
-                value = self._value(bucket, digest)
-            if value is not None:
-                yield value
+            stored = self._stored(Bucket(place.span, place.bucket), place.n)
+        if stored is None or stored[:_NAMED] != handle[:_NAMED]:
+            return None
+        return stored[_NAMED:]
 
-    def _value(self, bucket: Bucket, digest: bytes) -> bytes | None:
+    def _stored(self, bucket: Bucket, n: int) -> bytes | None:
         try:
             env = self._environment(bucket)
             if env is None:
                 return None
-            with env.begin() as txn:
-                return txn.get(digest)
+            with env.begin() as txn, txn.cursor() as cursor:
+                if not cursor.set_range(number(n)):
+                    return None
+                key, run = cursor.item()
+            return runs.record(run, unpack(key) - n)
         except (lmdb.Error, StoreError):
             # Unlinked under our eyes, or damaged: the content is lost, which readers expect.
             return None
@@ -170,7 +201,7 @@ class BlobReader:
 
 def _checked(value: bytes, digest: bytes) -> Blob | None:
     try:
-        blob = unpack(value)
+        blob = unpack_blob(value)
     except (zstd.ZstdError, IndexError):
         return None
     return blob if sha256(blob.data).digest() == digest else None
@@ -209,14 +240,36 @@ class BlobWriter:
         self._bucket: Bucket | None = None
         self._identity = 0
         self._env: lmdb.Environment | None = None
+        self._known: dict[tuple[bytes, int], int] = {}
+        """Numbers of blobs in the present bucket, by digest and marks."""
 
-    def write(self, blobs: Iterable[Packed], now: int) -> None:
-        """Put blobs into the bucket of `now`. Raises `StoreError`, `OSError`, `lmdb.Error`."""
-        env = self._current(now)
-        with env.begin(write=True) as txn:
+    def write(self, blobs: Sequence[Packed], now: int) -> list[bytes]:
+        """Put blobs into the bucket of `now`; return their handles.
+
+        Raises `StoreError`, `OSError`, `lmdb.Error`.
+        """
+        env, bucket = self._current(now)
+        numbers: list[int] = []
+        added: dict[tuple[bytes, int], int] = {}
+        records: list[bytes] = []
+        with env.begin(write=True) as txn, txn.cursor() as cursor:
+            last = unpack(cursor.key()) if cursor.last() else 0
             for blob in blobs:
-                if not txn.put(blob.digest, blob.value, overwrite=False):
-                    _merge(txn, blob)
+                name = (blob.digest, blob.value[0])
+                n = self._known.get(name) or added.get(name)
+                if n is None:
+                    records.append(blob.digest[:_NAMED] + blob.value)
+                    n = added[name] = last + len(records)
+                numbers.append(n)
+            items = [(number(last + end), runs.pack(run)) for end, run in runs.cut(records)]
+            cursor.putmulti(items, append=True)
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        self._known |= added
+        return [
+            blob.digest + _encode_place(_Place(bucket.span, bucket.number, n))
+            for blob, n in zip(blobs, numbers, strict=True)
+        ]
 
     def unlink(self, bucket: Bucket) -> None:
         """Remove a bucket from disk; if it is the present one, another is begun."""
@@ -236,6 +289,7 @@ class BlobWriter:
         if self._env is None or self._bucket is None:
             return
         env, self._env = self._env, None
+        self._known = {}
         try:
             if identity(self._path) == self._identity:
                 env.sync(True)
@@ -247,7 +301,7 @@ class BlobWriter:
     def _path(self) -> Path:
         return self._folder / (self._bucket.name if self._bucket else "")
 
-    def _current(self, now: int) -> lmdb.Environment:
+    def _current(self, now: int) -> tuple[lmdb.Environment, Bucket]:
         if self._env and self._bucket and identity(self._path) != self._identity:
             # Another process needed the room.
             self._reader.drop(self._bucket)
@@ -255,12 +309,12 @@ class BlobWriter:
             self._bucket = None
         bucket = self._wanted(now // self._span)
         if self._env and bucket == self._bucket:
-            return self._env
+            return self._env, bucket
         self.close()
         self._env = self._enter(bucket)
         self._bucket = bucket
         self._identity = identity(self._path)
-        return self._env
+        return self._env, bucket
 
     def _wanted(self, span: int) -> Bucket:
         if self._bucket and self._bucket.span >= span:
@@ -286,10 +340,3 @@ class BlobWriter:
                 env.sync(True)
                 mark.unlink(missing_ok=True)
                 lock.release()
-
-
-def _merge(txn: Txn, blob: Packed) -> None:
-    # The same content once redacted and once not: the stricter mark holds.
-    there = txn.get(blob.digest)
-    if there and there[0] | blob.value[0] != there[0]:
-        txn.put(blob.digest, bytes((there[0] | blob.value[0],)) + there[1:])

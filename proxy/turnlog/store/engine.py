@@ -1,6 +1,6 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import lmdb
@@ -13,7 +13,7 @@ from turnlog.core.kinds import Flag, Rung
 from . import ground, recovery
 from .attention import abandoned, overdue
 from .base import Blob, Draft, SessionRef, StoreError
-from .blobs import BlobWriter, Packed, pack
+from .blobs import BlobWriter, pack
 from .epochs import EpochLock, lock_epoch
 from .flush import flush
 from .folder import close_environment, translated
@@ -200,7 +200,7 @@ class LmdbEngine:
                     for pending, before in fill(txn):
                         self._ledger.append(txn, pending, before)
                     appended = self._ledger.put(txn)
-                    kept = self._redo is not None and self._redo.write(txn, *appended)
+                    kept = self._redo is not None and self._redo.write(txn, appended)
                 if not kept:
                     self._env.sync(True)
         except BaseException:
@@ -208,7 +208,9 @@ class LmdbEngine:
             self._room.doubt()
             self._reported("clean up in", self._clear)
             raise
-        self._room.wrote(sum(len(value) for table in appended for _, value in table))
+        self._room.wrote(
+            sum(len(value) for _, value in (*appended.log, *appended.bodies, *appended.aliases))
+        )
         return self._ledger.settle()
 
     def _clear(self) -> None:
@@ -233,16 +235,22 @@ class LmdbEngine:
         return epoch in locks
 
     def _prepare(self, drafts: list[Pending]) -> None:
-        blobs: list[Packed] = []
-        for pending in drafts:
-            draft = pending.draft
-            if draft.input_blob or draft.output_blob:
-                pending.sealed = _with_blobs(pending, self._sources.entropy, blobs)
-                pending.body = encode_body(pending.sealed)
-        if blobs:
-            # A commit without its blob is worth more than none: readers say `payload lost`.
-            self._reported("write blobs to", lambda: self._blobs.write(blobs, self._sources.now()))
-            self._room.wrote(sum(len(blob.value) for blob in blobs))
+        full = [p for p in drafts if p.draft.input_blob or p.draft.output_blob]
+        blobs = [pack(blob) for pending in full for blob in _blobs(pending.draft)]
+        if not blobs:
+            return
+        # A commit without its blob is worth more than none: readers say `payload lost`.
+        handles = [blob.digest for blob in blobs]
+
+        def write() -> None:
+            handles[:] = self._blobs.write(blobs, self._sources.now())
+
+        self._reported("write blobs to", write)
+        self._room.wrote(sum(len(blob.value) for blob in blobs))
+        left = iter(handles)
+        for pending in full:
+            pending.sealed = _with_handles(pending, self._sources.entropy, left)
+            pending.body = encode_body(pending.sealed)
 
     def _reported(self, doing: str, action: Callable[[], None]) -> None:
         try:
@@ -252,19 +260,17 @@ class LmdbEngine:
             self._sources.report(error)
 
 
-def _with_blobs(pending: Pending, entropy: Callable[[int], bytes], blobs: list[Packed]) -> Body:
+def _blobs(draft: Draft) -> Iterable[Blob]:
+    return (blob for blob in (draft.input_blob, draft.output_blob) if blob)
+
+
+def _with_handles(
+    pending: Pending, entropy: Callable[[int], bytes], handles: Iterator[bytes]
+) -> Body:
     draft = pending.draft
     body = pending.sealed or Body(salt=entropy(16))
     return msgspec.structs.replace(
         body,
-        input_blob=_packed(draft.input_blob, blobs) or body.input_blob,
-        output_blob=_packed(draft.output_blob, blobs) or body.output_blob,
+        input_blob=next(handles) if draft.input_blob else body.input_blob,
+        output_blob=next(handles) if draft.output_blob else body.output_blob,
     )
-
-
-def _packed(blob: Blob | None, blobs: list[Packed]) -> bytes:
-    if blob is None:
-        return b""
-    packed = pack(blob)
-    blobs.append(packed)
-    return packed.digest

@@ -204,8 +204,8 @@ class Segment:
         for key in links:
             self.links[key].append(position)
 
-    def read(self, position: int, header: bytes, body: Callable[[], bytes | None]) -> None:
-        """Take in the next commit of the log as it is stored. `body` is asked where it matters.
+    def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
+        """Take in the next commit of the log as it is stored. `body` is asked for where it matters.
 
         A damaged record must not stop the index: `verify` reports it by its seq.
         """
@@ -216,7 +216,7 @@ class Segment:
             self.entries.append(None)
             return
         self.add(entry)
-        stored = body() if entry.link.linked else None
+        stored = body(position) if entry.link.linked else None
         if stored:
             with suppress(msgspec.DecodeError):
                 self.add_links(position, decode_body(stored).links)

@@ -2,7 +2,8 @@
 
 Durable, written in the transaction that a caller waits for:
 
-    log        position -> header           bodies   position -> body
+    log        position -> headers          bodies   position -> bodies
+               both by the last position of a run of commits, see `runs`
     aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies
                "s" + session + digest -> alias text
     redo       see `redo`

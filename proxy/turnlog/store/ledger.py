@@ -6,7 +6,6 @@ behind the watermark has its head here, so a head read from disk is complete.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,32 +23,27 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 
-from . import late
-from .base import Draft, SessionRef, StoreError
+from . import late, runs
+from .base import Draft, SessionRef
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
 from .keys import WATERMARK, alias_key, alias_text_key, number
 from .tables import (
+    Appended,
     Pair,
     Tables,
     Txn,
+    append,
     call_entries,
     last_position,
     read_head,
     read_number,
+    read_record,
     read_segment,
 )
 from .tickets import Pending
 
 MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
-
-
-class Appended(NamedTuple):
-    """What one transaction puts at the end of the durable tables."""
-
-    log: list[Pair]
-    bodies: list[Pair]
-    aliases: list[Pair]
 
 
 class Ledger:
@@ -65,8 +59,8 @@ class Ledger:
         """Of all sessions with commits in `tail`, and some more."""
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
-        self._headers: list[Pair] = []
-        self._bodies: list[Pair] = []
+        self._headers: list[bytes] = []
+        self._bodies: list[bytes] = []
         self._names: list[Pair] = []
         self._again: list[Pending] = []
         self._loaded = False
@@ -159,10 +153,8 @@ class Ledger:
         self.heads[session] = Head(
             link.seq, digest(header), place, position, head.opened if head else position
         )
-        key = number(position)
-        self._headers.append((key, header))
-        if body:
-            self._bodies.append((key, body))
+        self._headers.append(header)
+        self._bodies.append(body)
         return entry
 
     def put(self, txn: Txn) -> Appended:
@@ -170,16 +162,16 @@ class Ledger:
 
         Raises `StoreError` when the log's end is not where it was.
         """
-        appended = Appended(self._headers, self._bodies, self._names)
+        before = self._first_new - 1
+        appended = Appended(
+            before + 1,
+            self.last,
+            _pairs(before, self._headers),
+            _pairs(before, self._bodies),
+            self._names,
+        )
         self._headers, self._bodies, self._names = [], [], []
-        for table, items in (
-            (self._tables.log, appended.log),
-            (self._tables.bodies, appended.bodies),
-        ):
-            with txn.cursor(table) as cursor:
-                _, added = cursor.putmulti(items, append=True)
-            if added != len(items):
-                raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
+        append(txn, self._tables, appended)
         return appended
 
     def settle(self) -> list[Pending]:
@@ -263,9 +255,15 @@ class Ledger:
         return found.link if found else None
 
     def _read(self, txn: Txn, entry: Entry) -> Commit:
-        key = number(entry.position)
-        body = dict(self._bodies).get(key) or txn.get(key, db=self._tables.bodies)
-        return commit_of(entry, body)
+        position = entry.position
+        if position >= self._first_new:
+            return commit_of(entry, self._bodies[position - self._first_new])
+        return commit_of(entry, read_record(txn, self._tables.bodies, position))
+
+    @property
+    def _first_new(self) -> int:
+        """Position of the first commit that this transaction has appended."""
+        return self.last + 1 - len(self._headers)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
         ref = draft.session
@@ -304,6 +302,10 @@ class Ledger:
         )
         body = Body(salt=self._entropy(16), metadata=named_by(ref))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
+
+
+def _pairs(before: int, records: list[bytes]) -> list[Pair]:
+    return [(number(before + end), runs.pack(run)) for end, run in runs.cut(records)]
 
 
 def _same(entry: Entry, session: bytes, facts: Facts) -> bool:

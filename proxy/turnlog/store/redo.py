@@ -20,28 +20,21 @@ from pathlib import Path
 
 import lmdb
 import msgspec
-from msgspec import Struct
 
-from .keys import number, unpack
-from .tables import Pair, Tables, Txn, last_position, read_number
+from .keys import number
+from .tables import Appended, Tables, Txn, append, last_position, read_number
 
 SLOT = 512 << 10
 """Bytes of a slot. A larger transaction waits for the meta page instead."""
 _SLOTS = b"slots"
 _MARK = b"redo mark"
 _OFFSET = b"redo offset"
-_HEADER = struct.Struct(">8s36sQQII")
+_HEADER = struct.Struct(">8s36sII")
 _MAGIC = b"turnredo"
 
 
-class _Batch(Struct, frozen=True, array_like=True):
-    log: list[Pair]
-    bodies: list[Pair]
-    aliases: list[Pair]
-
-
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Batch).decode
+_decode = msgspec.msgpack.Decoder(Appended).decode
 
 
 class Redo:
@@ -55,16 +48,15 @@ class Redo:
         # LMDB wrote the slots in one piece, which the kernel caches in big units.
         os.posix_fadvise(self._file, self._first, 2 * SLOT, os.POSIX_FADV_DONTNEED)
 
-    def write(self, txn: Txn, log: list[Pair], bodies: list[Pair], aliases: list[Pair]) -> bool:
+    def write(self, txn: Txn, appended: Appended) -> bool:
         """Put what a transaction appends into its slot; `False` when that is too much.
 
         Raises `OSError`.
         """
-        data = _encode((log, bodies, aliases))
-        if not log or len(data) > SLOT - _HEADER.size:
+        data = _encode(appended)
+        if not appended.log or len(data) > SLOT - _HEADER.size:
             return False
-        first, last = unpack(log[0][0]), unpack(log[-1][0])
-        self._put(self._slot(txn), self._header(first, last, data) + data)
+        self._put(self._slot(txn), self._header(data) + data)
         return True
 
     def clear(self, txn: Txn) -> None:
@@ -78,10 +70,12 @@ class Redo:
         whatever became of the process.
         """
         last = before = last_position(txn, tables)
-        for first, newest, batch in sorted(self._read(), key=lambda slot: slot[0]):
-            if first == last + 1:
-                _append(txn, tables, batch)
-                last = newest
+        for appended in sorted(self._read(), key=lambda slot: slot.first):
+            if appended.first == last + 1:
+                append(txn, tables, appended)
+                for key, value in appended.aliases:
+                    txn.put(key, value, db=tables.aliases)
+                last = appended.last
         return last - before
 
     def close(self) -> None:
@@ -90,8 +84,8 @@ class Redo:
     def _slot(self, txn: Txn) -> int:
         return self._first + txn.id() % 2 * SLOT
 
-    def _header(self, first: int, last: int, data: bytes) -> bytes:
-        return _HEADER.pack(_MAGIC, self._boot, first, last, len(data), zlib.crc32(data))
+    def _header(self, data: bytes) -> bytes:
+        return _HEADER.pack(_MAGIC, self._boot, len(data), zlib.crc32(data))
 
     def _put(self, offset: int, data: bytes) -> None:
         # Whole pages, one by one: nothing has to be read first, and see `ground.prepare`.
@@ -99,25 +93,15 @@ class Redo:
             piece = data[start : start + self._page].ljust(self._page, b"\0")
             os.pwrite(self._file, piece, offset + start)
 
-    def _read(self) -> Iterable[tuple[int, int, _Batch]]:
+    def _read(self) -> Iterable[Appended]:
         for offset in (self._first, self._first + SLOT):
             header = os.pread(self._file, _HEADER.size, offset)
-            magic, boot, first, last, size, check = _HEADER.unpack(header)
+            magic, boot, size, check = _HEADER.unpack(header)
             if magic != _MAGIC or boot == self._boot or size > SLOT:
                 continue
             data = os.pread(self._file, size, offset + _HEADER.size)
             if zlib.crc32(data) == check:
-                yield first, last, _decode(data)
-
-
-def _append(txn: Txn, tables: Tables, batch: _Batch) -> None:
-    for table, items in (
-        (tables.log, batch.log),
-        (tables.bodies, batch.bodies),
-        (tables.aliases, batch.aliases),
-    ):
-        for key, value in items:
-            txn.put(key, value, db=table)
+                yield _decode(data)
 
 
 def open_redo(

@@ -13,7 +13,7 @@ from turnlog.core.commit import Commit
 from .base import Corrupt
 from .flush import call_state_after
 from .index import CallState, Entry, Head, Segment, commit_of, fold_head, read_entry
-from .keys import WATERMARK, link_key, number, unpack
+from .keys import WATERMARK, link_key, unpack
 from .tables import (
     NEVER,
     Table,
@@ -25,6 +25,7 @@ from .tables import (
     last_position,
     read_head,
     read_number,
+    read_record,
     read_segment,
     session_positions,
     terms_after,
@@ -92,7 +93,7 @@ class Snapshot:
 
     def header(self, position: int) -> bytes:
         """Return the stored bytes at a position. Raises `Corrupt` when there are none."""
-        header = self.txn.get(number(position), db=self.tables.log)
+        header = read_record(self.txn, self.tables.log, position)
         if header is None:
             raise Corrupt(
                 f"the record at position {position} is missing; run `turnlog verify`", position
@@ -101,7 +102,7 @@ class Snapshot:
 
     def body(self, position: int) -> bytes | None:
         """Return a commit's body as stored; `None` where it has none or it was dropped."""
-        return self.txn.get(number(position), db=self.tables.bodies)
+        return read_record(self.txn, self.tables.bodies, position)
 
     def commit(self, entry: Entry) -> Commit:
         """Return the commit that readers see. Raises `Corrupt`."""

@@ -5,12 +5,13 @@ Nothing here knows of the tail: what the derived tables say ends at the watermar
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import lmdb
 import msgspec
 
+from . import runs
+from .base import StoreError
 from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import number, unpack, unpack_many
 
@@ -21,6 +22,17 @@ Cursor: TypeAlias = "lmdb.Cursor[bytes]"
 
 Pair: TypeAlias = tuple[bytes, bytes]
 """A key with its value."""
+
+
+class Appended(NamedTuple):
+    """What one transaction puts at the end of the durable tables: commits `first` to `last`."""
+
+    first: int
+    last: int
+    log: list[Pair]
+    bodies: list[Pair]
+    aliases: list[Pair]
+
 
 NAMES = (
     "log",
@@ -97,12 +109,35 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
         return segment
     with txn.cursor(tables.log) as cursor:
         cursor.set_range(number(segment.last + 1))
-        for key, header in cursor.iternext():
-            position = unpack(key)
-            if position > last:
+        for key, run in cursor.iternext():
+            end = min(unpack(key), last)
+            headers = runs.unpack(run)
+            first = unpack(key) - len(headers) + 1
+            for position in range(segment.last + 1, end + 1):
+                # Of a damaged run, records that nobody can read are missing at its start.
+                header = headers[position - first] if position >= first else b""
+                segment.read(position, header, lambda at: read_record(txn, tables.bodies, at))
+            if end == last:
                 break
-            segment.read(position, header, partial(txn.get, key, db=tables.bodies))
     return segment
+
+
+def append(txn: Txn, tables: Tables, appended: Appended) -> None:
+    """Put runs at the end of the log. Raises `StoreError` when that is not where it was."""
+    for table, items in ((tables.log, appended.log), (tables.bodies, appended.bodies)):
+        with txn.cursor(table) as cursor:
+            _, added = cursor.putmulti(items, append=True)
+        if added != len(items):
+            raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
+
+
+def read_record(txn: Txn, table: Table, position: int) -> bytes | None:
+    """Return what the log or the bodies hold for a commit."""
+    with txn.cursor(table) as cursor:
+        if not cursor.set_range(number(position)):
+            return None
+        key, run = cursor.item()
+    return runs.record(run, unpack(key) - position) or None
 
 
 def find_position(txn: Txn, tables: Tables, session: bytes, seq: int) -> int | None:
@@ -176,7 +211,7 @@ def terms_after(txn: Txn, tables: Tables, mark: bytes) -> Iterator[bytes]:
 
 def read_log(txn: Txn, tables: Tables, position: int) -> Entry | None:
     """Return the commit at a position. Raises `msgspec.DecodeError` when it is damaged."""
-    header = txn.get(number(position), db=tables.log)
+    header = read_record(txn, tables.log, position)
     return read_entry(position, header) if header else None
 
 

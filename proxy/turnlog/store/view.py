@@ -108,12 +108,12 @@ class LmdbView:
         return self._snapshot.commit(self._snapshot.entry(position))
 
     @guarded
-    def blob(self, digest: bytes) -> Blob | None:
-        return self._blobs.get(digest)
+    def blob(self, handle: bytes) -> Blob | None:
+        return self._blobs.get(handle)
 
     @guarded
-    def altered(self, digest: bytes) -> bool:
-        return self._blobs.altered(digest)
+    def altered(self, handle: bytes) -> bool:
+        return self._blobs.altered(handle)
 
     @guarded
     def usage(self) -> Usage:
@@ -121,7 +121,7 @@ class LmdbView:
         known = snapshot.txn.stat(snapshot.tables.heads)["entries"]
         fresh = [s for s in list(snapshot.tail.sessions) if self._is_fresh(s)]
         return Usage(
-            commits=snapshot.txn.stat(snapshot.tables.log)["entries"],
+            commits=snapshot.last,
             sessions=known + len(fresh),
             log_bytes=log_size(self.data),
             blob_bytes=blob_size(self.data),

@@ -303,14 +303,14 @@ async def test_blobs_come_back_as_they_were(store: Store, size: int) -> None:
         assert view.blob(bytes(32)) is None
 
 
-async def test_a_blob_that_redaction_touched_once_stays_marked(store: Store) -> None:
-    ref = session()
-    commit = await put(store, intent(ref, new_id(), blob=Blob(b"the same")))
-    await put(store, intent(ref, new_id(), blob=Blob(b"the same", redacted=True)))
-    await put(store, intent(ref, new_id(), blob=Blob(b"the same")))
-    assert commit.body is not None
+async def test_a_blob_that_redaction_touched_is_marked_whatever_else_is_the_same(
+    store: Store,
+) -> None:
+    same = [Blob(b"the same"), Blob(b"the same", redacted=True), Blob(b"the same")]
+    commits = [await put(store, intent(session(), new_id(), blob=blob)) for blob in same]
     with store.view() as view:
-        assert view.blob(commit.body.input_blob) == Blob(b"the same", redacted=True)
+        kept = [view.blob(commit.body.input_blob) for commit in commits if commit.body]
+    assert kept == same
 
 
 async def test_recovered_outcomes_read_the_effect(engine: Engine, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Runs: consecutive records of the log in one value. Pure functions between records and bytes.
+
+Each value that LMDB is given hands the interpreter over to another thread and back, which costs
+more than putting a record. So a transaction puts its records run by run.
+
+A run is the big-endian u32 offsets of its records and of its end, then the records. Nothing here
+raises on damaged bytes: what cannot be read is no record, or one that no decoder takes.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+MOST = 64
+"""Records in a run: few enough that one of them is read as fast as if it lay alone."""
+MOST_BYTES = 64 << 10
+"""Bytes of the records before the last one of a run."""
+_u32 = struct.Struct(">I")
+_pair = struct.Struct(">II")
+
+
+def cut(records: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Yield records in runs, each with how many records there are up to its end."""
+    start = size = 0
+    for end, record in enumerate(records, 1):
+        size += len(record)
+        if size >= MOST_BYTES or end - start == MOST:
+            yield end, records[start:end]
+            start, size = end, 0
+    if start < len(records):
+        yield len(records), records[start:]
+
+
+def pack(records: Sequence[bytes]) -> bytes:
+    """Return the bytes of a run."""
+    table = 4 * (len(records) + 1)
+    offsets = accumulate(map(len, records), initial=table)
+    return struct.pack(f">{len(records) + 1}I", *offsets) + b"".join(records)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """Return the records of a run."""
+    offsets = struct.unpack_from(f">{_count(data) + 1}I", data) if data else ()
+    return [data[start:end] for start, end in pairwise(offsets)]
+
+
+def record(data: bytes, back: int) -> bytes | None:
+    """Return one record of a run, `back` before the last; `None` when it does not go so far."""
+    at = _count(data) - 1 - back
+    if at < 0:
+        return None
+    start, end = _pair.unpack_from(data, 4 * at)
+    return data[start:end]
+
+
+def _count(data: bytes) -> int:
+    table = _u32.unpack_from(data)[0] if len(data) >= 4 else 0
+    return table // 4 - 1 if 8 <= table <= len(data) else 0
