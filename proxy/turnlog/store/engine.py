@@ -197,10 +197,14 @@ class LmdbEngine:
             with translated("write to", self._data):
                 with self._env.begin(write=True) as txn:
                     self._ledger.begin(txn)
-                    for pending, before in fill(txn):
+                    drafts = fill(txn)
+                    for pending, before in drafts:
                         self._ledger.append(txn, pending, before)
                     appended = self._ledger.put(txn)
-                    kept = self._redo is not None and self._redo.write(txn, appended)
+                    # What nobody waits for may be undone when the machine goes down.
+                    kept = all(pending.lazy for pending, _ in drafts) or (
+                        self._redo is not None and self._redo.write(txn, appended)
+                    )
                 if not kept:
                     self._env.sync(True)
         except BaseException:

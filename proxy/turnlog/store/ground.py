@@ -10,6 +10,9 @@ from pathlib import Path
 import lmdb
 
 CHUNK = 4 << 20
+_UNIT = 16 << 10
+"""Bytes written at once. The kernel caches together what was written together, and accounts for all
+of it whenever a page of it is written; but each call hands the interpreter to another thread."""
 _LEAST = 1 << 20
 
 
@@ -28,10 +31,8 @@ def prepare(env: lmdb.Environment, file: Path, page: int) -> int:
         descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         try:
             end = os.fstat(descriptor).st_size
-            # Page by page: one big write makes the kernel cache it in big units, and account for
-            # a whole unit whenever one page of it is written.
-            for offset in range(end, end + CHUNK, page):
-                os.pwrite(descriptor, bytes(page), offset)
+            for offset in range(end, end + CHUNK, _UNIT):
+                os.pwrite(descriptor, bytes(_UNIT), offset)
         finally:
             os.close(descriptor)
     return CHUNK

@@ -45,8 +45,7 @@ class Redo:
         self._first = -(-offset // page) * page
         self._page = page
         self._boot = boot.encode().ljust(36)[:36]
-        # LMDB wrote the slots in one piece, which the kernel caches in big units.
-        os.posix_fadvise(self._file, self._first, 2 * SLOT, os.POSIX_FADV_DONTNEED)
+        self._cache_by_page()
 
     def write(self, txn: Txn, appended: Appended) -> bool:
         """Put what a transaction appends into its slot; `False` when that is too much.
@@ -88,10 +87,21 @@ class Redo:
         return _HEADER.pack(_MAGIC, self._boot, len(data), zlib.crc32(data))
 
     def _put(self, offset: int, data: bytes) -> None:
-        # Whole pages, one by one: nothing has to be read first, and see `ground.prepare`.
-        for start in range(0, max(len(data), 1), self._page):
-            piece = data[start : start + self._page].ljust(self._page, b"\0")
-            os.pwrite(self._file, piece, offset + start)
+        # Whole pages: nothing has to be read first.
+        pages = max(1, -(-len(data) // self._page))
+        os.pwrite(self._file, data.ljust(pages * self._page, b"\0"), offset)
+
+    def _cache_by_page(self) -> None:
+        """Have the kernel cache the slots page by page.
+
+        LMDB wrote them in one piece, which is cached in big units; and a whole unit is written
+        again whenever one page of it is.
+        """
+        span = (self._first, 2 * SLOT)
+        os.posix_fadvise(self._file, *span, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(self._file, *span, os.POSIX_FADV_RANDOM)
+        for offset in range(self._first, self._first + 2 * SLOT, self._page):
+            os.pread(self._file, self._page, offset)
 
     def _read(self) -> Iterable[Appended]:
         for offset in (self._first, self._first + SLOT):
