@@ -5,11 +5,12 @@ import json
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnlog.core.redact import Redactor
-from turnlog.core.secret_values import decoded
+from turnlog.core.secret_values import FirstLook, decoded
 
 REDACTOR = Redactor()
 
@@ -243,3 +244,18 @@ def test_twice_is_once_for_rubble_taken_for_json(text: str, wrapped: bool) -> No
     data = (json.dumps({"t": text}) if wrapped else text).encode("utf-8", "surrogateescape")
     once = REDACTOR.json(data).data
     assert REDACTOR.json(once).data == once
+
+
+LOOK = FirstLook(("X-Own-Name", "ünïcödé"))
+SPACE = b" " * 8192
+
+
+@pytest.mark.parametrize("which", range(len(LOOK.patterns)))
+@settings(max_examples=400)
+@given(data=st.data())
+def test_a_long_text_deserves_a_look_where_a_short_one_does(
+    which: int, data: st.DataObject
+) -> None:
+    found = data.draw(st.from_regex(LOOK.patterns[which])).lower()
+    text = b" \n" + found + b"\n "
+    assert LOOK(SPACE + text + SPACE) is LOOK(text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.ids import from_text, to_text, uuid7
+from turnlog.core.ids import Entropy, from_text, to_text, uuid7
 
 times = st.integers(0, (1 << 48) * 1_000_000 - 1)
 entropy = st.binary(min_size=10, max_size=10)
@@ -44,3 +44,13 @@ def test_text_form_comes_back(at: int, dice: bytes) -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"badly formed|invalid literal"):
         from_text(text)
+
+
+@given(counts=st.lists(st.integers(0, 1024), max_size=60))
+def test_drawn_bytes_come_once(counts: list[int]) -> None:
+    numbers = iter(range(1 << 20))
+    entropy = Entropy(lambda size: b"".join(next(numbers).to_bytes(4) for _ in range(size // 4)))
+    drawn = [entropy.take(4 * count) for count in counts]
+    assert [len(piece) for piece in drawn] == [4 * count for count in counts]
+    words = [piece[i : i + 4] for piece in drawn for i in range(0, len(piece), 4)]
+    assert words == sorted(set(words))

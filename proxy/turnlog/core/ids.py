@@ -1,6 +1,29 @@
 """Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7). The caller brings clock and dice."""
 
+from collections.abc import Callable
 from uuid import UUID
+
+_DRAWN = 4096
+
+
+class Entropy:
+    """Random bytes, drawn many at once from `source`, because asking the system costs much.
+
+    For one thread, and not to be kept across a fork: both would give the same bytes out twice.
+    """
+
+    def __init__(self, source: Callable[[int], bytes]) -> None:
+        self._source = source
+        self._drawn = b""
+        self._used = 0
+
+    def take(self, count: int) -> bytes:
+        """Return `count` bytes that were never returned before, 4096 at the most."""
+        start = self._used
+        if start + count > len(self._drawn):
+            self._drawn, start = self._source(_DRAWN), 0
+        self._used = start + count
+        return self._drawn[start : start + count]
 
 
 def uuid7(at: int, entropy: bytes) -> bytes:

@@ -78,6 +78,7 @@ class Recorder:
         self._log = log
         self._clock = clock
         self._work = work
+        self._entropy = ids.Entropy(clock.entropy)
         self._durability = durability
         self._when_full = when_full
         self._full = False
@@ -86,7 +87,7 @@ class Recorder:
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
-        return ids.uuid7(self._clock.wall(), self._clock.entropy(10))
+        return ids.uuid7(self._clock.wall(), self._entropy.take(10))
 
     async def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""

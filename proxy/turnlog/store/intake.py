@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from turnlog.core.commit import Body
+from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 
 from .base import Blob, Draft, StoreFull
@@ -40,7 +41,7 @@ class Intake:
         self._room = room
         self._commit_limit = commit_limit
         self._backlog = backlog
-        self._salts = _Salts(entropy)
+        self._entropy = Entropy(entropy)
 
     def take(self, draft: Draft, *, wait: bool, queued: int) -> Pending:
         """Return the ticket of a draft, with `queued` bytes before it.
@@ -56,7 +57,7 @@ class Intake:
             self._check_room(queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
-        pending = pend(draft, self._salts.take(), more)
+        pending = pend(draft, self._entropy.take(16), more)
         pending.lazy = not wait
         size = max(len(pending.facts), len(pending.body))
         if size > self._commit_limit:
@@ -96,19 +97,3 @@ def without_content(draft: Draft) -> Draft:
 
 def _digest(blob: Blob | None) -> bytes:
     return sha256(blob.data).digest() if blob else b""
-
-
-class _Salts:
-    """Salts of 16 bytes, drawn many at once: asking the system costs much."""
-
-    def __init__(self, entropy: Callable[[int], bytes]) -> None:
-        self._entropy = entropy
-        self._drawn: bytes = b""
-        self._used = 0
-
-    def take(self) -> bytes:
-        """Return a salt that was never returned before."""
-        if self._used == len(self._drawn):
-            self._drawn, self._used = self._entropy(16 * 256), 0
-        self._used += 16
-        return self._drawn[self._used - 16 : self._used]

@@ -220,10 +220,10 @@ class Ledger:
         call = facts.call
         if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
             return None
-        for entry in self._of_call(txn, call):
-            if _same(entry, session, facts):
-                return entry
-        return None
+        recent = self.tail.calls.get(call)
+        if recent is None and call > self._newest_call:
+            return None
+        return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""

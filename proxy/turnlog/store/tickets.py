@@ -1,6 +1,7 @@
 """A draft on its way to the disk, and the promise that the caller holds for it."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,23 +17,19 @@ class Pending:
     loop; what follows is the loop's alone.
     """
 
-    __slots__ = (
-        "_error",
-        "_landed",
-        "_waiters",
-        "body",
-        "commit",
-        "draft",
-        "facts",
-        "hash",
-        "lazy",
-        "link",
-        "more",
-        "moved",
-        "position",
-        "sealed",
-        "size",
-    )
+    # Defaults stand here: two of these are made for each call.
+    lazy = False
+    """Whether nobody waits for it."""
+    position = 0
+    link: Link | None = None
+    hash = b""
+    moved: Facts | None = None
+    """What is stored instead of the draft's facts, where another outcome had taken its n."""
+    commit: Commit | None = None
+    """Set where the commit existed before, and by `placed` once it was asked for."""
+    _landed = False
+    _waiters: "Sequence[asyncio.Future[None]]" = ()
+    _error: StoreError | None = None
 
     def __init__(
         self, draft: Draft, facts: bytes, sealed: Body | None, more: "Pending | None"
@@ -43,20 +40,8 @@ class Pending:
         self.sealed = sealed
         """The draft's body with its salt and blobs."""
         self.body = encode_body(sealed) if sealed else b""
-        self.lazy = False
-        """Whether nobody waits for it."""
-        self.size = 0
+        self.size = _weight(draft, len(facts) + len(self.body), more)
         """Bytes that it takes while it waits, with what follows in its chain."""
-        self.position = 0
-        self.link: Link | None = None
-        self.hash = b""
-        self.moved: Facts | None = None
-        """What is stored instead of the draft's facts, where another outcome had taken its n."""
-        self.commit: Commit | None = None
-        """Set where the commit existed before, and by `placed` once it was asked for."""
-        self._landed = False
-        self._waiters: list[asyncio.Future[None]] = []
-        self._error: StoreError | None = None
 
     @property
     def placed(self) -> Commit | None:
@@ -74,7 +59,7 @@ class Pending:
         if not self._landed and self._error is None:
             # Each waits on a future of its own: one that is cancelled must not cancel the others.
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters = (*self._waiters, waiter)
             await waiter
         placed = self.placed
         if placed is not None:
@@ -99,10 +84,17 @@ class Pending:
         self.commit = None
 
     def _wake(self) -> None:
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
+
+
+def _weight(draft: Draft, size: int, more: Pending | None) -> int:
+    for blob in (draft.input_blob, draft.output_blob):
+        if blob:
+            size += len(blob.data)
+    return size + more.size if more else size
 
 
 def pend(draft: Draft, salt: bytes, more: Pending | None = None) -> Pending:

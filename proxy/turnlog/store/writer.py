@@ -74,7 +74,6 @@ class Writer:
 
     def submit(self, pending: Pending, *, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
-        pending.size = weight(pending)
         with self._lock:
             if self._closing:
                 raise StoreClosed("the store is closed; open it again to write")
@@ -233,15 +232,6 @@ def chained(batch: Iterable[Pending]) -> Iterable[tuple[Pending, Pending | None]
         while link:
             yield link, before
             before, link = link, link.more
-
-
-def weight(pending: Pending) -> int:
-    """Return the bytes that a draft takes while it waits."""
-    size = len(pending.facts) + len(pending.body)
-    for blob in (pending.draft.input_blob, pending.draft.output_blob):
-        if blob:
-            size += len(blob.data)
-    return size + weight(pending.more) if pending.more else size
 
 
 def _land(batch: list[Pending], along: list[Pending]) -> None:
