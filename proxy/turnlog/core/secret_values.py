@@ -109,7 +109,8 @@ class FirstLook:
             low = low.replace(b"\0", b"")
         if self._hit(low):
             return True
-        if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
+        escaped = b"\\" in low and (b"\\u00" in low or b"\\/" in low)
+        if not escaped and b"%" not in low:
             return False
         plain = decoded(low)
         return plain is None or (plain != low and self._hit(plain.lower()))

@@ -42,7 +42,7 @@ def disk_free(data: Path) -> int:
 class Room:
     """Watches the room. `has_room` is cheap enough to ask at every intent.
 
-    Both threads measure: the loop's when it asks, the writer's when it makes room.
+    The writer measures as it writes; the loop only where no room is known of.
     """
 
     def __init__(self, data: Path, limit: int) -> None:
@@ -50,27 +50,27 @@ class Room:
         self._limit = limit
         self._reserve = reserve_of(limit)
         self._every = min(_MEASURE_EVERY, self._reserve // 4)
-        # Two counts of the same bytes: the loop asks for room, the writer makes it.
-        self._unmeasured = self._unmade = self._every
+        self._unmade = self._every
         self._measuring = threading.Lock()
         self.spare = 0
-        """Bytes that may be written before intents are refused, as last measured."""
+        """Bytes that may be written before intents are refused, as last measured; 0 when that is
+        in doubt."""
 
     def has_room(self) -> bool:
         """Tell whether an intent may be written. Raises `OSError`."""
-        if self.spare <= 0 or self._unmeasured >= self._every:
+        if self.spare <= 0:
             self._measure()
         return self.spare > 0
 
     def wrote(self, count: int) -> None:
         """Take note of bytes that went to the disk."""
-        self._unmeasured += count
         self._unmade += count
 
     def doubt(self) -> None:
         """Look at the disk again before the next intent, because a write failed."""
         with self._measuring:
-            self._unmeasured = self._unmade = self._every
+            self.spare = 0
+            self._unmade = self._every
 
     def make(self, unlink: Callable[[Bucket], None]) -> None:
         """Unlink the oldest buckets while log and blobs together exceed what they may take.
@@ -103,5 +103,3 @@ class Room:
                 disk_free(self._data) + blob_size(self._data),
             )
             self.spare = left - self._reserve
-            # Only now: whoever finds nothing unmeasured goes by what `spare` says.
-            self._unmeasured = 0
