@@ -2,36 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, call, message
-from kit.upstreams import RawUpstream, answer, chunked, event, ok, text_result
+from kit.upstreams import answer, chunked, event, ok, text_result
 
 TEXT = {"content": [{"type": "text", "text": "done"}]}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
-def post(rig: Rig, body: bytes, *headers: tuple[str, str]) -> bytes:
-    with rig.client() as client:
-        return client.request("POST", rig.path, body, headers=(*MCP_HEADERS, *headers)).body
 
 
 def rpc(value: object) -> bytes:
@@ -161,11 +140,11 @@ def test_an_event_says_what_a_body_would(rig: Rig, value: bytes) -> None:
         + chunked(stream)
         + b"0\r\n\r\n"
     )
-    assert post(rig, call("add")) == stream
+    assert rig.post(call("add")) == stream
     as_event = rig.row()
     rig.fresh()
     rig.upstream.script = answer(ok(value))
-    post(rig, call("add"))
+    rig.post(call("add"))
     as_body = rig.row()
     if as_body.flags in (["not_json"], ["malformed"], ["id_mismatch"]):
         # A stream whose events answer nothing has ended without the response.
@@ -260,7 +239,7 @@ def test_a_request_of_any_form_is_forwarded_and_recorded(
     rig: Rig, body: bytes, tool: str, flags: list[str]
 ) -> None:
     rig.upstream.script = answer(ok(rpc(TEXT)))
-    post(rig, body, ("Mcp-Session-Id", "s"))
+    rig.post(body, ("Mcp-Session-Id", "s"))
     assert rig.upstream.requests[0].body == body
     row = rig.row()
     assert row.flags == flags or (row.flags == [] and tool == "?")
@@ -270,8 +249,7 @@ def test_a_request_of_any_form_is_forwarded_and_recorded(
 def test_the_input_hash_is_of_the_arguments_alone_in_canonical_form(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(TEXT)))
     canonical = b'{"a":1,"b":[true,null],"text":"caf\xc3\xa9"}'
-    post(
-        rig,
+    rig.post(
         b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"_meta":{"x":1},"name":"add",'
         b'"arguments": {"text":"caf\\u00e9", "b":[true , null],\n"a":1}}}',
     )
@@ -280,26 +258,25 @@ def test_the_input_hash_is_of_the_arguments_alone_in_canonical_form(rig: Rig) ->
 
 def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(TEXT)))
-    post(rig, b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"name":"add"}}')
-    post(rig, call("add", {}))
+    rig.post(b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"name":"add"}}')
+    rig.post(call("add", {}))
     first, second = rig.ended_rows(2)
     assert first.input_hash == second.input_hash == "sha256:" + hashlib.sha256(b"{}").hexdigest()
 
 
 def test_other_methods_and_notifications_are_no_calls(rig: Rig) -> None:
     for method in ("initialize", "ping", "tools/list", "resources/read", "server/discover"):
-        post(rig, message(method, {}))
-    post(rig, message("notifications/initialized", request_id=None))
-    post(rig, b'{"jsonrpc":"2.0","id":5,"result":{}}')
-    post(rig, call("add"))
+        rig.post(message(method, {}))
+    rig.post(message("notifications/initialized", request_id=None))
+    rig.post(b'{"jsonrpc":"2.0","id":5,"result":{}}')
+    rig.post(call("add"))
     assert [row.tool for row in rig.ended_rows()] == ["add"]
 
 
 def test_sizes_times_protocol_and_trace_are_recorded(rig: Rig) -> None:
     body = call("add", {"x": "y" * 100})
     rig.upstream.script = answer(ok(rpc(TEXT)))
-    post(
-        rig,
+    rig.post(
         body,
         ("MCP-Protocol-Version", "2025-06-18"),
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
@@ -317,7 +294,7 @@ def test_sizes_times_protocol_and_trace_are_recorded(rig: Rig) -> None:
 def test_a_message_above_16_mib_streams_and_is_recorded_by_its_start(rig: Rig, size: int) -> None:
     body = call("huge", {"text": "x" * size})
     rig.upstream.script = answer(ok(rpc(TEXT)))
-    post(rig, body)
+    rig.post(body)
     assert rig.upstream.requests[0].body == body
     row = rig.row()
     assert (row.tool, row.status, row.input_hash, row.bytes_in) == ("huge", "ok", None, len(body))
@@ -327,7 +304,7 @@ def test_a_message_above_16_mib_streams_and_is_recorded_by_its_start(rig: Rig, s
 def test_a_large_message_below_that_is_recorded_whole(rig: Rig) -> None:
     arguments = {"text": "x" * (3 << 20)}
     rig.upstream.script = answer(ok(rpc(TEXT)))
-    post(rig, call("large", arguments))
+    rig.post(call("large", arguments))
     canonical = json.dumps(arguments, separators=(",", ":")).encode()
     assert rig.row().input_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
 
@@ -343,5 +320,5 @@ def test_events_carry_the_call_whatever_else_they_hold(rig: Rig) -> None:
         + b"Content-Length: %d\r\n\r\n" % len(stream)
         + stream
     )
-    assert post(rig, call("add")) == stream
+    assert rig.post(call("add")) == stream
     assert rig.row().output_summary == "real"

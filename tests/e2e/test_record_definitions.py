@@ -1,32 +1,8 @@
 """The hash of a tool's definition, as `tools/list` gave it, on the calls that follow."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from kit.beside import Rig, proxy_beside
-from kit.clients import MCP_HEADERS, call, message
-from kit.upstreams import Peer, RawUpstream, result, text_result
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
-def post(rig: Rig, body: bytes, *headers: tuple[str, str]) -> bytes:
-    with rig.client() as client:
-        return client.request("POST", rig.path, body, headers=(*MCP_HEADERS, *headers)).body
+from kit.beside import Rig
+from kit.clients import call, message
+from kit.upstreams import Peer, result, text_result
 
 
 def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
@@ -44,13 +20,13 @@ def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
 
     rig.upstream.script = script
     key = ("Authorization", f"Bearer {rig.session}")
-    post(rig, call("first"), key)
-    post(rig, message("tools/list", {}), key)
-    post(rig, call("first"), key)
-    post(rig, call("second"), key)
-    post(rig, message("tools/list", {"cursor": "next"}), key)
-    post(rig, call("second"), key)
-    post(rig, call("second"), ("Authorization", "Bearer other"))
+    rig.post(call("first"), key)
+    rig.post(message("tools/list", {}), key)
+    rig.post(call("first"), key)
+    rig.post(call("second"), key)
+    rig.post(message("tools/list", {"cursor": "next"}), key)
+    rig.post(call("second"), key)
+    rig.post(call("second"), ("Authorization", "Bearer other"))
     rows = {bool(row.definition) for row in rig.ended_rows(4)}
     assert rows == {True, False}
     mine = [row for row in rig.rows() if row.definition]
@@ -70,8 +46,8 @@ def test_a_definition_that_changes_has_another_hash(rig: Rig) -> None:
 
     rig.upstream.script = script
     for _ in range(3):
-        post(rig, message("tools/list", {}))
-        post(rig, call("t"))
+        rig.post(message("tools/list", {}))
+        rig.post(call("t"))
     first, second, third = (row.definition for row in rig.ended_rows(3))
     assert first == second != third
 
@@ -87,6 +63,6 @@ def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
             peer.send_json(text_result(1, "x"))
 
     rig.upstream.script = script
-    post(rig, message("tools/list", {}))
-    post(rig, call("streamed"))
+    rig.post(message("tools/list", {}))
+    rig.post(call("streamed"))
     assert rig.row().definition

@@ -1,7 +1,6 @@
 """Calls of several legs: more input, and tasks; also when the proxy was started again between."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +51,6 @@ def task(status: str, **more: object) -> dict[str, object]:
 
 def old_task(status: str) -> dict[str, object]:
     return {"task": {"taskId": "task-1", "status": status, "ttl": 60_000}}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def post(rig: Rig, *bodies: bytes, headers: tuple[tuple[str, str], ...] = NEW) -> None:

@@ -2,29 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, call
 from kit.upstreams import Peer, RawUpstream, answer, ok
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
 
 TOOLS = [
     ("GET", "/orders", "GET /orders"),

@@ -1,14 +1,14 @@
 """Which session, turn and step a call is recorded in."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from e2e.stores import turnlog
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, Client, call, message, wait_until
-from kit.upstreams import Peer, RawUpstream, result, text_result
+from kit.upstreams import Peer, result, text_result
 from turnlog.sessions.rows import Row
 from turnlog.store.lmdb import LmdbReader
 
@@ -24,15 +24,6 @@ def server(peer: Peer) -> None:
         peer.send_json(reply, headers="Mcp-Session-Id: minted-by-the-server\r\n")
     else:
         peer.send_json(text_result(said["id"], "done"))
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
 
 
 @pytest.fixture

@@ -2,41 +2,20 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
 from kit.faults import Hangs
 from kit.upstreams import (
     Peer,
-    RawUpstream,
     chunked,
     result,
     text_result,
 )
 
 PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
-def session(rig: Rig) -> tuple[tuple[str, str], ...]:
-    return (*MCP_HEADERS, ("Mcp-Session-Id", f"mcp-{rig.session}"))
 
 
 @pytest.mark.parametrize("end", ["orderly", "cut"])
@@ -57,14 +36,14 @@ def test_a_call_whose_stream_had_ids_is_closed_by_the_resuming_get(rig: Rig, end
 
     rig.upstream.script = script
     with rig.client() as client:
-        client.ask("POST", rig.path, call("add", request_id=5), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id=5), headers=rig.session_headers)
         head = client.head()
         assert client.event() == b"id: e1\nretry: 10\ndata:\n\n"
         if end == "orderly":
             assert client.body(head) == b""
     wait_until(lambda: [row.status for row in rig.rows()] == ["pending"], "the call stays open")
     with rig.client() as client:
-        fields = (*session(rig), ("Last-Event-ID", "e1"))
+        fields = (*rig.session_headers, ("Last-Event-ID", "e1"))
         assert b"resumed" in client.request("GET", rig.path, headers=fields).body
     row = rig.row()
     assert (row.status, row.output_summary) == ("ok", "resumed")
@@ -86,12 +65,12 @@ def test_a_call_whose_agent_left_is_closed_by_the_resuming_get(rig: Rig) -> None
 
     rig.upstream.script = script
     with rig.client() as client:
-        client.ask("POST", rig.path, call("add", request_id="x"), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id="x"), headers=rig.session_headers)
         client.head()
         client.event()
     assert posted.hung_up.wait(BOUND)
     with rig.client() as client:
-        client.request("GET", rig.path, headers=(*session(rig), ("Last-Event-ID", "e1")))
+        client.request("GET", rig.path, headers=(*rig.session_headers, ("Last-Event-ID", "e1")))
     assert rig.row().output_summary == "resumed"
 
 
@@ -114,10 +93,10 @@ def test_an_answer_on_the_listening_stream_closes_the_call(rig: Rig) -> None:
 
     rig.upstream.script = script
     with rig.client() as listener, rig.client() as client:
-        listener.ask("GET", rig.path, headers=session(rig))
+        listener.ask("GET", rig.path, headers=rig.session_headers)
         listener.head()
         listener.event()
-        client.request("POST", rig.path, call("add", request_id=8), headers=session(rig))
+        client.request("POST", rig.path, call("add", request_id=8), headers=rig.session_headers)
         detached.set()
         assert b"elsewhere" in listener.event()
         assert rig.row().output_summary == "elsewhere"
@@ -142,10 +121,10 @@ def test_an_answer_on_the_listening_stream_closes_a_call_whose_post_is_open(rig:
 
     rig.upstream.script = script
     with rig.client() as listener, rig.client() as client:
-        listener.ask("GET", rig.path, headers=session(rig))
+        listener.ask("GET", rig.path, headers=rig.session_headers)
         listener.head()
         listener.event()
-        client.ask("POST", rig.path, call("add", request_id=8), headers=session(rig))
+        client.ask("POST", rig.path, call("add", request_id=8), headers=rig.session_headers)
         client.head()
         client.event()
         assert b"elsewhere" in listener.event()
@@ -168,7 +147,7 @@ def test_an_answer_to_another_session_with_the_same_id_closes_nothing(rig: Rig) 
     rig.upstream.script = script
     other = (*MCP_HEADERS, ("Mcp-Session-Id", "somebody-else"))
     with rig.client() as client:
-        client.request("POST", rig.path, call("add", request_id=5), headers=session(rig))
+        client.request("POST", rig.path, call("add", request_id=5), headers=rig.session_headers)
         client.request("GET", rig.path, headers=other)
         client.request("POST", rig.path, message("ping"), headers=other)
     assert [row.status for row in rig.rows()] == ["pending"]
@@ -207,9 +186,9 @@ def test_an_id_that_is_used_again_while_its_call_runs_is_flagged(rig: Rig) -> No
 
     rig.upstream.script = script
     with rig.client() as first, rig.client() as second:
-        first.ask("POST", rig.path, call("a", request_id=3), headers=session(rig))
+        first.ask("POST", rig.path, call("a", request_id=3), headers=rig.session_headers)
         rig.upstream.wait_for_requests(1)
-        second.ask("POST", rig.path, call("b", request_id=3), headers=session(rig))
+        second.ask("POST", rig.path, call("b", request_id=3), headers=rig.session_headers)
         first.response()
         second.response()
     rows = rig.ended_rows(2)
@@ -231,8 +210,8 @@ def test_ids_that_differ_in_type_are_two_calls(rig: Rig, one: str | int) -> None
     rig.upstream.script = script
     other = 1 if one == "1" else "1"
     with rig.client() as first, rig.client() as second:
-        first.ask("POST", rig.path, call("a", request_id=one), headers=session(rig))
-        second.ask("POST", rig.path, call("b", request_id=other), headers=session(rig))
+        first.ask("POST", rig.path, call("a", request_id=one), headers=rig.session_headers)
+        second.ask("POST", rig.path, call("b", request_id=other), headers=rig.session_headers)
         first.response()
         second.response()
     rows = rig.ended_rows(2)
@@ -262,11 +241,11 @@ def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("slow", request_id=4), headers=session(rig))
+        client.ask("POST", rig.path, call("slow", request_id=4), headers=rig.session_headers)
         head = client.head()
         client.event()
         cancel = message("notifications/cancelled", {"requestId": 4}, request_id=None)
-        assert other.request("POST", rig.path, cancel, headers=session(rig)).status == 202
+        assert other.request("POST", rig.path, cancel, headers=rig.session_headers).status == 202
         client.body(head)
     row = rig.row()
     if reply == "error":

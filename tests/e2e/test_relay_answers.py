@@ -1,34 +1,18 @@
 """Answers reach the agent as the tool server sent them: status, fields and body, byte by byte."""
 
 import gzip
-from collections.abc import Iterator
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, ClosedEarlyError, call
 from kit.faults import CloseAfterRequest, CutBody, CutHead, Garbage
 from kit.packing import PACKERS
-from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, ok, text_result
+from kit.upstreams import Peer, Script, answer, chunked, ok, text_result
 
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"caf\\u00e9"}]}}'
 HEAD = b"HTTP/1.1 200 OK\r\n"
 JSON = b"Content-Type: application/json\r\n"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def length(body: bytes) -> bytes:

@@ -3,30 +3,12 @@
 import gzip
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kit.beside import Rig, proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.proxy import rows as turnlog_rows
 from kit.upstreams import Peer, RawUpstream, answer, chunked, ok, text_result
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def test_an_agent_that_leaves_a_large_answer_unread_harms_no_later_call(rig: Rig) -> None:

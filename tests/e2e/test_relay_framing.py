@@ -3,31 +3,14 @@
 What one answer leaves behind never becomes the answer to another request.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
-from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, ok
+from kit.upstreams import Peer, Script, answer, chunked, ok
 
 GOOD = ok(b"good")
 NEXT = ok(b"next")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def then_close(raw: bytes) -> Script:

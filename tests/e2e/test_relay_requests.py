@@ -1,33 +1,16 @@
 """Requests go upstream as they came: line, fields and body, byte by byte."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, ClosedEarlyError, call, message
-from kit.upstreams import Peer, RawUpstream, answer, ok
+from kit.upstreams import Peer, answer, ok
 
 TWO_LENGTHS = (
     b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 )
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE", "PROPFIND")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 @pytest.mark.parametrize(

@@ -35,16 +35,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield Rig(upstream, proxy)
 
 
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
-def session(rig: Rig) -> tuple[tuple[str, str], ...]:
-    return (*MCP_HEADERS, ("Mcp-Session-Id", f"mcp-{rig.session}"))
-
-
 def test_each_event_leaves_before_the_next_is_there(rig: Rig) -> None:
     go = threading.Semaphore(0)
 
@@ -143,11 +133,11 @@ def test_a_server_request_is_answered_while_the_call_is_open(rig: Rig) -> None:
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("ask"), headers=session(rig))
+        client.ask("POST", rig.path, call("ask"), headers=rig.session_headers)
         client.head()
         assert b"elicitation/create" in client.event()
         reply = b'{"jsonrpc":"2.0","id":77,"result":{"action":"accept"}}'
-        assert other.request("POST", rig.path, reply, headers=session(rig)).status == 202
+        assert other.request("POST", rig.path, reply, headers=rig.session_headers).status == 202
         assert b"thanks" in client.event()
     row = rig.row()
     assert (row.status, row.output_summary) == ("ok", "thanks")
@@ -170,11 +160,11 @@ def test_an_answer_with_the_id_of_a_server_request_does_not_end_a_call(rig: Rig)
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("ask", request_id=1), headers=session(rig))
+        client.ask("POST", rig.path, call("ask", request_id=1), headers=rig.session_headers)
         client.head()
         client.event()
         reply = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"fake"}]}}'
-        other.request("POST", rig.path, reply, headers=session(rig))
+        other.request("POST", rig.path, reply, headers=rig.session_headers)
         client.event()
     assert rig.row().output_summary == "real"
 
@@ -283,7 +273,7 @@ def test_a_stream_that_ends_without_the_response_is_a_lost_call(rig: Rig) -> Non
 
 def test_a_delete_ends_the_session_upstream_and_is_no_call(rig: Rig) -> None:
     with rig.client() as client:
-        given = client.request("DELETE", rig.path, headers=session(rig))
+        given = client.request("DELETE", rig.path, headers=rig.session_headers)
     assert given.status == 200
     assert rig.upstream.requests[0].line == b"DELETE /mcp HTTP/1.1"
     assert rig.rows() == []
@@ -305,7 +295,7 @@ def test_many_listening_streams_stay_open_while_calls_go_on(rig: Rig) -> None:
         for _ in range(150):
             stream = rig.client()
             streams.append(stream)
-            stream.ask("GET", rig.path, headers=session(rig))
+            stream.ask("GET", rig.path, headers=rig.session_headers)
             stream.head()
             assert stream.chunk() == b": open\n\n"
         with rig.client() as client:
@@ -376,7 +366,7 @@ def test_an_upstream_that_hangs_up_on_a_listening_stream_ends_it_for_the_agent(r
 
     rig.upstream.script = script
     with rig.client() as client:
-        client.ask("GET", rig.path, headers=session(rig))
+        client.ask("GET", rig.path, headers=rig.session_headers)
         client.head()
         client.chunk()
         with pytest.raises(ClosedEarlyError):

@@ -12,7 +12,7 @@ from turnlog.sessions.log import Query
 from turnlog.sessions.rows import Row
 from turnlog.store.lmdb import LmdbReader
 
-from .clients import Client, wait_until
+from .clients import MCP_HEADERS, Client, wait_until
 from .proxy import Proxy, running
 from .upstreams import RawUpstream, echo
 
@@ -60,6 +60,16 @@ class Rig:
     def path(self) -> str:
         """The path of the MCP endpoint in this test's session."""
         return f"/s/{self.session}/mcp"
+
+    @property
+    def session_headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers of a client of the handshake revisions, with a protocol session of this test."""
+        return (*MCP_HEADERS, ("Mcp-Session-Id", f"mcp-{self.session}"))
+
+    def post(self, body: bytes, *headers: tuple[str, str]) -> bytes:
+        """Post a message in this test's session; return the answer's body."""
+        with self.client() as client:
+            return client.request("POST", self.path, body, headers=(*MCP_HEADERS, *headers)).body
 
     def rows(self) -> list[Row]:
         """Return this test's rows, oldest first."""

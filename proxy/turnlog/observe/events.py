@@ -139,27 +139,25 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     trace: str = field(name="trace_id", default="")
 
 
-class CallRecovered(Event, frozen=True, kw_only=True, tag="call.recovered"):
+class _CallClosed(Event, frozen=True, kw_only=True):
+    """The store wrote the outcome of an attempt, because nobody else will."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    seq: int = field(name="turnlog.seq")
+    server: str = field(name="turnlog.server", default="")
+    tool: str = field(name="gen_ai.tool.name", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+
+
+class CallRecovered(_CallClosed, frozen=True, kw_only=True, tag="call.recovered"):
     """An attempt of a process that died got `outcome_unknown`."""
 
     level: ClassVar[Level] = Level.WARNING
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    seq: int = field(name="turnlog.seq")
-    server: str = field(name="turnlog.server", default="")
-    tool: str = field(name="gen_ai.tool.name", default="")
-    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
 
 
-class CallExpired(Event, frozen=True, kw_only=True, tag="call.expired"):
+class CallExpired(_CallClosed, frozen=True, kw_only=True, tag="call.expired"):
     """Nobody came back in time for a call that waited for more input or for its task."""
-
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    seq: int = field(name="turnlog.seq")
-    server: str = field(name="turnlog.server", default="")
-    tool: str = field(name="gen_ai.tool.name", default="")
-    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
 
 
 class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):

@@ -344,32 +344,18 @@ def _report_closed(log: Log, commits: list[Commit], epochs: int) -> None:
     """Log what was closed because its process died (`epochs` of them) or its time passed."""
     recovered = 0
     for commit in commits:
-        if Flag.EXPIRED in commit.facts.flags:
-            log.emit(_expired(commit))
-        else:
-            recovered += 1
-            log.emit(_recovered(commit))
+        expired = Flag.EXPIRED in commit.facts.flags
+        recovered += not expired
+        kind = CallExpired if expired else CallRecovered
+        log.emit(
+            kind(
+                session=ids.to_text(commit.link.session),
+                call=ids.to_text(commit.facts.call),
+                seq=commit.link.seq,
+                server=commit.facts.server,
+                tool=commit.facts.tool,
+                effect=commit.facts.effect,
+            )
+        )
     if recovered:
         log.emit(StoreRecovered(epochs=epochs, calls=recovered))
-
-
-def _recovered(commit: Commit) -> CallRecovered:
-    return CallRecovered(
-        session=ids.to_text(commit.link.session),
-        call=ids.to_text(commit.facts.call),
-        seq=commit.link.seq,
-        server=commit.facts.server,
-        tool=commit.facts.tool,
-        effect=commit.facts.effect,
-    )
-
-
-def _expired(commit: Commit) -> CallExpired:
-    return CallExpired(
-        session=ids.to_text(commit.link.session),
-        call=ids.to_text(commit.facts.call),
-        seq=commit.link.seq,
-        server=commit.facts.server,
-        tool=commit.facts.tool,
-        effect=commit.facts.effect,
-    )
