@@ -32,7 +32,7 @@ def _tamper(
             change(transaction, database)
 
 
-def _verdicts(data: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def _verdicts(data: Path, *arguments: str) -> tuple[int, dict[str | None, dict[str, Any]]]:
     done = turnlog("verify", "--json", *arguments, data=data)
     assert done.stderr == ""
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -147,5 +147,6 @@ def test_a_damaged_first_commit_hides_no_session(data: Path) -> None:
     code, lines = _verdicts(data)
 
     assert code == 1
-    assert sorted(line["verdict"] for line in lines.values()) == ["gap", "ok"]
+    assert sorted(line["verdict"] for line in lines.values()) == ["gap", "mutated", "ok"]
+    assert lines[None]["detail"] == "positions 1 to 2 of the log cannot be read"
     assert turnlog("sessions", data=data).returncode == 0

@@ -105,8 +105,8 @@ async def test_a_transaction_whose_meta_page_was_lost_is_there(tmp_path: Path) -
 async def test_what_was_never_on_disk_whole_is_left_out(tmp_path: Path) -> None:
     crash = await _crash(tmp_path)
     image = crash.lose_last_meta()
-    newest = max(image.rfind(b"turnredofirst"), 0)
-    other = image.find(b"turnredofirst")
+    newest = max(image.rfind(b"turnred2first"), 0)
+    other = image.find(b"turnred2first")
     assert abs(newest - other) == SLOT
     for start in (newest, other):
         torn = bytearray(image)
@@ -139,7 +139,7 @@ async def test_a_transaction_too_large_for_a_slot_waits_for_its_meta_page(tmp_pa
     big = Body(summary="x" * (SLOT + 1))
     crash = await _crash(tmp_path, body=big)
     assert len(crash.images[-1]) > 3 * SLOT
-    slots = crash.images[-1].count(b"turnredofirst")
+    slots = crash.images[-1].count(b"turnred2first")
     assert slots == 1
     data = crash.restore(crash.images[-1], "after")
     assert await _read(data, "second") == {"alice": [0, 1, 2], "bob": [0, 1]}
@@ -173,4 +173,36 @@ async def test_slots_are_found_again_in_a_copied_file(tmp_path: Path) -> None:
     env.close()
     assert await _read(moved, "second") == {"alice": [0, 1, 2], "bob": [0, 1]}
     content = _file(moved)
-    assert content.count(b"turnredosecond") + content.count(b"turnredofirst") >= 1
+    assert content.count(b"turnred2second") + content.count(b"turnred2first") >= 1
+
+
+async def test_nothing_is_put_behind_what_was_undone_before_it(tmp_path: Path) -> None:
+    """A read nobody waited for is undone, and with it what somebody waited for in vain."""
+    data = tmp_path / "data"
+    store = LmdbStore.open(data, boot="first")
+    ref, call = session("alice"), new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, ticket))
+    await _settled(store)
+    before = _file(data)
+    read = new_id()
+    begun = store.submit(intent(ref, read), wait=False)
+    await store.submit(outcome(ref, read, begun), wait=False).done()
+    await _settled(store)
+    await put(store, intent(ref, new_id()))
+    await _settled(store)
+    after = _file(data)
+    shutil.copytree(data, tmp_path / "cut")
+    await store.close()
+    cut = tmp_path / "cut"
+    (cut / "log" / "data.mdb").write_bytes(before[: 2 * PAGE] + after[2 * PAGE :])
+    for boot in ("second", "second", "third"):
+        store = LmdbStore.open(cut, boot=boot)
+        with store.view() as view:
+            commits = list(view.commits(known(ref)))
+        assert all(b.link.prev == a.hash for a, b in pairwise(commits))
+        late = new_id()
+        begun = store.submit(intent(ref, late), wait=False)
+        await store.submit(outcome(ref, late, begun), wait=False).done()
+        await store.close()
+    assert [commit.link.seq for commit in commits] == list(range(7))

@@ -4,6 +4,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,40 @@ def test_many_blobs_at_once_come_back(pair: Pair) -> None:
     more = pair.put(b"more", 20)
     for handle, content in zip([*handles, more], [*contents, b"more"], strict=True):
         assert pair.reader.get(handle) == Blob(content)
+    pair.close()
+
+
+def test_a_handle_of_a_blob_that_was_never_put_is_lost(pair: Pair) -> None:
+    handle = pair.put(b"one", 10)
+    strange = [b"", handle[:32], handle[:34], handle[:32] + b"\x94\x00\x00\xff\x00"]
+    for wrong in strange:
+        assert pair.reader.get(wrong) is None
+        assert not pair.reader.altered(wrong)
+    pair.close()
+
+
+def test_marks_that_were_changed_are_altered_content(tmp_path: Path, pair: Pair) -> None:
+    (handle,) = pair.writer.write([blobs.pack(Blob(b"one", redacted=True))], 10)
+    pair.close()
+    bucket = str(tmp_path / "blobs" / "0-0")
+    with lmdb.open(bucket, map_size=1 << 40) as env, env.begin(write=True) as txn:
+        ((key, run),) = list(txn.cursor())
+        txn.put(key, bytes(run).replace(b"\x01one", b"\x00one"))
+    again = Pair(tmp_path, epoch=2)
+    assert again.reader.get(handle) is None
+    assert again.reader.altered(handle)
+    again.close()
+
+
+def test_the_places_of_the_last_blobs_are_remembered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "REMEMBERED", 4)
+    first = [pair.put(b"%d" % i, 10) for i in range(6)]
+    again = [pair.put(b"%d" % i, 10) for i in (2, 3, 4, 5)]
+    assert again == first[2:]
+    assert pair.put(b"0", 10) != first[0]
+    assert pair.reader.get(first[0]) == pair.reader.get(pair.put(b"0", 10)) == Blob(b"0")
     pair.close()
 
 

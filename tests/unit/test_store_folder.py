@@ -25,7 +25,7 @@ async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
     assert data.stat().st_mode & 0o777 == 0o700
     files = [path for path in data.rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o077 for path in files} == {0}
-    assert (data / "format").read_text() == "turnlog 1\n"
+    assert (data / "format").read_text() == "turnlog 2\n"
 
 
 async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("something else")
     with pytest.raises(StoreError, match="not a turnlog store"):
         LmdbReader.open(tmp_path)
-    (tmp_path / "format").write_text("turnlog 1\n")
+    (tmp_path / "format").write_text("turnlog 2\n")
     with pytest.raises(StoreError, match="cannot open"):
         LmdbReader.open(tmp_path)
 
@@ -88,6 +88,24 @@ async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
     (tmp_path / "data" / "log" / "data.mdb").write_bytes(b"no database" * 4096)
     with pytest.raises(StoreError, match="restore it from a backup"):
         LmdbReader.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("size", [8192, 40_960, 600_000])
+async def test_a_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, size: int) -> None:
+    await make(tmp_path / "data")
+    os.truncate(tmp_path / "data" / "log" / "data.mdb", size)
+    with pytest.raises(StoreError, match="missing at its end; restore it"):
+        LmdbReader.open(tmp_path / "data")
+    with pytest.raises(StoreError, match="missing at its end; restore it"):
+        LmdbStore.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize(("version", "advice"), [("1", "another folder"), ("3", "newer turnlog")])
+async def test_another_format_is_refused(tmp_path: Path, version: str, advice: str) -> None:
+    await make(tmp_path / "data")
+    (tmp_path / "data" / "format").write_text(f"turnlog {version}\n")
+    with pytest.raises(StoreError, match=advice):
+        LmdbStore.open(tmp_path / "data")
 
 
 async def test_a_damaged_key_is_said_to_be_damaged(tmp_path: Path) -> None:

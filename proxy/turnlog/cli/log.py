@@ -13,7 +13,15 @@ from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
-from .options import Moment, TurnRange, data_option, json_option, open_view, printout
+from .options import (
+    Moment,
+    TurnRange,
+    data_option,
+    json_option,
+    open_view,
+    printout,
+    warn_of_damage,
+)
 from .render import Cell, Style, json_line, table, terminal_width
 
 _HEADER = ("TIME", "SEQ", "TURN", "TOOL", "STATUS", "RAN", "MS", "SUMMARY")
@@ -62,6 +70,7 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
         lines = map(json_line, rows) if as_json else _text(rows, with_session=session is None)
         for line in lines:
             write(line)
+        warn_of_damage(view)
 
 
 def _check(wanted: dict[str, Any]) -> None:

@@ -86,6 +86,13 @@ def open_view(data: str) -> Generator[View]:
         reader.close()
 
 
+def warn_of_damage(view: View) -> None:
+    """Say on stderr that a listing is not all there was."""
+    if count := view.left_out:
+        records = "1 record is" if count == 1 else f"{count} records are"
+        click.echo(f"turnlog: {records} damaged and left out, run `turnlog verify`", err=True)
+
+
 class Moment(click.ParamType[int]):
     """A point in time, ns UTC: RFC 3339, a date, or a duration for that long ago."""
 

@@ -1,6 +1,6 @@
 """`turnlog verify`: check the chain of one session or of all."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import click
@@ -10,7 +10,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
-from turnlog.store.base import Corrupt, View
+from turnlog.store.base import View
 
 from .failures import FAILED, FINE
 from .options import data_option, json_option, open_view, printout
@@ -28,7 +28,8 @@ class _AnchorLine(Struct, frozen=True):
 class _Line(Struct, frozen=True, kw_only=True):
     """One line of `turnlog verify --json`."""
 
-    session: str
+    session: str | None
+    """`None` for what lies in the log and belongs to no session that can be told."""
     verdict: Verdict
     commits: int
     bodies_dropped: int
@@ -68,22 +69,21 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
             found.add(row.session)
             # The index remembers the newest commit: a cheap anchor that lies beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
-            yield _line(row.session, _verify(view, row.session, known))
+            finding = verify(row.session, view.headers(row.session), known, altered=view.altered)
+            yield _line(row.session, finding)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
             yield _line(session, verify(session, [], known))
+    # Whose they were nobody can tell: they may have been a session's newest, or all it had.
+    for first, last in view.damaged():
+        where = f"position {first}" if first == last else f"positions {first} to {last}"
+        detail = f"{where} of the log cannot be read"
+        yield _line(None, Finding(verdict=Verdict.MUTATED, commits=0, detail=detail))
 
 
-def _verify(view: View, session: bytes, anchors: Iterable[Anchor]) -> Finding:
-    try:
-        return verify(session, view.headers(session), anchors, altered=view.altered)
-    except Corrupt as error:
-        return Finding(verdict=Verdict.MUTATED, commits=0, detail=str(error))
-
-
-def _line(session: bytes, finding: Finding) -> _Line:
+def _line(session: bytes | None, finding: Finding) -> _Line:
     return _Line(
-        session=ids.to_text(session),
+        session=None if session is None else ids.to_text(session),
         verdict=finding.verdict,
         commits=finding.commits,
         bodies_dropped=finding.bodies_dropped,
@@ -115,7 +115,7 @@ def _text(lines: list[_Line]) -> list[str]:
 def _cells(line: _Line) -> list[Cell]:
     style = Style.GOOD if line.verdict.intact else Style.BAD
     return [
-        Cell(line.session),
+        Cell(line.session or "-"),
         Cell(line.verdict, style),
         Cell(str(line.commits)),
         Cell("" if line.bad_seq is None else str(line.bad_seq)),

@@ -162,10 +162,15 @@ def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
     options.dot_nl = True
     options.never_capture = True
     options.max_mem = 32 << 20
+    options.log_errors = False
     # A set of one: its search costs less than that of a pattern.
     together = engine.Set.SearchSet(options)
-    together.Add("|".join(patterns).encode())
-    together.Compile()
+    try:
+        together.Add("|".join(patterns).encode())
+        together.Compile()
+    except engine.error:
+        # Thousands of names: then every long text deserves a look.
+        return lambda _: True
     search: Callable[[bytes], object] = together.Match
     return search
 

@@ -42,7 +42,8 @@ class AttemptReader:
             if len(self._calls) >= _REMEMBERED:
                 self._calls.clear()
             positions = self._snapshot.call(call)
-            found = self._calls[call] = [self._snapshot.entry(p) for p in positions]
+            entries = map(self._snapshot.readable, positions)
+            found = self._calls[call] = [entry for entry in entries if entry]
         return found
 
 
@@ -50,8 +51,10 @@ def find_attempts(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> It
     """Yield the attempts that `want` covers, in order of the intent's position."""
     reader = AttemptReader(snapshot)
     for position in _candidates(snapshot, want, newest_first=newest_first):
-        intent = snapshot.entry(position)
-        if intent.facts.kind is not CommitKind.INTENT or not wants_intent(want, intent):
+        intent = snapshot.readable(position)
+        if not intent or intent.facts.kind is not CommitKind.INTENT:
+            continue
+        if not wants_intent(want, intent):
             continue
         attempt = reader.read(intent)
         if wants_outcome(want, attempt):
@@ -125,8 +128,8 @@ def _until_turn(
     """Yield positions, newest first, as long as their intents are not of an earlier turn."""
     for position in positions:
         if first_turn is not None:
-            entry = snapshot.entry(position)
-            if entry.facts.kind is CommitKind.INTENT and entry.link.turn < first_turn:
+            entry = snapshot.readable(position)
+            if entry and entry.facts.kind is CommitKind.INTENT and entry.link.turn < first_turn:
                 return
         yield position
 
@@ -167,8 +170,10 @@ def _by_outcome(
 
 
 def _intent_of(snapshot: Snapshot, outcome: int) -> int | None:
-    link = snapshot.entry(outcome).link
-    return None if link.ref is None else snapshot.find(link.session, link.ref)
+    entry = snapshot.readable(outcome)
+    if entry is None or entry.link.ref is None:
+        return None
+    return snapshot.find(entry.link.session, entry.link.ref)
 
 
 def _may_match(want: Filter, term: bytes) -> bool:

@@ -222,7 +222,7 @@ class View(Protocol):
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
         """Yield attempts that `want` covers: `[intent, outcome, later outcome, ...]`.
 
-        Order is by the intent's position. tool, server, times and turns are matched on the intent,
+        Order is by the intent's position. Damaged records are left out, and counted. tool, server, times and turns are matched on the intent,
         error, kind and flag on the last outcome.
         """
         ...
@@ -248,7 +248,19 @@ class View(Protocol):
         ...
 
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Yield `(position, header bytes, body bytes or None)` in seq order, for `verify`."""
+        """Yield `(position, header bytes, body bytes or None)` in seq order, for `verify`.
+
+        The header of a damaged record is empty, or what is left of it.
+        """
+        ...
+
+    def damaged(self) -> Iterator[tuple[int, int]]:
+        """Yield first and last of each range of positions whose records cannot be read."""
+        ...
+
+    @property
+    def left_out(self) -> int:
+        """How many records `attempts` could not read and left out so far."""
         ...
 
 

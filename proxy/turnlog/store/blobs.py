@@ -22,11 +22,13 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
+from itertools import count, islice
 from pathlib import Path
+from typing import Annotated
 
 import lmdb
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from . import runs
 from .base import Blob, StoreError
@@ -46,12 +48,14 @@ REMEMBERED = 1 << 14
 """Blobs of the present bucket whose places are kept in memory."""
 _LEVEL = 1
 _DIGEST = 32
-_NAMED = 8
-"""Bytes of its digest before each stored blob: they tell it from one of a later bucket."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
 _GONE = "gone-"
 """What a bucket's name begins with while it is removed."""
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
+
+
+_Name = tuple[bytes, int]
+"""Digest and marks."""
 
 
 class Packed(Struct, frozen=True, gc=False):
@@ -92,11 +96,12 @@ class Bucket(Struct, frozen=True, order=True):
 
 
 class _Place(Struct, frozen=True, array_like=True, gc=False):
-    """Where a blob lies: its bucket, and its number there."""
+    """Where a blob lies: its bucket, and its number there; and the marks it has."""
 
     span: int
     bucket: int
-    n: int
+    n: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    marks: int
 
 
 _encode_place = msgspec.msgpack.Encoder().encode
@@ -132,13 +137,17 @@ class BlobReader:
 
     def get(self, handle: bytes) -> Blob | None:
         """Return a blob; `None` when it is gone or damaged."""
-        value = self._value(handle)
-        return None if value is None else _checked(value, handle[:_DIGEST])
+        place = _place(handle)
+        value = self._value(place) if place else None
+        return _checked(value, place, handle) if place and value is not None else None
 
     def altered(self, handle: bytes) -> bool:
-        """Tell whether other content lies there than was put there."""
-        value = self._value(handle)
-        return value is not None and _checked(value, handle[:_DIGEST]) is None
+        """Tell whether something else lies there than was put there."""
+        place = _place(handle)
+        if place is None:
+            return False
+        value = self._value(place)
+        return value is not None and _checked(value, place, handle) is None
 
     def close(self) -> None:
         """Give all environments back."""
@@ -151,19 +160,12 @@ class BlobReader:
         with self._lock:
             self._close(bucket)
 
-    def _value(self, handle: bytes) -> bytes | None:
-        try:
-            place = _decode_place(handle[_DIGEST:])
-        except msgspec.DecodeError:
-            # It was never put anywhere.
-            return None
+    def _value(self, place: _Place) -> bytes | None:
+        """Return what lies at a place: nothing readable where that is damaged, `None` for gone."""
         with self._lock:
             for bucket in self._open.keys() - set(buckets(self._folder)):
                 self._close(bucket)
-            stored = self._stored(Bucket(place.span, place.bucket), place.n)
-        if stored is None or stored[:_NAMED] != handle[:_NAMED]:
-            return None
-        return stored[_NAMED:]
+            return self._stored(Bucket(place.span, place.bucket), place.n)
 
     def _stored(self, bucket: Bucket, n: int) -> bytes | None:
         try:
@@ -174,7 +176,7 @@ class BlobReader:
                 if not cursor.set_range(number(n)):
                     return None
                 key, run = cursor.item()
-            return runs.record(run, unpack(key) - n)
+            return runs.record(run, unpack(key) - n) if runs.unpack(run) else b""
         except (lmdb.Error, StoreError):
             # Unlinked under our eyes, or damaged: the content is lost, which readers expect.
             return None
@@ -199,12 +201,22 @@ class BlobReader:
             close_environment(known[1])
 
 
-def _checked(value: bytes, digest: bytes) -> Blob | None:
+def _place(handle: bytes) -> _Place | None:
+    """Return where content was put; `None` for content that never was."""
+    try:
+        return _decode_place(handle[_DIGEST:])
+    except msgspec.DecodeError:
+        return None
+
+
+def _checked(value: bytes, place: _Place, handle: bytes) -> Blob | None:
+    """Return the blob that was put there, or `None` if it is not what lies there now."""
     try:
         blob = unpack_blob(value)
     except (zstd.ZstdError, IndexError):
         return None
-    return blob if sha256(blob.data).digest() == digest else None
+    as_put = value[0] == place.marks and sha256(blob.data).digest() == handle[:_DIGEST]
+    return blob if as_put else None
 
 
 def boot_id() -> str:
@@ -240,8 +252,8 @@ class BlobWriter:
         self._bucket: Bucket | None = None
         self._identity = 0
         self._env: lmdb.Environment | None = None
-        self._known: dict[tuple[bytes, int], int] = {}
-        """Numbers of blobs in the present bucket, by digest and marks."""
+        self._known: dict[_Name, int] = {}
+        """Numbers of blobs in the present bucket."""
 
     def write(self, blobs: Sequence[Packed], now: int) -> list[bytes]:
         """Put blobs into the bucket of `now`; return their handles.
@@ -249,27 +261,27 @@ class BlobWriter:
         Raises `StoreError`, `OSError`, `lmdb.Error`.
         """
         env, bucket = self._current(now)
-        numbers: list[int] = []
-        added: dict[tuple[bytes, int], int] = {}
-        records: list[bytes] = []
-        with env.begin(write=True) as txn, txn.cursor() as cursor:
-            last = unpack(cursor.key()) if cursor.last() else 0
-            for blob in blobs:
-                name = (blob.digest, blob.value[0])
-                n = self._known.get(name) or added.get(name)
-                if n is None:
-                    records.append(blob.digest[:_NAMED] + blob.value)
-                    n = added[name] = last + len(records)
-                numbers.append(n)
-            items = [(number(last + end), runs.pack(run)) for end, run in runs.cut(records)]
-            cursor.putmulti(items, append=True)
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        self._known |= added
-        return [
-            blob.digest + _encode_place(_Place(bucket.span, bucket.number, n))
-            for blob, n in zip(blobs, numbers, strict=True)
+        named = [((blob.digest, blob.value[0]), blob) for blob in blobs]
+        new = {name: blob for name, blob in named if name not in self._known}
+        if new:
+            self._append(env, new, now)
+        handles = [
+            blob.digest
+            + _encode_place(_Place(bucket.span, bucket.number, self._known[name], blob.value[0]))
+            for name, blob in named
         ]
+        for name in list(islice(self._known, max(0, len(self._known) - REMEMBERED))):
+            del self._known[name]
+        return handles
+
+    def _append(self, env: lmdb.Environment, new: dict[_Name, Packed], now: int) -> None:
+        with env.begin(write=True) as txn, txn.cursor() as cursor:
+            # Numbers begin at the time, so that a handle means nothing in a bucket that was made
+            # anew under the same name.
+            last = unpack(cursor.key()) if cursor.last() else max(0, now)
+            records = [blob.value for blob in new.values()]
+            cursor.putmulti(runs.items(last, records), append=True)
+        self._known.update(zip(new, count(last + 1), strict=False))
 
     def unlink(self, bucket: Bucket) -> None:
         """Remove a bucket from disk; if it is the present one, another is begun."""

@@ -160,6 +160,8 @@ class LmdbEngine:
         if self._ledger.behind >= self._flush_every // 8:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
+        # The last transaction's meta page, which no other will take along.
+        self._reported("flush", lambda: self._env.sync(True))
         if self._redo:
             self._redo.close()
         self._reported("give up the epoch of", self._lock.release)
@@ -202,7 +204,8 @@ class LmdbEngine:
                         self._ledger.append(txn, pending, before)
                     appended = self._ledger.put(txn)
                     # What nobody waits for may be undone when the machine goes down.
-                    kept = all(pending.lazy for pending, _ in drafts) or (
+                    placed = (*(pending for pending, _ in drafts), *self._ledger.again)
+                    kept = all(pending.lazy for pending in placed) or (
                         self._redo is not None and self._redo.write(txn, appended)
                     )
                 if not kept:

@@ -19,10 +19,15 @@ import msgspec
 
 from .base import StoreError
 
-FORMAT = 1
+FORMAT = 2
+"""1 had a value for each record; no version that was released wrote it."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
+_READER = 128
+"""Bytes of the lock file for each reader, more than it takes."""
+_UNWRITTEN = 64
+"""Pages that LMDB may leave out at the end of a file."""
 _OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
@@ -136,10 +141,10 @@ def check(path: Path) -> None:
         raise StoreError(f"cannot read {str(marker)!r}: {error}; {_advice(error)}") from error
     if name != "turnlog" or not version.isdigit():
         raise StoreError(f"{str(path)!r} is not a turnlog store; name the data folder with --data")
-    if int(version) > FORMAT:
+    if int(version) != FORMAT:
+        advice = "install a newer turnlog" if int(version) > FORMAT else "name another folder"
         raise StoreError(
-            f"the store {str(path)!r} has format {version}, this turnlog reads up to {FORMAT}; "
-            "install a newer turnlog"
+            f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
         )
 
 
@@ -217,6 +222,8 @@ def open_environment(
                 f"cannot open {str(path)!r} for writing: this process reads it already; "
                 "close the reader first"
             )
+        if create and not readonly:
+            _reserve(path)
         env = lmdb.open(
             str(path),
             map_size=map_size,
@@ -229,8 +236,36 @@ def open_environment(
             max_readers=READERS,
             max_dbs=tables,
         )
+        if missing := _missing(env, path):
+            env.close()
+            raise StoreError(
+                f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
+                "restore it from a backup"
+            )
         _environments[_key(path)] = _Shared(env, readonly=readonly)
         return env
+
+
+def _reserve(path: Path) -> None:
+    """Take room for LMDB's lock file: the process dies where a mapped page has none.
+
+    Raises `OSError`.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, READERS * _READER)
+    finally:
+        os.close(descriptor)
+
+
+def _missing(env: lmdb.Environment, path: Path) -> int:
+    """Return how many bytes a file was cut by: reading them would kill the process.
+
+    LMDB itself leaves out pages at the end that were taken and given back in one transaction.
+    """
+    pages = env.info()["last_pgno"] + 1 - _UNWRITTEN
+    return max(0, pages * env.stat()["psize"] - (path / "data.mdb").stat().st_size)
 
 
 def _key(path: Path) -> tuple[int, str, int]:

@@ -26,7 +26,7 @@ from turnlog.core.kinds import CommitKind, Phase, Status
 from . import late, runs
 from .base import Draft, SessionRef
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
-from .keys import WATERMARK, alias_key, alias_text_key, number
+from .keys import WATERMARK, alias_key, alias_text_key
 from .tables import (
     Appended,
     Pair,
@@ -62,7 +62,8 @@ class Ledger:
         self._headers: list[bytes] = []
         self._bodies: list[bytes] = []
         self._names: list[Pair] = []
-        self._again: list[Pending] = []
+        self.again: list[Pending] = []
+        """Intents of earlier, failed transactions that are written along."""
         self._loaded = False
 
     @property
@@ -166,8 +167,8 @@ class Ledger:
         appended = Appended(
             before + 1,
             self.last,
-            _pairs(before, self._headers),
-            _pairs(before, self._bodies),
+            runs.items(before, self._headers),
+            runs.items(before, self._bodies),
             self._names,
         )
         self._headers, self._bodies, self._names = [], [], []
@@ -182,16 +183,16 @@ class Ledger:
         for ref, session in self._refs.items():
             ref.id = session
         self._refs.clear()
-        again, self._again = self._again, []
+        again, self.again = self.again, []
         return again
 
     def forget(self) -> None:
         """Drop everything remembered, because a transaction failed."""
         self.heads.clear()
         self._refs.clear()
-        for pending in self._again:
+        for pending in self.again:
             pending.forget()
-        self._again = []
+        self.again = []
         self._headers, self._bodies, self._names = [], [], []
         self.tail = Segment(0)
         self._loaded = False
@@ -220,9 +221,6 @@ class Ledger:
         call = facts.call
         if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
             return None
-        recent = self.tail.calls.get(call)
-        if recent is None and call > self._newest_call:
-            return None
         return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
@@ -248,7 +246,7 @@ class Ledger:
             if intent.link is None:
                 # Its transaction failed: an outcome without its intent would tell nothing.
                 self.append(txn, intent)
-                self._again.append(intent)
+                self.again.append(intent)
             return intent.link
         begun = msgspec.structs.replace(draft.facts, kind=CommitKind.INTENT, n=0)
         found = self._find(txn, session, begun)
@@ -302,10 +300,6 @@ class Ledger:
         )
         body = Body(salt=self._entropy(16), metadata=named_by(ref))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
-
-
-def _pairs(before: int, records: list[bytes]) -> list[Pair]:
-    return [(number(before + end), runs.pack(run)) for end, run in runs.cut(records)]
 
 
 def _same(entry: Entry, session: bytes, facts: Facts) -> bool:

@@ -2,9 +2,10 @@
 
 LMDB flushes a transaction's pages, then the meta page that makes them count. With `metasync=False`
 it leaves the second flush out: nothing is damaged when the machine goes down, but the last
-transaction may be undone. So each transaction also puts what it appends into a *slot* of LMDB's own
-file, before it commits: the flush of its pages takes the slot along. The next process that opens
-the store on a machine that was started anew finds what was undone there, and appends it again.
+transaction may be undone. So each transaction that somebody waits for also puts what it appends
+into a *slot* of LMDB's own file, before it commits: the flush of its pages takes the slot along. The
+next process that opens the store on a machine that was started anew finds what was undone there,
+and appends it again.
 
 Two slots take turns by the transaction's number: the flush of one transaction also makes the meta
 page of the one before durable, whose slot must stand until then. Slots lie in the pages of a value
@@ -30,7 +31,7 @@ _SLOTS = b"slots"
 _MARK = b"redo mark"
 _OFFSET = b"redo offset"
 _HEADER = struct.Struct(">8s36sII")
-_MAGIC = b"turnredo"
+_MAGIC = b"turnred2"
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,12 +66,15 @@ class Redo:
     def replay(self, txn: Txn, tables: Tables) -> int:
         """Append again what the machine's end undid; return the commits. Raises `OSError`.
 
-        Slots written since the machine started say nothing new: what was committed then is there,
-        whatever became of the process.
+        A slot written since the machine started says nothing new: what was committed then is there,
+        whatever became of the process. One that follows on what was undone itself was never
+        answered for, and is emptied, before others take the positions that it tells of.
         """
         last = before = last_position(txn, tables)
-        for appended in sorted(self._read(), key=lambda slot: slot.first):
-            if appended.first == last + 1:
+        for offset, boot, appended in sorted(self._read(), key=lambda slot: slot[2].first):
+            if appended.first > last + 1 or (appended.first > last and boot == self._boot):
+                self._put(offset, b"")
+            elif appended.first == last + 1:
                 append(txn, tables, appended)
                 for key, value in appended.aliases:
                     txn.put(key, value, db=tables.aliases)
@@ -103,15 +107,16 @@ class Redo:
         for offset in range(self._first, self._first + 2 * SLOT, self._page):
             os.pread(self._file, self._page, offset)
 
-    def _read(self) -> Iterable[Appended]:
+    def _read(self) -> Iterable[tuple[int, bytes, Appended]]:
+        """Yield what the slots hold, each with its offset and the machine's start."""
         for offset in (self._first, self._first + SLOT):
             header = os.pread(self._file, _HEADER.size, offset)
             magic, boot, size, check = _HEADER.unpack(header)
-            if magic != _MAGIC or boot == self._boot or size > SLOT:
+            if magic != _MAGIC or size > SLOT:
                 continue
             data = os.pread(self._file, size, offset + _HEADER.size)
             if zlib.crc32(data) == check:
-                yield _decode(data)
+                yield offset, boot, _decode(data)
 
 
 def open_redo(

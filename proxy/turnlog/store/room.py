@@ -80,6 +80,13 @@ class Room:
         if self._unmade < self._every and self.spare > 0:
             return
         self._unmade = 0
+        try:
+            self._make(unlink)
+        except OSError:
+            self.doubt()
+            raise
+
+    def _make(self, unlink: Callable[[Bucket], None]) -> None:
         folder = self._data / "blobs"
         oldest_first = blobs.buckets(folder)
         sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}

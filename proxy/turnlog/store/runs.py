@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
+from .keys import number
+
 MOST = 64
 """Records in a run: few enough that one of them is read as fast as if it lay alone."""
 MOST_BYTES = 64 << 10
@@ -31,6 +33,11 @@ def cut(records: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
         yield len(records), records[start:]
 
 
+def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the keys and values under which records stand whose first has position `before` + 1."""
+    return [(number(before + end), pack(run)) for end, run in cut(records)]
+
+
 def pack(records: Sequence[bytes]) -> bytes:
     """Return the bytes of a run."""
     table = 4 * (len(records) + 1)
@@ -40,7 +47,8 @@ def pack(records: Sequence[bytes]) -> bytes:
 
 def unpack(data: bytes) -> list[bytes]:
     """Return the records of a run."""
-    offsets = struct.unpack_from(f">{_count(data) + 1}I", data) if data else ()
+    count = _count(data)
+    offsets = struct.unpack_from(f">{count + 1}I", data) if count else ()
     return [data[start:end] for start, end in pairwise(offsets)]
 
 
@@ -55,4 +63,5 @@ def record(data: bytes, back: int) -> bytes | None:
 
 def _count(data: bytes) -> int:
     table = _u32.unpack_from(data)[0] if len(data) >= 4 else 0
-    return table // 4 - 1 if 8 <= table <= len(data) else 0
+    count = table // 4 - 1
+    return count if 1 <= count <= MOST and table <= len(data) else 0

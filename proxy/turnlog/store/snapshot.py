@@ -20,6 +20,7 @@ from .tables import (
     Tables,
     Txn,
     block_positions,
+    damaged_positions,
     find_position,
     keys_with,
     last_position,
@@ -60,6 +61,8 @@ class Snapshot:
         self.tables = tables
         self._tails = tails
         self._tail: tuple[Segment, int] | None = None
+        self.left_out: set[int] = set()
+        """Positions of what could not be read, and was done without."""
 
     def close(self) -> None:
         """End the read transaction: one that stays open keeps old pages from being used again."""
@@ -90,6 +93,35 @@ class Snapshot:
                 f"the record at position {position} is damaged: {error}; run `turnlog verify`",
                 position,
             ) from error
+
+    def readable(self, position: int) -> Entry | None:
+        """Return the commit at a position; `None`, and a note of it, where it is damaged."""
+        try:
+            return self.entry(position)
+        except Corrupt:
+            self.left_out.add(position)
+            return None
+
+    def readable_commit(self, entry: Entry) -> Commit:
+        """Return the commit that readers see, without its body, and with a note, where that is
+        damaged."""
+        try:
+            return self.commit(entry)
+        except Corrupt:
+            self.left_out.add(entry.position)
+            return commit_of(entry, None)
+
+    def damaged(self) -> Iterator[tuple[int, int]]:
+        """Yield first and last of each range of positions whose records cannot be read."""
+        first = before = 0
+        for position in damaged_positions(self.txn, self.tables):
+            if position != before + 1 or not before:
+                if before:
+                    yield first, before
+                first = position
+            before = position
+        if before:
+            yield first, before
 
     def header(self, position: int) -> bytes:
         """Return the stored bytes at a position. Raises `Corrupt` when there are none."""

@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 import msgspec
 
+from turnlog.core.commit import decode_header
+
 from . import runs
 from .base import StoreError
 from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
@@ -120,6 +122,22 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
             if end == last:
                 break
     return segment
+
+
+def damaged_positions(txn: Txn, tables: Tables) -> Iterator[int]:
+    """Yield the positions of the log whose record is missing, or no record."""
+    expected = 1
+    with txn.cursor(tables.log) as cursor:
+        for key, run in cursor:
+            headers = runs.unpack(run)
+            last = unpack(key)
+            first = last - len(headers) + 1
+            for position in range(expected, last + 1):
+                try:
+                    decode_header(headers[position - first] if position >= first else b"")
+                except msgspec.DecodeError:
+                    yield position
+            expected = last + 1
 
 
 def append(txn: Txn, tables: Tables, appended: Appended) -> None:

@@ -17,7 +17,7 @@ from .index import Head
 from .keys import LIMIT, alias_key, alias_prefix, alias_text_prefix
 from .room import blob_size, disk_free, log_size
 from .snapshot import Snapshot
-from .tables import NEVER, keys_with, read_number
+from .tables import NEVER, keys_with, read_number, read_record
 
 
 class LmdbView:
@@ -86,7 +86,7 @@ class LmdbView:
     @guarded_iterator
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
         for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
-            yield [self._snapshot.commit(entry) for entry in attempt]
+            yield [self._snapshot.readable_commit(entry) for entry in attempt]
 
     @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
@@ -96,9 +96,8 @@ class LmdbView:
             for _, state in self._snapshot.call_states()
             if not sessions or state.session in sessions
         )
-        for position in intents:
-            attempt = reader.read(self._snapshot.entry(position))
-            yield [self._snapshot.commit(entry) for entry in attempt]
+        for intent in filter(None, map(self._snapshot.readable, intents)):
+            yield [self._snapshot.readable_commit(entry) for entry in reader.read(intent)]
 
     @guarded
     def linked(self, key: bytes) -> Commit | None:
@@ -133,7 +132,16 @@ class LmdbView:
     @guarded_iterator
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
         for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
-            yield position, self._snapshot.header(position), self._snapshot.body(position)
+            header = read_record(self._snapshot.txn, self._snapshot.tables.log, position)
+            yield position, header or b"", self._snapshot.body(position)
+
+    @guarded_iterator
+    def damaged(self) -> Iterator[tuple[int, int]]:
+        yield from self._snapshot.damaged()
+
+    @property
+    def left_out(self) -> int:
+        return len(self._snapshot.left_out)
 
     def _named(self, name: str) -> list[bytes]:
         tables = self._snapshot.tables

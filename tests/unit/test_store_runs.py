@@ -1,0 +1,52 @@
+"""`store.runs`: several records to a value, and what is read of values that are damaged."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.store import runs
+from turnlog.store.keys import unpack
+
+records = st.lists(st.binary(max_size=300), min_size=1, max_size=runs.MOST)
+
+
+@given(records)
+def test_a_run_gives_its_records_back(held: list[bytes]) -> None:
+    data = runs.pack(held)
+    assert runs.unpack(data) == held
+    assert [runs.record(data, back) for back in range(len(held))] == held[::-1]
+    assert runs.record(data, len(held)) is None
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_taken(data: bytes) -> None:
+    found = runs.unpack(data)
+    assert len(found) <= runs.MOST
+    assert [runs.record(data, back) for back in range(len(found))] == found[::-1]
+
+
+@given(records, st.data())
+def test_a_damaged_run_gives_no_more_records_than_a_whole_one(
+    held: list[bytes], draw: st.DataObject
+) -> None:
+    data = bytearray(runs.pack(held))
+    for _ in range(3):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    assert len(runs.unpack(bytes(data))) <= runs.MOST
+
+
+@given(st.lists(st.integers(0, 40_000), max_size=300))
+def test_records_are_cut_by_number_and_by_size(sizes: list[int]) -> None:
+    held = [bytes(size) for size in sizes]
+    cut = list(runs.cut(held))
+    assert [record for _, run in cut for record in run] == held
+    assert [end for end, _ in cut] == [
+        sum(len(run) for _, run in cut[: i + 1]) for i in range(len(cut))
+    ]
+    for _, run in cut:
+        assert 0 < len(run) <= runs.MOST
+        assert sum(map(len, run[:-1])) < runs.MOST_BYTES
+
+
+def test_a_run_stands_under_the_position_of_its_last_record() -> None:
+    items = runs.items(10, [b"x"] * (runs.MOST + 1))
+    assert [unpack(key) for key, _ in items] == [10 + runs.MOST, 11 + runs.MOST]
