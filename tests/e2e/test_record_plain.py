@@ -7,6 +7,7 @@ import pytest
 
 from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, call
+from kit.proxy import payloads
 from kit.upstreams import Peer, RawUpstream, answer, ok
 
 TOOLS = [
@@ -78,6 +79,17 @@ def test_equal_inputs_have_equal_hashes_and_others_have_not(rig: Rig) -> None:
     hashes = [row.input_hash for row in rig.ended_rows(5)]
     assert hashes[0] == hashes[1] != hashes[2]
     assert hashes[3] == hashes[4]
+
+
+def test_a_large_body_is_recorded_by_its_start(rig: Rig) -> None:
+    items = ",".join(f'"item {number}"' for number in range(200_000))
+    with rig.client() as client:
+        client.request("PUT", f"/s/{rig.session}/x", f'{{"items":[{items}]}}'.encode())
+    row = rig.row()
+    assert (row.input_hash, row.flags) == (None, ["truncated_record"])
+    (kept,) = [text for text in payloads(rig.proxy.data) if b'"item 1000"' in text]
+    assert kept.startswith(b'{"path":"/x","query":"","body":{"items":["item 0","item 1",')
+    assert len(kept) > 60_000
 
 
 STATUSES = [

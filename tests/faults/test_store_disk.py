@@ -128,6 +128,38 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -
     reader.close()
 
 
+async def test_blobs_that_have_no_room_end_no_process(small_disk: Path) -> None:
+    """LMDB's lock file is mapped: a page of it without room on the disk would be the end."""
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+    ref = session("alice")
+    calls = [new_id() for _ in range(3)]
+    tickets = [await begin(store, intent(ref, call, blob=_random())) for call in calls]
+    with (small_disk / "filler").open("wb", buffering=0) as filler:
+        for n in range(4):
+            for call, ticket in zip(calls, tickets, strict=True):
+                with suppress(OSError):
+                    while filler.write(bytes(4096)):
+                        pass
+                late = store.submit(outcome(ref, call, ticket, n=n, blob=_random()), wait=True)
+                with suppress(StoreError):
+                    await late.done()
+    await store.close()
+
+
+def _random() -> Blob:
+    return Blob(os.urandom(9000))
+
+
+async def test_what_is_given_up_for_room_is_told(tmp_path: Path) -> None:
+    told: list[int] = []
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
+    for _ in range(10):
+        await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+    await store.close()
+    assert told
+    assert min(told) > 600_000
+
+
 async def test_blobs_that_cannot_be_written_harm_no_commit(tmp_path: Path) -> None:
     reports: list[StoreError] = []
     store = LmdbStore.open(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)

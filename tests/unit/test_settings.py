@@ -176,6 +176,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("listen: here", "1:9: 'here' is no address, write HOST:PORT like 127.0.0.1:7411 or [::1]:7411"),
+        ("limits: {store: 1}", "1:17: no store is smaller than 1MiB, write a size like 64MiB or 10GiB"),
         ("limits: {recrod: 1}", "1:10: unknown key 'recrod', did you mean 'record'?"),
         ("limits: {record: lots}", "1:18: 'lots' is no amount, write a size like 64KiB, 10MiB or 2GiB"),
         ("durability: fast", "1:13: 'durability' cannot be 'fast', use one of: balanced, relaxed, strict"),
@@ -232,6 +233,7 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, messa
     ("variable", "text", "message"),
     [
         ("TURNLOG_LIMITS_STORE", "big", "'big' is no amount"),
+        ("TURNLOG_LIMITS_STORE", "10", "no store is smaller than 1MiB"),
         ("TURNLOG_LOG_FORMAT", "xml", "'log_format' cannot be 'xml'"),
         ("TURNLOG_REDACT_PATTERNS", "a\n(", "'(' is no regular expression"),
         ("TURNLOG_ALLOW_HOSTS", "a b", "'a b' is no host"),

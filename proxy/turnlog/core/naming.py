@@ -15,6 +15,7 @@ SEGMENT_CHARS = 24
 
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
+_CONTAINERS = (b"{", b"[")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _IDEMPOTENT = frozenset({"PUT", "DELETE"})
 
@@ -35,14 +36,20 @@ def http_input(
     query: str,
     body: bytes,
     *,
+    whole: bool = True,
     digest: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
     """Return `{"path", "query", "body"}` as JSON: the body as JSON, `null` for none, or its digest.
 
-    `digest` gives a keyed digest of a body that is no JSON (a form may hold a short password, and
+    Of a body that is not `whole` only the start is known: if that looks like JSON it stands at the
+    end of what is returned, which then is cut as well. `digest` gives a keyed digest of a body that is no JSON (a form may hold a short password, and
     a bare sha256 of it can be guessed); without it the digest is a plain sha256.
     """
-    return _encode({"path": _text(path), "query": _text(query), "body": _body(body, digest)})
+    place = {"path": _text(path), "query": _text(query)}
+    if not whole:
+        start = body.lstrip(b" \t\r\n")
+        return _encode(place)[:-1] + b',"body":' + (start if start[:1] in _CONTAINERS else b"")
+    return _encode({**place, "body": _body(body, digest)})
 
 
 def http_effect(method: str) -> Effect:

@@ -224,6 +224,13 @@ class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
     when_full: WhenFull = field(name="turnlog.when_full")
 
 
+class StoreTrimmed(Event, frozen=True, kw_only=True, tag="store.trimmed"):
+    """The oldest inputs and outputs were given up to make room. Their calls stay in the log."""
+
+    level: ClassVar[Level] = Level.WARNING
+    size: int = field(name="turnlog.store.trimmed")
+
+
 class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
     """Epochs of dead processes were closed at start."""
 
@@ -280,6 +287,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     AuthRequired,
     SessionOpened,
     StoreFilled,
+    StoreTrimmed,
     StoreRecovered,
     StoreFailed,
     RecorderFailed,

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import Final
+from typing import Final, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,6 +24,7 @@ from turnlog.core.redact import Redactor
 from turnlog.observe.events import (
     CallExpired,
     CallRecovered,
+    Event,
     Log,
     ProxyReady,
     ProxyStopped,
@@ -33,6 +34,7 @@ from turnlog.observe.events import (
     RequestRefused,
     StoreFailed,
     StoreRecovered,
+    StoreTrimmed,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
@@ -67,6 +69,7 @@ _COLLECT_AFTER: Final = 20_000
 _DIGESTS: Final = 4096
 _BACKLOG: Final = 1024
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
+_T = TypeVar("_T")
 _LINE_LIMIT: Final = 256 * 1024
 _HEADERS_LIMIT: Final = 1024
 
@@ -223,7 +226,8 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
         now=clock.wall,
         clock=clock.monotonic,
         entropy=clock.entropy,
-        report=_reporter(log),
+        report=_in_loop(log, lambda error: StoreFailed(reason=str(error))),
+        trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
     )
     try:
         _report_closed(log, store.recovered, store.recovered_epochs)
@@ -329,15 +333,15 @@ def _clean(redactor: Redactor, name: str) -> str:
     return redactor.text(name)[0]
 
 
-def _reporter(log: Log) -> Callable[[StoreError], None]:
-    """Return what logs the store's errors from its own thread."""
+def _in_loop(log: Log, event: Callable[[_T], Event]) -> Callable[[_T], None]:
+    """Return what logs what the store's own thread tells."""
     loop = asyncio.get_running_loop()
 
-    def report(error: StoreError) -> None:
+    def tell(told: _T) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            loop.call_soon_threadsafe(log.emit, StoreFailed(reason=str(error)))
+            loop.call_soon_threadsafe(log.emit, event(told))
 
-    return report
+    return tell
 
 
 def _report_closed(log: Log, commits: list[Commit], epochs: int) -> None:

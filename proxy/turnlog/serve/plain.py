@@ -125,7 +125,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         method=request.method[:TOOL_CHARS],
         effect=http_effect(request.method),
         definition=b"",
-        arguments=http_input(path, query, body, digest=context.store.keyed),
+        arguments=http_input(path, query, body, whole=whole, digest=context.store.keyed),
         complete=whole,
         size=size,
         flags=() if whole else (Flag.TRUNCATED_RECORD,),

@@ -10,6 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
+from turnlog.packs.values import size
+
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
 
@@ -18,6 +20,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _URL_ADVICE = "write one like http://127.0.0.1:9000/mcp"
 _ADDRESS_ADVICE = "write HOST:PORT like 127.0.0.1:7411 or [::1]:7411"
+_SMALLEST_STORE = 1 << 20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -158,3 +161,11 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def store_size(value: object) -> int:
+    """Return bytes. Raises `ValueError` for what is no size, and for less than a store takes."""
+    found = size(value)
+    if found < _SMALLEST_STORE:
+        raise ValueError("no store is smaller than 1MiB, write a size like 64MiB or 10GiB")
+    return found

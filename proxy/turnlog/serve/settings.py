@@ -20,6 +20,7 @@ from .readers import (
     folder,
     header_name,
     pattern,
+    store_size,
     upstream_name,
     upstream_url,
 )
@@ -61,7 +62,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much is kept, in bytes, and what happens when there is no room."""
 
     record: Size = 1 << 20
-    store: Size = 10 << 30
+    store: Annotated[int, reads(store_size)] = 10 << 30
     when_full: WhenFull = WhenFull.REFUSE_WRITES
 
 

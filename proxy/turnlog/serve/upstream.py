@@ -47,7 +47,7 @@ class Origin:
                 Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=0.25
             )
         except OSError as error:
-            detail = str(error) or type(error).__name__
+            detail = error.strerror or str(error) or type(error).__name__
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
         return connection
 

@@ -283,8 +283,8 @@ class Store(Protocol):
     def submit(self, draft: Draft, *, wait: bool) -> Ticket:
         """Queue a draft. Called on the event loop's thread; never blocks.
 
-        With `wait` the writer is woken at once; without, the draft goes along with the next
-        transaction, within 50 ms, and without its blobs when too much is queued. An outcome whose
+        With `wait` the writer is woken at once, and what is done is on disk; without, the draft goes
+        along with the next transaction, within 50 ms, which a power cut may undo, and without its blobs when too much is queued. An outcome whose
         n is taken by one that the store wrote itself (recovery, expiry) gets the next free n and
         `Flag.LATE`: `Ticket.placed` tells.
         Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,

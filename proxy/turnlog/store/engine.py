@@ -43,6 +43,8 @@ class Sources(Struct, frozen=True, kw_only=True):
     entropy: Callable[[int], bytes]
     report: Callable[[StoreError], None]
     """Called in the writer's thread."""
+    trimmed: Callable[[int], None]
+    """Gets the bytes of stored content that were given up to make room; in that thread too."""
 
 
 class LmdbEngine:
@@ -97,9 +99,13 @@ class LmdbEngine:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
         if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
-        self._reported("make room in", lambda: self._room.make(self._blobs.unlink))
+        self._reported("make room in", self._make_room)
         if self._room.spare > 4 * ground.CHUNK:
             self._reported("extend the log of", self._extend)
+
+    def _make_room(self) -> None:
+        if given_up := self._room.make(self._blobs.unlink):
+            self._sources.trimmed(given_up)
 
     def _extend(self) -> None:
         self._room.wrote(ground.prepare(self._env, self._file, self._page))

@@ -84,7 +84,7 @@ class Intake:
 
 
 def without_content(draft: Draft) -> Draft:
-    """Return a draft without its blobs. Its body still names them: they read as lost."""
+    """Return a draft without its blobs. Its body still has their hashes: they read as lost."""
     if not (draft.input_blob or draft.output_blob):
         return draft
     body = structs.replace(

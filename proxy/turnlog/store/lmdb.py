@@ -74,6 +74,7 @@ class LmdbStore:
         clock: Callable[[], int] = time.monotonic_ns,
         entropy: Callable[[int], bytes] = os.urandom,
         report: Callable[[StoreError], None] = lambda _: None,
+        trimmed: Callable[[int], None] = lambda _: None,
         boot: str | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Self:
@@ -83,7 +84,8 @@ class LmdbStore:
         body; `backlog` is what may wait for the disk. `span` is what a bucket of blobs covers, in
         ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
         ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
-        drafts that nobody waits for), in the writer's thread. `boot` tells one start of the
+        drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
+        room, both in the writer's thread. `boot` tells one start of the
         machine from another. Raises `StoreError`.
         """
         data = Path(path)
@@ -109,7 +111,9 @@ class LmdbStore:
                 blobs=BlobWriter(data, span, blobs, boot, epoch),
                 redo=redo,
                 flush_every=flush_every,
-                sources=Sources(now=now, clock=clock, entropy=entropy, report=report),
+                sources=Sources(
+                    now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed
+                ),
             )
             store = cls(
                 data,

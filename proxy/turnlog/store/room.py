@@ -72,31 +72,34 @@ class Room:
             self.spare = 0
             self._unmade = self._every
 
-    def make(self, unlink: Callable[[Bucket], None]) -> None:
+    def make(self, unlink: Callable[[Bucket], None]) -> int:
         """Unlink the oldest buckets while log and blobs together exceed what they may take.
 
-        The present bucket goes only if it alone is left. Raises `OSError`.
+        The present bucket goes only if it alone is left. Return the bytes that were given up.
+        Raises `OSError`.
         """
         if self._unmade < self._every and self.spare > 0:
-            return
+            return 0
         self._unmade = 0
         try:
-            self._make(unlink)
+            return self._make(unlink)
         except OSError:
             self.doubt()
             raise
 
-    def _make(self, unlink: Callable[[Bucket], None]) -> None:
+    def _make(self, unlink: Callable[[Bucket], None]) -> int:
         folder = self._data / "blobs"
         oldest_first = blobs.buckets(folder)
         sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}
         need = self._need(sum(sizes.values()))
+        given_up = 0
         for bucket in oldest_first:
-            if need <= 0:
+            if given_up >= need:
                 break
             unlink(bucket)
-            need -= sizes[bucket]
+            given_up += sizes[bucket]
         self._measure()
+        return given_up
 
     def _need(self, blob_bytes: int) -> int:
         over_limit = log_size(self._data) + blob_bytes - (self._limit - self._reserve)

@@ -67,7 +67,7 @@ class Pending:
         raise self._error or StoreError("the draft was not written")
 
     def land(self) -> None:
-        """Say that the commit is on disk. Called on the loop."""
+        """Say that the commit is written. Called on the loop."""
         self._landed = True
         self._wake()
 
