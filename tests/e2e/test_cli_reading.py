@@ -262,6 +262,8 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["log", "--last", "many"], "'many' is not a valid integer"),
         (["log", "--flag", "nul_result"], "did you mean 'null_result'?"),
         (["log", "--flag", "zzz"], "no flag is called 'zzz'"),
+        (["log", "--error", "time"], "no error family is called 'time', did you mean 'timeout'?"),
+        (["log", "--kind", "zzz"], "no error kind is called 'zzz', the reference lists them"),
         (["log", "--after", "1", "--before", "2"], "--after and --before exclude each other"),
         (["log", "work", "--after", "1", "--last", "2"], "leave out --last"),
         (["log", "--colour"], "no such option"),

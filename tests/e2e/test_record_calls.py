@@ -9,6 +9,8 @@ import pytest
 from kit.beside import Rig
 from kit.clients import MCP_HEADERS, call, message
 from kit.upstreams import answer, chunked, event, ok, text_result
+from turnlog.core.classify import MEANINGS
+from turnlog.core.kinds import ErrorKind
 
 TEXT = {"content": [{"type": "text", "text": "done"}]}
 
@@ -29,41 +31,77 @@ ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
         "tool error",
         200,
         rpc({**TEXT, "isError": True}),
-        {"status": "error", "executed": "maybe", "summary": "error: done"},
+        {"kind": "tool_failed", "retry": "never", "executed": "maybe", "summary": "error: done"},
     ),
-    ("method unknown", 200, error(-32601), {"status": "error", "executed": "no", "code": -32601}),
-    ("bad params", 200, error(-32602), {"status": "error", "executed": "no", "code": -32602}),
-    ("internal", 200, error(-32603), {"status": "error", "executed": "maybe", "code": -32603}),
-    ("own code", 200, error(7, "x"), {"status": "error", "executed": "maybe", "code": 7}),
-    ("bad header", 400, error(-32020), {"status": "error", "executed": "no", "code": -32020}),
-    ("gone", 404, b"{}", {"status": "error", "executed": "no", "code": 404}),
-    ("unauthorized", 401, b"", {"status": "error", "executed": "no", "code": 401}),
-    ("teapot", 418, b"short", {"status": "error", "executed": "maybe", "code": 418}),
-    ("broken", 500, b"<html>", {"status": "error", "executed": "maybe", "code": 500}),
-    ("unavailable", 503, b"", {"status": "error", "executed": "maybe", "code": 503}),
-    ("null", 200, rpc(None), {"status": "error", "executed": "yes"}),
-    ("empty object", 200, rpc({}), {"status": "error", "executed": "yes"}),
-    ("empty body", 200, b"", {"status": "error", "executed": "yes"}),
-    ("accepted, empty", 202, b"", {"status": "error", "executed": "yes"}),
-    ("html", 200, b"<html>sorry</html>", {"status": "error", "flags": ["not_json"]}),
-    ("cut", 200, rpc(TEXT)[:-3], {"status": "error", "flags": ["malformed"]}),
+    (
+        "method unknown",
+        200,
+        error(-32601),
+        {"kind": "tool_not_found", "executed": "no", "code": -32601},
+    ),
+    (
+        "bad params",
+        200,
+        error(-32602),
+        {"kind": "invalid_request", "executed": "no", "code": -32602},
+    ),
+    (
+        "internal",
+        200,
+        error(-32603),
+        {"kind": "upstream_internal", "executed": "maybe", "code": -32603},
+    ),
+    ("own code", 200, error(7, "x"), {"kind": "upstream_internal", "executed": "maybe", "code": 7}),
+    (
+        "bad header",
+        400,
+        error(-32020),
+        {"kind": "invalid_request", "executed": "no", "code": -32020},
+    ),
+    ("gone", 404, b"{}", {"kind": "invalid_request", "executed": "no", "code": 404}),
+    ("unauthorized", 401, b"", {"kind": "unauthenticated", "executed": "no", "code": 401}),
+    ("teapot", 418, b"short", {"kind": "invalid_request", "executed": "no", "code": 418}),
+    ("busy", 429, b"slow down", {"kind": "rate_limited", "retry": "safe", "executed": "no"}),
+    ("busy, as an error", 429, error(-32000), {"kind": "rate_limited", "code": -32000}),
+    ("broken", 500, b"<html>", {"kind": "upstream_internal", "retry": "unsafe", "code": 500}),
+    ("unavailable", 503, b"", {"kind": "upstream_unavailable", "retry": "unsafe", "code": 503}),
+    ("null", 200, rpc(None), {"kind": "null_result", "retry": "unsafe", "executed": "yes"}),
+    ("empty object", 200, rpc({}), {"kind": "null_result", "executed": "yes"}),
+    ("no content", 200, rpc({"_meta": {}}), {"kind": "null_result", "executed": "yes"}),
+    ("content null", 200, rpc({"content": None}), {"kind": "null_result", "executed": "yes"}),
+    ("content empty", 200, rpc({"content": []}), {"status": "ok", "executed": "yes"}),
+    ("structured alone", 200, rpc({"structuredContent": {"a": 1}}), {"status": "ok"}),
+    ("empty body", 200, b"", {"kind": "null_result", "executed": "yes"}),
+    ("accepted, empty", 202, b"", {"kind": "null_result", "executed": "yes"}),
+    (
+        "html",
+        200,
+        b"<html>sorry</html>",
+        {"kind": "malformed_result", "executed": "maybe", "flags": ["not_json"]},
+    ),
+    (
+        "cut",
+        200,
+        rpc(TEXT)[:-3],
+        {"kind": "malformed_result", "executed": "maybe", "flags": ["malformed"]},
+    ),
     (
         "other id",
         200,
         b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}',
-        {"status": "error", "flags": ["id_mismatch"], "executed": "maybe"},
+        {"kind": "malformed_result", "flags": ["id_mismatch"], "executed": "maybe"},
     ),
     (
         "id of other type",
         200,
         b'{"jsonrpc":"2.0","id":"1","result":{"content":[]}}',
-        {"status": "error", "flags": ["id_mismatch"]},
+        {"kind": "malformed_result", "flags": ["id_mismatch"]},
     ),
     (
         "error without id",
         400,
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}',
-        {"status": "error", "code": -32600, "executed": "no"},
+        {"kind": "invalid_request", "code": -32600, "executed": "no"},
     ),
     (
         "duplicate keys",
@@ -123,7 +161,12 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
         "summary": row.output_summary,
         "flags": row.flags,
         "code": row.upstream.code,
+        "kind": row.kind,
+        "retry": row.retry,
     }
+    if "kind" in wanted:
+        assert row.status == "error"
+        assert row.error == MEANINGS[ErrorKind(wanted["kind"])].family
     assert said | wanted == said
     assert (row.upstream.http_status, row.bytes_out) == (status, len(body))
 
@@ -322,3 +365,33 @@ def test_events_carry_the_call_whatever_else_they_hold(rig: Rig) -> None:
     )
     assert rig.post(call("add")) == stream
     assert rig.row().output_summary == "real"
+
+
+NAMED = ("Mcp-Session-Id", "of-yesterday")
+NEW_ERA = ("MCP-Protocol-Version", "2026-07-28")
+SESSIONS: list[tuple[str, int, bytes, tuple[tuple[str, str], ...], str]] = [
+    ("gone", 404, b"", (NAMED,), "session_lost"),
+    ("gone, with an error", 404, error(-32001, "Session not found"), (NAMED,), "session_lost"),
+    ("perhaps gone", 400, error(-32000, "No valid session ID"), (NAMED,), "invalid_request"),
+    ("no such method", 404, error(-32601), (NAMED,), "tool_not_found"),
+    ("bad request", 400, error(-32600), (NAMED,), "invalid_request"),
+    ("none was named", 404, b"", (), "invalid_request"),
+    ("none was named, with an error", 400, error(-32000), (), "invalid_request"),
+    ("a revision without sessions", 404, b"", (NAMED, NEW_ERA), "invalid_request"),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "kind"),
+    [row[1:] for row in SESSIONS],
+    ids=[row[0] for row in SESSIONS],
+)
+def test_a_session_is_lost_only_where_one_was_named(
+    rig: Rig, status: int, body: bytes, headers: tuple[tuple[str, str], ...], kind: str
+) -> None:
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    rig.upstream.script = answer(f"{head}\r\n\r\n".encode() + body)
+    assert rig.post(call("add"), *headers) == body
+    row = rig.row()
+    assert (row.kind, row.executed, row.status) == (kind, "no", "error")
+    assert row.retry == ("safe" if kind == "session_lost" else "never")

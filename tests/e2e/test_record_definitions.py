@@ -1,5 +1,7 @@
 """The hash of a tool's definition, as `tools/list` gave it, on the calls that follow."""
 
+import pytest
+
 from kit.beside import Rig
 from kit.clients import call, message
 from kit.upstreams import Peer, result, text_result
@@ -66,3 +68,38 @@ def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
     rig.post(message("tools/list", {}))
     rig.post(call("streamed"))
     assert rig.row().definition
+
+
+@pytest.mark.parametrize(("tool", "kind"), [("gone", "tool_not_found"), ("add", "invalid_request")])
+def test_wrong_params_for_a_tool_that_is_not_listed_mean_that_it_is_not_there(
+    rig: Rig, tool: str, kind: str
+) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            tools = [{"name": "add", "inputSchema": {"type": "object"}}]
+            peer.send_json(result(1, {"tools": tools}))
+        else:
+            failure = {"code": -32602, "message": "no"}
+            peer.send_json({"jsonrpc": "2.0", "id": 1, "error": failure})
+
+    rig.upstream.script = script
+    credential = ("Authorization", f"Bearer {rig.session}")
+    rig.post(message("tools/list", {}), credential)
+    rig.post(call(tool), credential)
+    row = rig.row()
+    assert (row.error, row.kind, row.retry) == ("invalid", kind, "never")
+
+
+def test_without_a_complete_list_wrong_params_are_wrong_params(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        if peer.read().json()["method"] == "tools/list":
+            peer.send_json(result(1, {"tools": [], "nextCursor": "more"}))
+        else:
+            failure = {"code": -32602, "message": "no"}
+            peer.send_json({"jsonrpc": "2.0", "id": 1, "error": failure})
+
+    rig.upstream.script = script
+    credential = ("Authorization", f"Bearer {rig.session}")
+    rig.post(message("tools/list", {}), credential)
+    rig.post(call("gone"), credential)
+    assert rig.row().kind == "invalid_request"

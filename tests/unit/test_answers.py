@@ -3,7 +3,8 @@ import json
 import pytest
 from msgspec import Raw
 
-from turnlog.core.classify import Ending, without_answer
+from turnlog.core import classify
+from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.serve.answers import (
     Made,
@@ -14,7 +15,7 @@ from turnlog.serve.answers import (
     together,
 )
 
-LOST = without_answer(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
+LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 
 
 def outcome(ending: Ending = LOST) -> dict[str, object]:

@@ -1,123 +1,190 @@
+"""`core.classify`: the table of outcomes, held against its text (semantics, section 2)."""
+
+from itertools import product
+
 import pytest
 
 from turnlog.core.classify import (
-    http_answer,
-    malformed_answer,
-    rpc_answer,
-    void_answer,
-    without_answer,
+    MEANINGS,
+    failed,
+    kind_of_code,
+    kind_of_error,
+    kind_of_status,
+    refused,
+    retry_class,
+    succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 
-BEFORE = (Phase.QUEUED, Phase.CONNECTING)
-AFTER = (Phase.SENDING, Phase.SENT, Phase.HEAD, Phase.BODY)
-KINDS = {
-    ErrorKind.CONNECT_FAILED: "connection",
-    ErrorKind.CONNECTION_LOST: "connection",
-    ErrorKind.CANCELLED_BY_CALLER: "cancelled",
-    ErrorKind.SESSION_UNAVAILABLE: "session",
-    ErrorKind.OUTCOME_UNKNOWN: "unknown",
-}
+TABLE = """
+timeout           queue_timeout          S  no
+timeout           connect_timeout        S  no
+timeout           response_timeout       U  maybe
+timeout           progress_timeout       U  maybe
+timeout           deadline_exhausted     U  maybe
+connection        connect_failed         S  no
+connection        connection_lost        U  maybe
+connection        upstream_unavailable   U  maybe
+connection        circuit_open           S  no
+rate_limited      rate_limited           S  no
+auth              unauthenticated        N  no
+auth              permission_denied      N  no
+invalid           invalid_request        N  no
+invalid           tool_not_found         N  no
+invalid           not_found              N  no
+invalid           conflict               I  maybe
+tool_error        tool_failed            N  maybe
+tool_error        upstream_internal      U  maybe
+null_result       null_result            U  yes
+malformed_result  malformed_result       U  maybe
+malformed_result  result_too_large       N  yes
+unverified        unverified_provenance  N  maybe
+blocked           policy_blocked         N  no
+session           session_unavailable    S  no
+session           session_lost           S  no
+cancelled         cancelled_by_caller    U  maybe
+unknown           outcome_unknown        U  maybe
+"""
+ROWS = [line.split() for line in TABLE.strip().splitlines()]
+CLASSES = {"S": "safe", "I": "if_idempotent", "U": "unsafe", "N": "never"}
+UNSENT = (Phase.QUEUED, Phase.CONNECTING)
+SENT = tuple(phase for phase in Phase if phase not in UNSENT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("effect", Effect)
-@pytest.mark.parametrize("phase", BEFORE)
-def test_what_was_never_sent_was_not_executed(
-    kind: ErrorKind, effect: Effect, phase: Phase
+def test_every_kind_stands_in_the_table_once() -> None:
+    assert [row[1] for row in ROWS] == list(ErrorKind) == list(MEANINGS)
+
+
+@pytest.mark.parametrize(("family", "kind", "base", "executed"), ROWS)
+def test_after_the_first_byte_a_kind_means_what_the_table_says(
+    family: str, kind: ErrorKind, base: str, executed: str
 ) -> None:
-    ending = without_answer(kind, phase, effect)
-    assert (ending.status, ending.executed, ending.retry) == (Status.ERROR, Executed.NO, "safe")
-    assert (ending.error, ending.kind, ending.phase) == (KINDS[kind], kind, phase)
+    for phase in SENT:
+        ending = failed(ErrorKind(kind), phase, Effect.WRITE)
+        assert (ending.error, ending.kind, ending.phase) == (family, kind, phase)
+        assert (ending.retry, ending.executed) == (CLASSES[base], executed)
 
 
-@pytest.mark.parametrize("effect", Effect)
-@pytest.mark.parametrize("phase", AFTER)
-def test_what_was_sent_and_not_answered_may_have_been_executed(
-    effect: Effect, phase: Phase
-) -> None:
-    ending = without_answer(ErrorKind.CONNECTION_LOST, phase, effect)
-    assert ending.executed is Executed.MAYBE
-    assert ending.status is (Status.ERROR if effect is Effect.READ else Status.UNKNOWN)
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_before_the_first_byte_nothing_was_executed(kind: ErrorKind) -> None:
+    again = "never" if MEANINGS[kind].base == "never" else "safe"
+    for effect, phase in product(Effect, UNSENT):
+        ending = failed(kind, phase, effect)
+        assert (ending.status, ending.executed, ending.retry) == ("error", "no", again)
 
 
 @pytest.mark.parametrize(
-    ("effect", "retry"),
+    ("effect", "of_safe", "of_idempotent", "of_unsafe"),
     [
-        (Effect.READ, "safe"),
-        (Effect.IDEMPOTENT_WRITE, "if_idempotent"),
-        (Effect.WRITE, "unsafe"),
-        (Effect.IRREVERSIBLE, "unsafe"),
-        (Effect.UNKNOWN, "unsafe"),
+        (Effect.READ, "safe", "safe", "safe"),
+        (Effect.IDEMPOTENT_WRITE, "safe", "if_idempotent", "if_idempotent"),
+        (Effect.WRITE, "safe", "if_idempotent", "unsafe"),
+        (Effect.UNKNOWN, "safe", "if_idempotent", "unsafe"),
+        (Effect.IRREVERSIBLE, "safe", "unsafe", "unsafe"),
     ],
 )
-def test_the_effect_decides_whether_a_lost_call_may_be_repeated(effect: Effect, retry: str) -> None:
-    assert without_answer(ErrorKind.CONNECTION_LOST, Phase.BODY, effect).retry == retry
+def test_the_effect_moves_the_class_but_never_out_of_never(
+    effect: Effect, of_safe: str, of_idempotent: str, of_unsafe: str
+) -> None:
+    found = [
+        retry_class(kind, Phase.DONE, effect)
+        for kind in (
+            ErrorKind.RATE_LIMITED,
+            ErrorKind.CONFLICT,
+            ErrorKind.CONNECTION_LOST,
+            ErrorKind.TOOL_FAILED,
+        )
+    ]
+    assert found == [of_safe, of_idempotent, of_unsafe, "never"]
 
 
-@pytest.mark.parametrize("status", [100, 200, 201, 204, 206, 299, 300, 304, 307, 399])
-def test_a_status_below_400_is_success(status: int) -> None:
-    ending = http_answer(status)
-    assert (ending.status, ending.executed, ending.phase) == (
-        Status.OK,
-        Executed.YES,
-        Phase.DONE,
-    )
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_unknown_is_what_was_sent_never_answered_and_may_have_had_an_effect(
+    kind: ErrorKind,
+) -> None:
+    for effect, phase, answered in product(Effect, Phase, (False, True)):
+        ending = failed(kind, phase, effect, answered=answered)
+        may_have = ending.executed is Executed.MAYBE and effect is not Effect.READ
+        unknown = may_have and not answered
+        assert ending.status is (Status.UNKNOWN if unknown else Status.ERROR)
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_what_the_upstream_answered_is_never_unknown(kind: ErrorKind) -> None:
+    for effect in Effect:
+        ending = refused(kind, effect)
+        assert (ending.status, ending.phase) == (Status.ERROR, Phase.DONE)
 
 
 @pytest.mark.parametrize(
     ("status", "executed"),
     [
-        (400, Executed.NO),
-        (401, Executed.NO),
-        (403, Executed.NO),
-        (404, Executed.NO),
-        (408, Executed.MAYBE),
-        (409, Executed.MAYBE),
-        (422, Executed.NO),
-        (429, Executed.NO),
-        (499, Executed.MAYBE),
-        (500, Executed.MAYBE),
-        (502, Executed.MAYBE),
-        (503, Executed.MAYBE),
-        (504, Executed.MAYBE),
-        (999, Executed.MAYBE),
+        (Status.OK, Executed.YES),
+        (Status.ACCEPTED, Executed.MAYBE),
+        (Status.INPUT_REQUIRED, Executed.MAYBE),
     ],
 )
-def test_an_error_status_tells_whether_the_tool_was_tried(status: int, executed: Executed) -> None:
-    ending = http_answer(status)
-    assert (ending.status, ending.executed) == (Status.ERROR, executed)
+def test_a_success_has_no_error(status: Status, executed: Executed) -> None:
+    ending = succeeded(status)
+    assert (ending.status, ending.executed, ending.phase) == (status, executed, Phase.DONE)
+    assert (ending.error, ending.kind, ending.retry) == ("", "", "")
+
+
+@pytest.mark.parametrize("status", [100, 200, 201, 204, 206, 299, 300, 304, 307, 399])
+def test_a_status_below_400_is_no_error(status: int) -> None:
+    assert kind_of_status(status) is None
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "executed"),
+    ("statuses", "kind"),
     [
-        (Status.OK, None, Executed.YES),
-        (Status.ERROR, None, Executed.MAYBE),
-        (Status.ERROR, -32700, Executed.NO),
-        (Status.ERROR, -32600, Executed.NO),
-        (Status.ERROR, -32601, Executed.NO),
-        (Status.ERROR, -32602, Executed.NO),
-        (Status.ERROR, -32603, Executed.MAYBE),
-        (Status.ERROR, -32800, Executed.MAYBE),
-        (Status.ERROR, 7, Executed.MAYBE),
-        (Status.ACCEPTED, None, Executed.MAYBE),
-        (Status.INPUT_REQUIRED, None, Executed.MAYBE),
-        (Status.INPUT_REQUIRED, -32042, Executed.MAYBE),
+        ((401,), "unauthenticated"),
+        ((403,), "permission_denied"),
+        ((404, 410), "not_found"),
+        ((408, 504), "response_timeout"),
+        ((409, 412), "conflict"),
+        ((429,), "rate_limited"),
+        ((400, 402, 405, 406, 411, 413, 415, 418, 421, 422, 451, 499), "invalid_request"),
+        ((502, 503), "upstream_unavailable"),
+        ((500, 501, 505, 507, 511, 599, 999), "upstream_internal"),
     ],
 )
-def test_a_json_rpc_answer_tells_how_it_ended(
-    status: Status, code: int | None, executed: Executed
+def test_an_error_status_has_its_kind(statuses: tuple[int, ...], kind: str) -> None:
+    assert {kind_of_status(status) for status in statuses} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind"),
+    [
+        ((-32700, -32600, -32602, -32020, -32021, -32022), "invalid_request"),
+        ((-32601,), "tool_not_found"),
+        ((-32800,), "cancelled_by_caller"),
+        ((-32603, -32000, -32001, 0, 7, -1, 10**30, None), "upstream_internal"),
+    ],
+)
+def test_a_json_rpc_error_has_its_kind(codes: tuple[int | None, ...], kind: str) -> None:
+    assert {kind_of_code(code) for code in codes} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (-32603, 200, "upstream_internal"),
+        (-32603, 500, "upstream_internal"),
+        (-32601, 404, "tool_not_found"),
+        (-32602, 400, "invalid_request"),
+        (-32000, 400, "invalid_request"),
+        (-32000, 404, "invalid_request"),
+        (-32000, 409, "conflict"),
+        (-32603, 401, "unauthenticated"),
+        (-32000, 403, "permission_denied"),
+        (-32603, 429, "rate_limited"),
+        (-32603, 503, "upstream_unavailable"),
+        (-32600, 504, "response_timeout"),
+        (None, 200, "upstream_internal"),
+    ],
+)
+def test_of_code_and_status_that_which_says_more_counts(
+    code: int | None, status: int, kind: str
 ) -> None:
-    ending = rpc_answer(status, code)
-    assert (ending.status, ending.executed, ending.phase) == (status, executed, Phase.DONE)
-
-
-def test_an_answer_that_is_none_leaves_open_what_happened() -> None:
-    assert malformed_answer().executed is Executed.MAYBE
-    assert malformed_answer().status is Status.ERROR
-
-
-def test_a_void_answer_says_that_the_tool_ran() -> None:
-    assert void_answer().executed is Executed.YES
-    assert void_answer().status is Status.ERROR
+    assert kind_of_error(code, status) == kind

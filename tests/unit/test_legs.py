@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from kit.attempts import Bench, ask, bench, session
-from turnlog.core.classify import rpc_answer
+from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
 from turnlog.core.redact import Redactor
 from turnlog.serve.attempt import Ask, Attempt, Reply
@@ -66,9 +66,7 @@ async def parked(one: Bench, where: Context, said: mcp.Answer) -> Attempt:
     attempt = await one.recorder.begin(asked(one))
     await one.recorder.on_disk(attempt)
     links = Legs(where, "files").links(attempt.ask, said)
-    ticket = one.recorder.end(
-        attempt, rpc_answer(said.status, None), Reply(http_status=200, links=links)
-    )
+    ticket = one.recorder.end(attempt, succeeded(said.status), Reply(http_status=200, links=links))
     assert ticket is not None
     await ticket.done()
     where.calls.park(links, attempt)
@@ -152,7 +150,7 @@ async def test_a_task_ends_once(one: Bench) -> None:
     legs = Legs(where, "files")
     found = legs.finished_task("t1")
     assert found is not None
-    ticket = one.recorder.end(found, rpc_answer(Status.OK, None), Reply(http_status=200))
+    ticket = one.recorder.end(found, succeeded(), Reply(http_status=200))
     assert ticket is not None
     await ticket.done()
     assert legs.finished_task("t1") is None

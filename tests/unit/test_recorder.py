@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kit.attempts import Bench, ask, bench, session
-from turnlog.core.classify import http_answer, rpc_answer, without_answer
+from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import (
     CommitKind,
@@ -31,7 +31,7 @@ from turnlog.serve.attempt import Attempt, Reply
 from turnlog.serve.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull
 
-OK = rpc_answer(Status.OK, None)
+OK = succeeded()
 DONE = b'{"content":[{"type":"text","text":"done"}]}'
 SECRET = "Tr0ub4dor-and-more"
 MINUTE = 60 * 10**9
@@ -66,7 +66,9 @@ def stored(one: Bench, attempt: Attempt) -> list[Commit]:
 
 
 async def ended(one: Bench, attempt: Attempt, said: Reply, status: Status = Status.OK) -> Commit:
-    ticket = one.recorder.end(attempt, rpc_answer(status, None), said)
+    failing = status is Status.ERROR
+    ending = refused(ErrorKind.TOOL_FAILED, attempt.ask.effect) if failing else succeeded(status)
+    ticket = one.recorder.end(attempt, ending, said)
     assert ticket is not None
     return await ticket.done()
 
@@ -246,14 +248,14 @@ async def test_a_session_is_told_of_once(one: Bench) -> None:
 
 async def test_a_plain_call_is_logged_as_http(one: Bench) -> None:
     attempt = await begun(one, method="PUT", tool="PUT /x", protocol="http/1.1")
-    one.recorder.end(attempt, http_answer(204), Reply(http_status=204))
+    one.recorder.end(attempt, succeeded(), Reply(http_status=204))
     (end,) = one.log.of(CallEnded)
     assert (end.http_method, end.method, end.http_version, end.protocol) == ("PUT", "", "1.1", "")
 
 
 async def test_an_attempt_without_answer_is_recorded_as_what_is_known(one: Bench) -> None:
     attempt = await begun(one)
-    ending = without_answer(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
+    ending = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
     ticket = one.recorder.end(attempt, ending, Reply(detail="reset by peer"))
     assert ticket is not None
     facts = (await ticket.done()).facts

@@ -10,6 +10,8 @@ import pytest
 from msgspec import structs
 
 from turnlog.cli.main import COMMANDS
+from turnlog.core.classify import MEANINGS
+from turnlog.core.kinds import Retry
 from turnlog.packs.load import load
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
@@ -99,3 +101,11 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
     names = [name for row in _rows("cli.md", "turnlog log") for name in row[0].split(", ")]
 
     assert names == list(Row.__struct_fields__)
+
+
+def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
+    letters = {Retry.SAFE: "S", Retry.IF_IDEMPOTENT: "I", Retry.UNSAFE: "U", Retry.NEVER: "N"}
+    assert [row[:4] for row in _rows("outcomes.md", "Kinds")] == [
+        [meaning.family, kind, letters[meaning.base], meaning.executed]
+        for kind, meaning in MEANINGS.items()
+    ]

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from enum import StrEnum
 from itertools import islice
 from typing import Any
 
 import click
 
-from turnlog.core.kinds import Executed, Flag, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Status
 from turnlog.sessions import log
 from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
 from turnlog.sessions.rows import Row
@@ -79,11 +80,17 @@ def _check(wanted: dict[str, Any]) -> None:
         raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
     if wanted["after"] is not None and wanted["last"] is not None:
         raise click.UsageError("--after gives all that follows, leave out --last")
-    flag = wanted["flag"]
-    if flag and flag not in set(Flag):
-        close = get_close_matches(flag, list(Flag), n=1)
+    _check_word("flag", wanted["flag"], Flag)
+    _check_word("error family", wanted["error"], ErrorFamily)
+    _check_word("error kind", wanted["kind"], ErrorKind)
+
+
+def _check_word(what: str, word: str, words: type[StrEnum]) -> None:
+    """Refuse a word that stands in no record: its filter would find nothing for ever."""
+    if word and word not in set(words):
+        close = get_close_matches(word, list(words), n=1)
         hint = f"did you mean {str(close[0])!r}?" if close else "the reference lists them"
-        raise click.UsageError(f"no flag is called {flag!r}, {hint}")
+        raise click.UsageError(f"no {what} is called {word!r}, {hint}")
 
 
 def _query(view: View, name: str | None, wanted: dict[str, Any]) -> Query:

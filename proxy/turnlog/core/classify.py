@@ -1,12 +1,13 @@
-"""Say how an attempt ended: status, whether the tool's work may have happened, what caused it.
+"""Say how an attempt ended: status, kind of error, whether the tool's work may have happened, and
+whether the call may be repeated.
 
-One pure table. Kinds are named only for what turnlog itself saw happen (no connection, a lost
-one, a caller that left, a store that is full); the kinds of upstream answers are not told apart.
+One pure table (semantics, section 2). Transport, protocol and tool failures stay apart: each kind
+belongs to one family, and `executed` is an axis of its own.
 """
 
 from msgspec import Struct
 
-from .kinds import Effect, ErrorKind, Executed, Phase, Status
+from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -20,61 +21,146 @@ class Ending(Struct, frozen=True, kw_only=True):
     retry: str = ""
 
 
-_REFUSED_CODES = frozenset({-32700, -32600, -32601, -32602})
-"""JSON-RPC errors that are answered before any tool runs (JSON-RPC 2.0 section 5.1)."""
-_NOT_TRIED_STATUSES = frozenset({400, 401, 403, 404, 405, 406, 410, 413, 415, 421, 422, 429})
+class Meaning(Struct, frozen=True):
+    """What a kind means once a request has been sent, before its effect is known."""
+
+    family: ErrorFamily
+    base: Retry
+    executed: Executed
 
 
-def without_answer(kind: ErrorKind, phase: Phase, effect: Effect) -> Ending:
-    """Return the ending of an attempt that got no whole answer.
+_F, _K, _R, _X = ErrorFamily, ErrorKind, Retry, Executed
+MEANINGS = {
+    _K.QUEUE_TIMEOUT: Meaning(_F.TIMEOUT, _R.SAFE, _X.NO),
+    _K.CONNECT_TIMEOUT: Meaning(_F.TIMEOUT, _R.SAFE, _X.NO),
+    _K.RESPONSE_TIMEOUT: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.PROGRESS_TIMEOUT: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.DEADLINE_EXHAUSTED: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.CONNECT_FAILED: Meaning(_F.CONNECTION, _R.SAFE, _X.NO),
+    _K.CONNECTION_LOST: Meaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
+    # A 503 can follow the payment.
+    _K.UPSTREAM_UNAVAILABLE: Meaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
+    _K.CIRCUIT_OPEN: Meaning(_F.CONNECTION, _R.SAFE, _X.NO),
+    _K.RATE_LIMITED: Meaning(_F.RATE_LIMITED, _R.SAFE, _X.NO),
+    _K.UNAUTHENTICATED: Meaning(_F.AUTH, _R.NEVER, _X.NO),
+    _K.PERMISSION_DENIED: Meaning(_F.AUTH, _R.NEVER, _X.NO),
+    _K.INVALID_REQUEST: Meaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.TOOL_NOT_FOUND: Meaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.NOT_FOUND: Meaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.CONFLICT: Meaning(_F.INVALID, _R.IF_IDEMPOTENT, _X.MAYBE),
+    _K.TOOL_FAILED: Meaning(_F.TOOL_ERROR, _R.NEVER, _X.MAYBE),
+    _K.UPSTREAM_INTERNAL: Meaning(_F.TOOL_ERROR, _R.UNSAFE, _X.MAYBE),
+    _K.NULL_RESULT: Meaning(_F.NULL_RESULT, _R.UNSAFE, _X.YES),
+    _K.MALFORMED_RESULT: Meaning(_F.MALFORMED_RESULT, _R.UNSAFE, _X.MAYBE),
+    _K.RESULT_TOO_LARGE: Meaning(_F.MALFORMED_RESULT, _R.NEVER, _X.YES),
+    _K.UNVERIFIED_PROVENANCE: Meaning(_F.UNVERIFIED, _R.NEVER, _X.MAYBE),
+    _K.POLICY_BLOCKED: Meaning(_F.BLOCKED, _R.NEVER, _X.NO),
+    _K.SESSION_UNAVAILABLE: Meaning(_F.SESSION, _R.SAFE, _X.NO),
+    _K.SESSION_LOST: Meaning(_F.SESSION, _R.SAFE, _X.NO),
+    _K.CANCELLED_BY_CALLER: Meaning(_F.CANCELLED, _R.UNSAFE, _X.MAYBE),
+    _K.OUTCOME_UNKNOWN: Meaning(_F.UNKNOWN, _R.UNSAFE, _X.MAYBE),
+}
+_UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
 
-    Before the request was sent nothing can have happened; after that it may have.
+_CODES = {
+    -32700: _K.INVALID_REQUEST,
+    -32600: _K.INVALID_REQUEST,
+    -32601: _K.TOOL_NOT_FOUND,
+    -32602: _K.INVALID_REQUEST,
+    # MCP 2026-07-28: header mismatch, missing capability, unsupported version.
+    -32020: _K.INVALID_REQUEST,
+    -32021: _K.INVALID_REQUEST,
+    -32022: _K.INVALID_REQUEST,
+    -32800: _K.CANCELLED_BY_CALLER,
+}
+"""Kinds of JSON-RPC errors (JSON-RPC 2.0 section 5.1; MCP); any other is `upstream_internal`."""
+_STATUSES = {
+    401: _K.UNAUTHENTICATED,
+    403: _K.PERMISSION_DENIED,
+    404: _K.NOT_FOUND,
+    408: _K.RESPONSE_TIMEOUT,
+    409: _K.CONFLICT,
+    410: _K.NOT_FOUND,
+    412: _K.CONFLICT,
+    429: _K.RATE_LIMITED,
+    502: _K.UPSTREAM_UNAVAILABLE,
+    503: _K.UPSTREAM_UNAVAILABLE,
+    504: _K.RESPONSE_TIMEOUT,
+}
+"""Kinds of HTTP statuses (RFC 9110 section 15); any other of 4xx is `invalid_request`, of 5xx
+`upstream_internal`."""
+_CONFLICTS = frozenset({409, 412})
+_OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
+"""Statuses that say more than a JSON-RPC error in the body does."""
+
+
+def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
+    """Return the ending of an attempt that failed so, having come to `phase`.
+
+    `answered` tells whether the upstream answered at all: then the status is never `unknown`.
     """
-    sent = phase not in {Phase.QUEUED, Phase.CONNECTING}
-    executed = Executed.MAYBE if sent else Executed.NO
+    meaning = MEANINGS[kind]
+    executed = Executed.NO if phase in _UNSENT else meaning.executed
+    open_ended = not answered and executed is Executed.MAYBE and effect is not Effect.READ
     return Ending(
-        status=Status.UNKNOWN if sent and effect is not Effect.READ else Status.ERROR,
+        status=Status.UNKNOWN if open_ended else Status.ERROR,
         phase=phase,
         executed=executed,
-        error=kind.family,
+        error=meaning.family,
         kind=kind,
-        retry=_retry(executed, effect),
+        retry=retry_class(kind, phase, effect),
     )
 
 
-def http_answer(status: int) -> Ending:
-    """Return the ending of a call that an HTTP status alone answers (RFC 9110 section 15)."""
-    if status < 400:
-        return _done(Status.OK, Executed.YES)
-    executed = Executed.NO if status in _NOT_TRIED_STATUSES else Executed.MAYBE
-    return _done(Status.ERROR, executed)
+def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> Retry:
+    """Return whether a call that failed so may be repeated. An unknown effect counts as a write."""
+    base = MEANINGS[kind].base
+    if base is Retry.NEVER:
+        return base
+    if phase in _UNSENT or effect is Effect.READ:
+        return Retry.SAFE
+    match base, effect:
+        case Retry.UNSAFE, Effect.IDEMPOTENT_WRITE:
+            return Retry.IF_IDEMPOTENT
+        case Retry.IF_IDEMPOTENT, Effect.IRREVERSIBLE:
+            return Retry.UNSAFE
+        case _:
+            return base
 
 
-def rpc_answer(status: Status, code: int | None) -> Ending:
-    """Return the ending of a call that a JSON-RPC message answers; `code` is its error's."""
-    if status is Status.OK:
-        return _done(status, Executed.YES)
-    if code in _REFUSED_CODES:
-        return _done(status, Executed.NO)
-    return _done(status, Executed.MAYBE)
+def succeeded(status: Status = Status.OK) -> Ending:
+    """Return the ending of an attempt that was answered as it should be.
 
-
-def malformed_answer() -> Ending:
-    """Return the ending of a call whose answer arrived whole and is no answer to it."""
-    return _done(Status.ERROR, Executed.MAYBE)
-
-
-def void_answer() -> Ending:
-    """Return the ending of a call whose answer has a shape that the protocol forbids for it:
-    `result: null`, `{}`, no content, or no body where a response is due."""
-    return _done(Status.ERROR, Executed.YES)
-
-
-def _done(status: Status, executed: Executed) -> Ending:
+    What was accepted, or waits for more input, may or may not have begun.
+    """
+    executed = Executed.YES if status is Status.OK else Executed.MAYBE
     return Ending(status=status, phase=Phase.DONE, executed=executed)
 
 
-def _retry(executed: Executed, effect: Effect) -> str:
-    if executed is Executed.NO or effect is Effect.READ:
-        return "safe"
-    return "if_idempotent" if effect is Effect.IDEMPOTENT_WRITE else "unsafe"
+def refused(kind: ErrorKind, effect: Effect) -> Ending:
+    """Return the ending of an attempt whose whole answer says that it failed so."""
+    return failed(kind, Phase.DONE, effect, answered=True)
+
+
+def kind_of_status(status: int) -> ErrorKind | None:
+    """Return what an HTTP status says went wrong; `None` below 400."""
+    if status < 400:
+        return None
+    other = ErrorKind.INVALID_REQUEST if status < 500 else ErrorKind.UPSTREAM_INTERNAL
+    return _STATUSES.get(status, other)
+
+
+def kind_of_code(code: int | None) -> ErrorKind:
+    """Return what a JSON-RPC error code says went wrong."""
+    return _CODES.get(code, ErrorKind.UPSTREAM_INTERNAL) if code else ErrorKind.UPSTREAM_INTERNAL
+
+
+def kind_of_error(code: int | None, status: int) -> ErrorKind:
+    """Return what a JSON-RPC error says that came under an HTTP status."""
+    if status in _OF_TRANSPORT:
+        return _STATUSES[status]
+    named = kind_of_code(code)
+    if named is ErrorKind.UPSTREAM_INTERNAL and 400 <= status < 500:
+        # A code of the server's own under a status that blames the request.
+        return ErrorKind.CONFLICT if status in _CONFLICTS else ErrorKind.INVALID_REQUEST
+    return named

@@ -1,7 +1,7 @@
 """The closed lists: every status, phase, effect, kind and flag that a commit may carry.
 
-The error kinds (`connect_failed`, `null_result`, ...) and retry classes are strings on disk, with
-empty meaning none, so that this version can read what a newer one wrote.
+Error families, kinds and retry classes are strings on disk, with empty meaning none, so that this
+version can read what a newer one wrote.
 """
 
 from enum import StrEnum
@@ -65,27 +65,66 @@ class Executed(StrEnum):
     YES = "yes"
 
 
-class ErrorKind(StrEnum):
-    """What turnlog itself saw go wrong. What a server answers has no kind yet."""
+class ErrorFamily(StrEnum):
+    """What a runtime branches on."""
 
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    RATE_LIMITED = "rate_limited"
+    AUTH = "auth"
+    INVALID = "invalid"
+    TOOL_ERROR = "tool_error"
+    NULL_RESULT = "null_result"
+    MALFORMED_RESULT = "malformed_result"
+    UNVERIFIED = "unverified"
+    BLOCKED = "blocked"
+    SESSION = "session"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+class ErrorKind(StrEnum):
+    """What went wrong, precisely. What each one means stands in `core.classify`."""
+
+    QUEUE_TIMEOUT = "queue_timeout"
+    CONNECT_TIMEOUT = "connect_timeout"
+    RESPONSE_TIMEOUT = "response_timeout"
+    PROGRESS_TIMEOUT = "progress_timeout"
+    DEADLINE_EXHAUSTED = "deadline_exhausted"
     CONNECT_FAILED = "connect_failed"
     CONNECTION_LOST = "connection_lost"
-    CANCELLED_BY_CALLER = "cancelled_by_caller"
+    UPSTREAM_UNAVAILABLE = "upstream_unavailable"
+    CIRCUIT_OPEN = "circuit_open"
+    RATE_LIMITED = "rate_limited"
+    UNAUTHENTICATED = "unauthenticated"
+    PERMISSION_DENIED = "permission_denied"
+    INVALID_REQUEST = "invalid_request"
+    TOOL_NOT_FOUND = "tool_not_found"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    TOOL_FAILED = "tool_failed"
+    UPSTREAM_INTERNAL = "upstream_internal"
+    NULL_RESULT = "null_result"
+    MALFORMED_RESULT = "malformed_result"
+    RESULT_TOO_LARGE = "result_too_large"
+    UNVERIFIED_PROVENANCE = "unverified_provenance"
+    POLICY_BLOCKED = "policy_blocked"
     SESSION_UNAVAILABLE = "session_unavailable"
+    SESSION_LOST = "session_lost"
+    CANCELLED_BY_CALLER = "cancelled_by_caller"
     OUTCOME_UNKNOWN = "outcome_unknown"
 
-    @property
-    def family(self) -> str:
-        """The error family that a runtime branches on."""
-        match self:
-            case ErrorKind.CONNECT_FAILED | ErrorKind.CONNECTION_LOST:
-                return "connection"
-            case ErrorKind.CANCELLED_BY_CALLER:
-                return "cancelled"
-            case ErrorKind.SESSION_UNAVAILABLE:
-                return "session"
-            case ErrorKind.OUTCOME_UNKNOWN:
-                return "unknown"
+
+class Retry(StrEnum):
+    """Whether the same call may be made again."""
+
+    SAFE = "safe"
+    """It was not executed, or only reads."""
+    IF_IDEMPOTENT = "if_idempotent"
+    UNSAFE = "unsafe"
+    """Its effect may happen twice."""
+    NEVER = "never"
+    """Not without a change: it would fail again."""
 
 
 class Effect(StrEnum):

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from turnlog.core import ids
-from turnlog.core.classify import without_answer
+from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase
@@ -209,7 +209,7 @@ class Proxy:
 
     def _end(self, attempts: list[Attempt], kind: ErrorKind) -> None:
         for attempt in attempts:
-            ending = without_answer(kind, Phase.BODY, attempt.ask.effect)
+            ending = failed(kind, Phase.BODY, attempt.ask.effect)
             self._context.recorder.end(attempt, ending, Reply())
 
 

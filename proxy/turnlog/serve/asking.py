@@ -89,6 +89,10 @@ class Asking:
             return read_client(meta[_CLIENT_INFO])
         return self._request.client
 
+    def is_unlisted(self, tool: str) -> bool:
+        """Tell whether the last complete `tools/list` of this caller lacks the tool."""
+        return self._context.catalog.lacks(self._request.server, self._request.credential, tool)
+
     def listed(self, asked: Message, result: Raw) -> None:
         """Take in a page of `tools/list`."""
         page = mcp.read_tools_list(result)

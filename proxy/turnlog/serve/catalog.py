@@ -17,6 +17,8 @@ class Listing:
 
     def __init__(self) -> None:
         self.known: dict[str, Definition] = {}
+        self.complete = False
+        """Whether all pages have been seen once."""
         self._new: dict[str, Definition] = {}
 
     def take(self, page: ToolPage, *, first: bool) -> tuple[int, int]:
@@ -34,6 +36,7 @@ class Listing:
                 definitions.update(page.definitions)
         if not page.next_cursor:
             self.known = self._new
+            self.complete = True
         return added, changed
 
 
@@ -62,6 +65,11 @@ class Catalog:
         """Return the definition that this credential saw last."""
         listing = self._listings.get((upstream, credential))
         return listing.known.get(tool) if listing is not None else None
+
+    def lacks(self, upstream: str, credential: str, tool: str) -> bool:
+        """Tell whether a complete listing is known, and this tool is not in it."""
+        listing = self._listings.get((upstream, credential))
+        return listing is not None and listing.complete and tool not in listing.known
 
 
 def effect_of(definition: Definition | None, *, trusted: bool) -> Effect:

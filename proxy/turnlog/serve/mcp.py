@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core import ids
-from turnlog.core.classify import Ending, http_answer, without_answer
+from turnlog.core.classify import Ending, failed, refused
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.store.base import StoreError, Ticket
@@ -32,7 +32,17 @@ from .identity import read_client
 from .legs import Legs
 from .request import Request
 from .upstream import Answer
-from .verdicts import JSON, Text, answered, is_answer, nameless_error, raw_id, unanswered
+from .verdicts import (
+    JSON,
+    Circumstances,
+    Text,
+    acknowledged,
+    answered,
+    is_answer,
+    nameless_error,
+    raw_id,
+    unanswered,
+)
 
 _EVENTS: Final = "text/event-stream"
 _EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
@@ -188,7 +198,7 @@ class McpExchange:
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._asks.values()]
-        return without_answer(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
+        return failed(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
 
     # -- reading along ---------------------------------------------------------------------
 
@@ -213,9 +223,10 @@ class McpExchange:
         if self._attempts and isinstance(body.content, Malformed):
             tickets += self._mislabelled(body.finish())
         for attempt in list(self._attempts):
-            ending, reply = unanswered(text, self._status)
+            around = self._around(attempt.ask)
+            ending, reply = unanswered(text, around)
             if attempt in self._notified:
-                ending = http_answer(self._status)
+                ending = acknowledged(around)
             tickets += self._end(attempt, ending, reply)
         return tickets
 
@@ -293,11 +304,18 @@ class McpExchange:
 
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
-        ending, reply = answered(said, message, text, self._status)
+        ending, reply = answered(said, message, text, self._around(attempt.ask))
+        if said.code == mcp.INVALID_PARAMS and self._asking.is_unlisted(attempt.ask.tool):
+            # MCP says of a tool that is not there what JSON-RPC says of wrong arguments.
+            ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         if links := self._legs.links(attempt.ask, said):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)
         return self._end(attempt, ending, reply)
+
+    def _around(self, ask: Ask) -> Circumstances:
+        in_session = bool(self._request.mcp_session) and not self.stateless
+        return Circumstances(self._status, ask.effect, in_session)
 
     def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         ticket = self._context.recorder.end(attempt, ending, reply)
@@ -311,7 +329,7 @@ class McpExchange:
         tickets: list[Ticket] = []
         for attempt in list(self._attempts):
             why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
-            ending = without_answer(why, self.progress.phase, attempt.ask.effect)
+            ending = failed(why, self.progress.phase, attempt.ask.effect)
             tickets += self._end(attempt, ending, Reply(http_status=self._status, detail=detail))
         return tickets
 
@@ -353,6 +371,6 @@ class McpExchange:
         attempt = self._legs.finished_task(poll.task_id)
         if attempt is None:
             return ()
-        ending, reply = answered(poll.answer, message, text, self._status)
+        ending, reply = answered(poll.answer, message, text, self._around(attempt.ask))
         ticket = self._context.recorder.end(attempt, ending, reply)
         return () if ticket is None else (ticket,)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from turnlog.core import ids
-from turnlog.core.classify import Ending, http_answer, without_answer
-from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.classify import Ending, failed, kind_of_status, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.store.base import Ticket
 from turnlog.wire.message import MessageReader
@@ -49,18 +49,18 @@ class PlainCall:
 
     def refused(self) -> Made:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
-        ending = without_answer(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
+        ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
         return self._problem(503, NOT_RECORDED, ending)
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
-        ending = without_answer(failure.kind, failure.phase, self._ask.effect)
+        ending = failed(failure.kind, failure.phase, self._ask.effect)
         tickets = self._end(ending, Reply(detail=failure.detail))
         return self._problem(502, failure.sentence(self._ask.server), ending), tickets
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
-        ending = without_answer(kind, self.progress.phase, self._ask.effect)
+        ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
 
     def head(self, answer: Answer) -> None:
@@ -85,7 +85,7 @@ class PlainCall:
             size=size,
             null_result=content.strip() == b"null",
         )
-        return self._end(http_answer(self._status), reply)
+        return self._end(_ending(self._status, self._ask.effect), reply)
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""
@@ -93,7 +93,7 @@ class PlainCall:
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Record that the answer was cut."""
-        ending = without_answer(failure.kind, failure.phase, self._ask.effect)
+        ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
 
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
@@ -107,6 +107,11 @@ class PlainCall:
         session = ids.to_text(ask.session.id) if ask.session.id is not None else ""
         outcome = envelope(ending, session=session, call=ids.to_text(ask.call), tool=ask.tool)
         return problem(status, _REASONS[status], detail, {"turnlog/outcome": outcome})
+
+
+def _ending(status: int, effect: Effect) -> Ending:
+    kind = kind_of_status(status)
+    return succeeded() if kind is None else refused(kind, effect)
 
 
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:

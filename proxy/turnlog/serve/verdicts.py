@@ -5,18 +5,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.classify import (
-    Ending,
-    http_answer,
-    malformed_answer,
-    rpc_answer,
-    void_answer,
-)
-from turnlog.core.kinds import Executed, Flag, Status
+from turnlog.core.classify import Ending, kind_of_error, kind_of_status, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
 from turnlog.wire.message import MessageReader
-from turnlog.wire.rawjson import Shape, shape
 from turnlog.wire.skim import Outline
 
 from .attempt import Reply
@@ -25,6 +18,8 @@ JSON: Final = "application/json"
 _HTML: Final = "text/html"
 _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
+_GONE: Final = frozenset({404, 410})
+_METHOD_NOT_FOUND: Final = -32601
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (),
     Reason.CUT: (Flag.MALFORMED,),
@@ -64,12 +59,22 @@ def nameless_error(message: Message | Outline) -> bool:
     return kind is Kind.ERROR and raw_id(message) in _NO_ID
 
 
+class Circumstances(Struct, frozen=True):
+    """What the meaning of an answer depends on beside the answer."""
+
+    status: int
+    """HTTP status."""
+    effect: Effect
+    in_session: bool
+    """Whether the request named a protocol session (handshake revisions)."""
+
+
 def answered(
-    said: mcp.Answer, message: Message | Outline, text: Text, status: int
+    said: mcp.Answer, message: Message | Outline, text: Text, around: Circumstances
 ) -> tuple[Ending, Reply]:
-    """Return how a call ended that got this answer, under HTTP `status`."""
+    """Return how a call ended that got this answer."""
     reply = Reply(
-        http_status=status,
+        http_status=around.status,
         code=said.code,
         content=_content(message, text),
         complete=not text.body.truncated,
@@ -77,29 +82,29 @@ def answered(
         media_type=JSON,
         is_mcp=True,
         size=text.size,
-        flags=_flags(message, text, status),
+        flags=_flags(message, text, around.status),
         ttl=_ttl(said),
         null_result=said.null_shape,
         detail=said.message,
     )
-    return _ending(said, message, status), reply
+    return _ending(said, around), reply
 
 
-def unanswered(text: Text, status: int) -> tuple[Ending, Reply]:
+def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     """Return how a call ended whose answer came whole and does not answer it."""
     content = text.body.content
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
-    if status >= 400:
-        ending = http_answer(status)
-    elif isinstance(content, Malformed):
+    kind = _kind_of_status(None, around)
+    if kind is None and isinstance(content, Malformed):
         flags = (*content.flags, *_REASON_FLAGS[content.reason])
-        ending = void_answer() if content.reason is Reason.EMPTY else malformed_answer()
-    else:
+        void = content.reason is Reason.EMPTY
+        kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
+    elif kind is None:
         foreign = isinstance(content, Message) and not content.jsonrpc
         flags = (Flag.MALFORMED if foreign else Flag.ID_MISMATCH,)
-        ending = malformed_answer()
+        kind = ErrorKind.MALFORMED_RESULT
     reply = Reply(
-        http_status=status,
+        http_status=around.status,
         content=text.body.finish(),
         complete=not text.body.truncated,
         digest=text.body.digest if text.body.truncated else b"",
@@ -108,7 +113,13 @@ def unanswered(text: Text, status: int) -> tuple[Ending, Reply]:
         flags=flags,
         null_result=not text.body.size,
     )
-    return ending, reply
+    return refused(kind, around.effect), reply
+
+
+def acknowledged(around: Circumstances) -> Ending:
+    """Return how a notification ended: nobody answers it, but the status may refuse it."""
+    kind = _kind_of_status(None, around)
+    return succeeded() if kind is None else refused(kind, around.effect)
 
 
 def unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
@@ -116,19 +127,30 @@ def unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
     return (*content.flags, *_REASON_FLAGS[content.reason])
 
 
-def _ending(said: mcp.Answer, message: Message | Outline, status: int) -> Ending:
-    if said.status is Status.OK and _is_void(message):
-        return void_answer()
-    ending = rpc_answer(said.status, said.code)
-    if status >= 400 and http_answer(status).executed is Executed.NO:
-        return msgspec.structs.replace(ending, executed=Executed.NO)
-    return ending
+def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
+    kind = _kind(said, around)
+    return succeeded(said.status) if kind is None else refused(kind, around.effect)
 
 
-def _is_void(message: Message | Outline) -> bool:
-    """Tell whether a result is `null` or `{}`, which the protocol forbids."""
-    result = message.shape("result") if isinstance(message, Outline) else shape(message.result)
-    return result in {Shape.NULL, Shape.EMPTY}
+def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+    """Return what went wrong, as the answer says; `None` for nothing."""
+    if said.is_error:
+        return ErrorKind.TOOL_FAILED
+    if said.status is Status.ERROR:
+        lost = _kind_of_status(said.code, around)
+        return lost if lost is ErrorKind.SESSION_LOST else kind_of_error(said.code, around.status)
+    if said.void:
+        return ErrorKind.NULL_RESULT
+    return None if said.status.parked else _kind_of_status(None, around)
+
+
+def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
+    """Return what the HTTP status of an MCP endpoint says; `code` is that of the JSON-RPC error."""
+    status = around.status
+    if around.in_session and status == 404 and code != _METHOD_NOT_FOUND:
+        return ErrorKind.SESSION_LOST
+    # There is one resource here: nothing else can be missing.
+    return ErrorKind.INVALID_REQUEST if status in _GONE else kind_of_status(status)
 
 
 def _flags(message: Message | Outline, text: Text, status: int) -> tuple[Flag, ...]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from turnlog.core.classify import without_answer
+from turnlog.core.classify import failed
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Flag, Phase
 
@@ -12,7 +12,7 @@ def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ..
 
     How far it came is not known: it may have been sent.
     """
-    ending = without_answer(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.effect)
+    ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.effect)
     return msgspec.structs.replace(
         intent,
         kind=CommitKind.OUTCOME,

@@ -58,6 +58,7 @@ MESSAGE_LIMIT = 200
 _TRUE = (b"true", b'"true"', b"1")
 """What lenient clients take for true."""
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NOTHING = frozenset({Shape.ABSENT, Shape.NULL})
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 _T = TypeVar("_T", bound=Struct)
@@ -94,6 +95,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """sha256 of the `requestState` to bring back; empty for none."""
     null_shape: bool = False
     """Whether the result has a shape that says nothing (semantics, section 3)."""
+    void: bool = False
+    """Whether it has one that the protocol forbids: `null`, `{}`, no content of any kind."""
 
 
 class TaskPoll(Struct, frozen=True, kw_only=True):
@@ -316,7 +319,14 @@ def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
         request_state=_state(result.request_state),
         null_shape=status is not Status.INPUT_REQUIRED
         and says_nothing(outer, result.content, result.structured_content),
+        void=status is Status.OK and _is_void(outer, result),
     )
+
+
+def _is_void(outer: Shape, result: _Result) -> bool:
+    if outer is not Shape.FULL:
+        return outer is not Shape.SCALAR
+    return all(shape(part) in _NOTHING for part in (result.content, result.structured_content))
 
 
 def _accepted(result: _Result, task: _Task, result_type: str) -> Answer:

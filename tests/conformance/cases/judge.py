@@ -76,8 +76,10 @@ FLAGS: Final[Mapping[str, Flag]] = {
 }
 """A case's word for a mark, and turnlog's flag, one to one."""
 
-NOT_FLAGS: Final = frozenset({"outcome_unknown", "rate_limited", "session_suspect", "cursor_stuck"})
-"""Marks that turnlog says in other fields (`executed`, `kind`), or that belong to no call."""
+IN_FIELDS: Final = frozenset({"outcome_unknown", "rate_limited"})
+"""Marks that turnlog says in other fields, `executed` and `kind`, which are compared."""
+NO_FLAGS: Final = frozenset({"session_suspect", "cursor_stuck"})
+"""Marks that turnlog has not."""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -343,9 +345,11 @@ def _row(call: _Call, row: Row, wanted: Wanted | None) -> Differences:
 
 
 def _flags(words: Iterable[str], rows: Iterable[Row]) -> Differences:
-    wanted = {FLAGS[word] for word in words if word not in NOT_FLAGS}
+    said = set(words) - IN_FIELDS
+    wanted = {FLAGS[word] for word in said - NO_FLAGS}
     seen = {flag for row in rows for flag in row.flags}
     missing = {f"record: no flag {flag}": "" for flag in sorted(wanted - seen)}
+    missing |= {f"record: no mark {word}": "" for word in sorted(said & NO_FLAGS)}
     return missing | {f"record: flag {flag}": "" for flag in sorted(seen - wanted)}
 
 

@@ -17,21 +17,26 @@ class Left(Struct, frozen=True):
     why: str
 
 
-_KINDS: Final = "later: the kind of an answered error comes with the typed outcomes"
 _NULLS: Final = "later: null results are told from values with the typed outcomes"
 _TIMEOUT: Final = "later: no default times out a call; the rules bring timeouts"
 _RETRY: Final = "later: nothing is repeated without a rule; the rules bring retries"
-_LOCK: Final = "later: a changed definition is flagged once definitions are pinned"
+_LOCK: Final = (
+    "later: a row is flagged once definitions are pinned; `tools.listed` counts the change"
+)
+_SUSPECT: Final = "later: a session that may be lost has no mark; its kind stays the ordinary one"
+_CURSOR: Final = "later: `tools.listed` tells of each page, nothing of a cursor that stays"
 _DRAIN: Final = "later: an abandoned call runs on only where its effect is named"
 _REPEAT: Final = "later: repeats are noticed only where a call's effect is named"
 _TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
 
-_NO_KIND: Final = Left("error", _KINDS)
 _GAVE_UP: Final = Left("None, 0 chunks, 0 bytes", _TIMEOUT)
 _ONCE: Final = Left("1 instead of 2", _RETRY)
 _MAY_HAVE_RUN: Final = Left(
     "executed maybe",
     "semantics, 2: a tool that says it failed, or an internal error, may have done its work",
+)
+_INTERNAL: Final = Left(
+    "upstream_internal", "semantics, 2: -32603 is no fault of the request, it is an internal error"
 )
 _TO_THE_END: Final = "semantics, 1: a row says how the call ended, here on the resuming stream"
 
@@ -42,7 +47,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "call: error": Left("cancelled_by_caller", _TIMEOUT),
     },
     "C03": {"record: no flag null_result": Left("", _NULLS)},
-    "C07": {"call: error": _NO_KIND},
     "C13": {"record: no flag changed_definition": Left("", _LOCK)},
     "C15": {
         "record: no flag late": Left("", _DRAIN),
@@ -53,8 +57,7 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "record: no flag repeat_of_unknown": Left("", _REPEAT),
     },
     "C19": {
-        "c400: error": _NO_KIND,
-        "c503: error": _NO_KIND,
+        "record: no mark session_suspect": Left("", _SUSPECT),
         "c200: error": Left(
             "connection_lost",
             "semantics, 3: a stream without event ids that ends without its response broke off",
@@ -63,7 +66,7 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C25": {
         "call: status": Left("429, 1 chunks, 9 bytes", _RETRY),
         "call: time": Left("429, 1 chunks, 9 bytes", _RETRY),
-        "call: error": Left("error", _RETRY),
+        "call: error": Left("rate_limited", _RETRY),
         "record: attempts": _ONCE,
         "record: no flag retried": Left("", _RETRY),
     },
@@ -76,16 +79,13 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "call: error": Left("ok", _TO_THE_END),
         "call: outcome_known": Left("executed yes", _TO_THE_END),
     },
-    "C37": {"bad: error": _NO_KIND, "slow: error": _NO_KIND},
-    "C39": {"nullid: error": _NO_KIND, "nullid: outcome_known": _MAY_HAVE_RUN},
+    "C39": {"nullid: error": _INTERNAL, "nullid: outcome_known": _MAY_HAVE_RUN},
     "C45": {
-        "bad: error": _NO_KIND,
         "bad: outcome_known": _MAY_HAVE_RUN,
         "record: no flag tainted_in": Left("", _TAINT),
     },
-    "C47": {"call: error": _NO_KIND},
-    "C49": {"nocookie: error": _NO_KIND},
-    "C55": {"e200: error": _NO_KIND, "e500: error": _NO_KIND},
+    "C43": {"record: no mark cursor_stuck": Left("", _CURSOR)},
+    "C55": {"e500: error": _INTERNAL},
     "C61": {
         "call: status": _GAVE_UP,
         "call: error": Left("cancelled_by_caller", _TIMEOUT),
@@ -104,12 +104,10 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         )
     },
     "C77": {
-        "replay: error": _NO_KIND,
         "replay: outcome_known": _MAY_HAVE_RUN,
         "record: no flag repeat_of_unknown": Left("", _REPEAT),
     },
     "C81": {
-        "bad: error": _NO_KIND,
         "bad: outcome_known": _MAY_HAVE_RUN,
         "record: no flag late": Left("", _DRAIN),
     },
