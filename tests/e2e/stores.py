@@ -38,7 +38,6 @@ class Call(Struct, frozen=True, kw_only=True):
     summary: str = ""
     input: bytes = b'{"path":"/tmp/a"}'
     output: bytes = b'{"content":[{"type":"text","text":"hello"}]}'
-    null_result: bool = False
 
 
 def call_id(number: int) -> bytes:
@@ -103,7 +102,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 error_kind=call.error_kind, duration=5_000_000, bytes_out=len(call.output),
                 flags=call.flags, protocol="2025-11-25", http_status=200,
             ),
-            body=Body(summary=call.summary, null_result=call.null_result),
+            body=Body(summary=call.summary),
             output_blob=Blob(call.output) if call.output else None,
         ),
         wait=True,

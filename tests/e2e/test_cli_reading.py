@@ -18,7 +18,7 @@ CALLS = [
     Call(tool="read_file", minute=0, summary="3 items"),
     Call(tool="write_file", minute=0, status=Status.ERROR, error="connection",
          error_kind="connection_lost", output=b""),
-    Call(tool="list_files", minute=10, null_result=True, flags=(Flag.NULL_RESULT,)),
+    Call(tool="list_files", minute=10, flags=(Flag.NULL_RESULT,)),
     Call(tool="search", minute=20, session="other", server="web", summary="two hits"),
     Call(tool="read_file", minute=30, status=Status.UNKNOWN, error="unknown",
          error_kind="outcome_unknown", output=b""),

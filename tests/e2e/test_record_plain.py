@@ -116,6 +116,29 @@ def test_the_status_tells_how_it_ended(rig: Rig, status: int, wanted: str, execu
     assert row.status == ("ok" if row.kind is None else "error")
 
 
+@pytest.mark.parametrize(
+    ("method", "head", "body", "flags"),
+    [
+        ("POST", "200 OK", b"", ["null_result"]),
+        ("POST", "202 Accepted", b"", ["null_result"]),
+        ("POST", "200 OK", b"null", ["null_result"]),
+        ("POST", "200 OK", b"[]", []),
+        ("DELETE", "204 No Content", b"", []),
+        ("POST", "302 Found", b"", []),
+        ("HEAD", "200 OK", b"", []),
+    ],
+)
+def test_a_body_that_is_missing_is_flagged_and_no_error(
+    rig: Rig, method: str, head: str, body: bytes, flags: list[str]
+) -> None:
+    length = b"" if head.startswith("204") else b"Content-Length: %d\r\n" % len(body)
+    rig.upstream.script = answer(b"HTTP/1.1 %b\r\n%b\r\n%b" % (head.encode(), length, body))
+    with rig.client() as client:
+        client.request(method, f"/s/{rig.session}/x", b"1" if method == "POST" else b"")
+    row = rig.row()
+    assert (row.status, row.flags) == ("ok", flags)
+
+
 SUMMARIES = [
     ("text/plain", b"all is well\n", "all is well"),
     ("application/json", b'{"a": 1}', '{"a": 1}'),

@@ -11,13 +11,14 @@ from msgspec import structs
 
 from turnlog.cli.main import COMMANDS
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import Retry
+from turnlog.core.kinds import Flag, Retry
 from turnlog.packs.load import load
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
 from turnlog.sessions.rows import Row
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
 GENERATOR = runpy.run_path(str(REFERENCE / "generate.py"))
 
 
@@ -109,3 +110,12 @@ def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
         [meaning.family, kind, letters[meaning.base], meaning.executed]
         for kind, meaning in MEANINGS.items()
     ]
+
+
+def test_every_flag_that_is_set_anywhere_is_documented() -> None:
+    sources = (ROOT / "proxy" / "turnlog").rglob("*.py")
+    used = {
+        name for file in sources for name in re.findall(r"Flag\.([A-Z_0-9]+)", file.read_text())
+    }
+    listed = " ".join(row[0] for row in _rows("outcomes.md", "Flags")).replace(",", "").split()
+    assert {Flag[name] for name in used} == {Flag(word) for word in listed}

@@ -101,7 +101,6 @@ def test_a_row_survives_the_loss_of_its_bodies() -> None:
     ("changes", "body", "has_result"),
     [
         ({}, Body(), True),
-        ({}, Body(null_result=True), False),
         ({"flags": (Flag.NULL_RESULT,)}, None, False),
         ({"flags": (Flag.MALFORMED,)}, None, False),
         ({"flags": (Flag.EMPTY,)}, None, True),

@@ -296,6 +296,42 @@ def test_a_value_is_not_of_the_null_shape(result: bytes) -> None:
     assert not answer(result).null_shape
 
 
+@pytest.mark.parametrize("value", ["[]", "{}", "0", "false", '""'])
+def test_a_structured_value_may_hold_nothing(value: str) -> None:
+    for structured in (value, f'{{"result":{value}}}'):
+        said = answer(f'{{"structuredContent":{structured}}}'.encode())
+        assert said.empty
+        assert not said.void
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[0]", '{"a":[]}', "1", "true", '"x"', "null", '{"result":[],"n":0}', '{"result":null}'],
+)
+def test_other_structured_values_hold_something_or_are_none(value: str) -> None:
+    assert not answer(f'{{"structuredContent":{value}}}'.encode()).empty
+
+
+@pytest.mark.parametrize(
+    "result", ["null", "{}", '{"_meta":{}}', '{"content":null,"isError":false}']
+)
+def test_a_shape_that_the_protocol_forbids_is_void(result: str) -> None:
+    assert answer(result.encode()).void
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"content":[]}',
+        '{"structuredContent":{}}',
+        '{"isError":true}',
+        '{"resultType":"input_required"}',
+    ],
+)
+def test_other_shapes_are_not_void(result: str) -> None:
+    assert not answer(result.encode()).void
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

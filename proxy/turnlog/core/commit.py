@@ -122,7 +122,6 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Keyed digests by which a later leg finds its call: a task id, a `requestState`."""
     metadata: dict[str, str] = {}
     """On `open`: what the session was named by (rung, aliases, client name and version)."""
-    null_result: bool = False
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

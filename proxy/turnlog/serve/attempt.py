@@ -54,7 +54,6 @@ class Reply(Struct, frozen=True, kw_only=True):
     links: tuple[bytes, ...] = ()
     ttl: int | None = None
     """ns that a task lives; `None` where nothing was said, -1 for ever."""
-    null_result: bool = False
     detail: str = ""
 
 

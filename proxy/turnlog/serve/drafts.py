@@ -111,7 +111,6 @@ class Drafter:
             summary=seen.short if seen.blob.data or not detail else _line(detail),
             detail=detail,
             links=reply.links,
-            null_result=reply.null_result,
         )
         return Draft(
             session=attempt.ask.session,

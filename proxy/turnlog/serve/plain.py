@@ -18,6 +18,7 @@ from .fault import Failure, Progress
 from .request import Request
 from .upstream import Answer
 
+_WITH_BODY: Final = frozenset({200, 202})
 _REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable"}
 
 
@@ -83,9 +84,14 @@ class PlainCall:
             digest=body.digest if body.size else b"",
             media_type=media,
             size=size,
-            null_result=content.strip() == b"null",
+            flags=(Flag.NULL_RESULT,) if self._says_nothing(content, size) else (),
         )
         return self._end(_ending(self._status, self._ask.effect), reply)
+
+    def _says_nothing(self, content: bytes, size: int) -> bool:
+        """Tell whether JSON says `null`, or a body is missing where the status promises one."""
+        promised = self._status in _WITH_BODY and self._ask.method != "HEAD"
+        return content.strip() == b"null" or (promised and size == 0)
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""

@@ -21,7 +21,7 @@ _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
 _METHOD_NOT_FOUND: Final = -32601
 _REASON_FLAGS: Final = {
-    Reason.EMPTY: (),
+    Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
     Reason.CUT: (Flag.MALFORMED,),
     Reason.NOT_JSON: (Flag.NOT_JSON,),
     Reason.NOT_JSONRPC: (Flag.MALFORMED,),
@@ -82,9 +82,8 @@ def answered(
         media_type=JSON,
         is_mcp=True,
         size=text.size,
-        flags=_flags(message, text, around.status),
+        flags=_flags(said, message, text, around.status),
         ttl=_ttl(said),
-        null_result=said.null_shape,
         detail=said.message,
     )
     return _ending(said, around), reply
@@ -96,7 +95,7 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
     kind = _kind_of_status(None, around)
     if kind is None and isinstance(content, Malformed):
-        flags = (*content.flags, *_REASON_FLAGS[content.reason])
+        flags = _unreadable_flags(content)
         void = content.reason is Reason.EMPTY
         kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
     elif kind is None:
@@ -111,7 +110,6 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         media_type=text.media,
         size=text.size,
         flags=flags,
-        null_result=not text.body.size,
     )
     return refused(kind, around.effect), reply
 
@@ -122,8 +120,8 @@ def acknowledged(around: Circumstances) -> Ending:
     return succeeded() if kind is None else refused(kind, around.effect)
 
 
-def unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
-    """Return the flags of a request that is no JSON-RPC."""
+def _unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
+    """Return the flags of a text that is no JSON-RPC."""
     return (*content.flags, *_REASON_FLAGS[content.reason])
 
 
@@ -153,8 +151,14 @@ def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None
     return ErrorKind.INVALID_REQUEST if status in _GONE else kind_of_status(status)
 
 
-def _flags(message: Message | Outline, text: Text, status: int) -> tuple[Flag, ...]:
+def _flags(
+    said: mcp.Answer, message: Message | Outline, text: Text, status: int
+) -> tuple[Flag, ...]:
     flags = message.flags if isinstance(message, Message) else ()
+    if said.null_shape:
+        flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
+    elif said.empty:
+        flags = (*flags, Flag.EMPTY)
     if text.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
     if nameless_error(message) and status < 400:

@@ -87,7 +87,7 @@ def row_of(attempt: list[Commit]) -> Row:
         output_summary="" if pending else body.summary,
         delta=[_plain(operation) for operation in body.delta],
         status=Status.PENDING if pending else facts.status,
-        tool_result=UNSET if _has_result(facts, body) else None,
+        tool_result=UNSET if _has_result(facts) else None,
         error=facts.error or None,
         kind=facts.error_kind or None,
         retry=facts.retry or None,
@@ -113,11 +113,11 @@ def timestamp(at: int) -> str:
     return f"{whole:%Y-%m-%dT%H:%M:%S}.{at // 1000 % 1_000_000:06d}Z"
 
 
-def _has_result(facts: Facts, body: Body) -> bool:
+def _has_result(facts: Facts) -> bool:
     """Tell whether the tool gave a result, be it an error's (`isError`)."""
     if facts.kind is CommitKind.INTENT or facts.status is Status.UNKNOWN:
         return False
-    if body.null_result or not _NO_RESULT.isdisjoint(facts.flags):
+    if not _NO_RESULT.isdisjoint(facts.flags):
         return False
     if facts.status is not Status.ERROR:
         return True

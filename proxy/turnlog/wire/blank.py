@@ -5,6 +5,7 @@ from msgspec import Raw, Struct
 
 from .rawjson import Shape, items, load, members, shape, text_of
 
+_NO_VALUES = frozenset({b"0", b"false", b'""'})
 _NULL_TEXTS = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
 _LONGEST_NULL_TEXT = 15
 _NULL_LIMIT = 4096
@@ -29,6 +30,22 @@ def says_nothing(outer: Shape, content: Raw, structured: Raw) -> bool:
     if found is Shape.FULL:
         return len(content) <= _NULL_LIMIT and _is_blank(content)
     return found is not Shape.SCALAR
+
+
+def is_empty(structured: Raw) -> bool:
+    """Tell whether structured content is a value that holds nothing: `[]`, `{}`, 0, false, "".
+
+    Servers wrap what is no object as `{"result": value}`.
+    """
+    match shape(structured):
+        case Shape.EMPTY:
+            return True
+        case Shape.FULL:
+            inner = members(structured) if len(structured) <= _NULL_LIMIT else {}
+            value = bytes(inner.get("result", b"")) if len(inner) == 1 else b""
+            return shape(value) is Shape.EMPTY or value in _NO_VALUES
+        case _:
+            return bytes(structured) in _NO_VALUES
 
 
 def _is_nullish(structured: Raw) -> bool:

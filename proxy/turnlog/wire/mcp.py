@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from turnlog.core.kinds import Status
 
-from .blank import says_nothing
+from .blank import is_empty, says_nothing
 from .jsonrpc import Kind, Message, id_key, outline_kind
 from .rawjson import (
     Shape,
@@ -97,6 +97,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Whether the result has a shape that says nothing (semantics, section 3)."""
     void: bool = False
     """Whether it has one that the protocol forbids: `null`, `{}`, no content of any kind."""
+    empty: bool = False
+    """Whether its structured content is a value that holds nothing, such as `[]`."""
 
 
 class TaskPoll(Struct, frozen=True, kw_only=True):
@@ -320,6 +322,7 @@ def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
         null_shape=status is not Status.INPUT_REQUIRED
         and says_nothing(outer, result.content, result.structured_content),
         void=status is Status.OK and _is_void(outer, result),
+        empty=status is Status.OK and is_empty(result.structured_content),
     )
 
 

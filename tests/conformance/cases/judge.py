@@ -54,7 +54,7 @@ ENDINGS: Final[Mapping[str, frozenset[str]]] = {
 """A case's word for an error, and turnlog's kinds; after the table that came with the cases."""
 
 FLAGS: Final[Mapping[str, Flag]] = {
-    "empty_result": Flag.NULL_RESULT,
+    "empty_result": Flag.EMPTY,
     "null_content": Flag.NULL_RESULT,
     "null_result": Flag.NULL_RESULT,
     "not_json": Flag.NOT_JSON,

@@ -17,7 +17,6 @@ class Left(Struct, frozen=True):
     why: str
 
 
-_NULLS: Final = "later: null results are told from values with the typed outcomes"
 _TIMEOUT: Final = "later: no default times out a call; the rules bring timeouts"
 _RETRY: Final = "later: nothing is repeated without a rule; the rules bring retries"
 _LOCK: Final = (
@@ -46,7 +45,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "call: answer": _GAVE_UP,
         "call: error": Left("cancelled_by_caller", _TIMEOUT),
     },
-    "C03": {"record: no flag null_result": Left("", _NULLS)},
     "C13": {"record: no flag changed_definition": Left("", _LOCK)},
     "C15": {
         "record: no flag late": Left("", _DRAIN),
@@ -95,8 +93,9 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     },
     "C63": {
         "gone: error": Left("ok", "semantics, 3: a 204 is a value unless a rule expects content"),
-        "empty: error": Left("ok", _NULLS),
-        "record: no flag null_result": Left("", _NULLS),
+        "empty: error": Left(
+            "ok", "semantics, 3: nothing forbids a plain tool an empty body, so it is flagged only"
+        ),
     },
     "C75": {
         "record: no flag unrecorded": Left(
