@@ -70,14 +70,22 @@ def test_a_definition_listed_in_a_stream_counts_too(rig: Rig) -> None:
     assert rig.row().definition
 
 
-@pytest.mark.parametrize(("tool", "kind"), [("gone", "tool_not_found"), ("add", "invalid_request")])
+@pytest.mark.parametrize(
+    ("tools", "more", "tool", "kind"),
+    [
+        (["add"], {}, "gone", "tool_not_found"),
+        (["add"], {}, "add", "invalid_request"),
+        ([], {"nextCursor": "more"}, "gone", "invalid_request"),
+    ],
+    ids=["not listed", "listed", "on a later page perhaps"],
+)
 def test_wrong_params_for_a_tool_that_is_not_listed_mean_that_it_is_not_there(
-    rig: Rig, tool: str, kind: str
+    rig: Rig, tools: list[str], more: dict[str, str], tool: str, kind: str
 ) -> None:
     def script(peer: Peer) -> None:
         if peer.read().json()["method"] == "tools/list":
-            tools = [{"name": "add", "inputSchema": {"type": "object"}}]
-            peer.send_json(result(1, {"tools": tools}))
+            listed = [{"name": name, "inputSchema": {"type": "object"}} for name in tools]
+            peer.send_json(result(1, {"tools": listed, **more}))
         else:
             failure = {"code": -32602, "message": "no"}
             peer.send_json({"jsonrpc": "2.0", "id": 1, "error": failure})
@@ -88,18 +96,3 @@ def test_wrong_params_for_a_tool_that_is_not_listed_mean_that_it_is_not_there(
     rig.post(call(tool), credential)
     row = rig.row()
     assert (row.error, row.kind, row.retry) == ("invalid", kind, "never")
-
-
-def test_without_a_complete_list_wrong_params_are_wrong_params(rig: Rig) -> None:
-    def script(peer: Peer) -> None:
-        if peer.read().json()["method"] == "tools/list":
-            peer.send_json(result(1, {"tools": [], "nextCursor": "more"}))
-        else:
-            failure = {"code": -32602, "message": "no"}
-            peer.send_json({"jsonrpc": "2.0", "id": 1, "error": failure})
-
-    rig.upstream.script = script
-    credential = ("Authorization", f"Bearer {rig.session}")
-    rig.post(message("tools/list", {}), credential)
-    rig.post(call("gone"), credential)
-    assert rig.row().kind == "invalid_request"

@@ -63,8 +63,8 @@ def everything(folder: Path) -> Iterator[tuple[str, bytes]]:
                 for position, header, body in view.headers(session.session):
                     yield f"commit {position}", header + (body or b"")
                     said = decode_body(body) if body else None
-                    for digest in (said.input_blob, said.output_blob) if said else ():
-                        blob = view.blob(digest) if digest else None
+                    for handle in (said.input_blob, said.output_blob) if said else ():
+                        blob = view.blob(handle) if handle else None
                         yield f"blob of {position}", blob.data if blob else b""
     finally:
         reader.close()

@@ -23,13 +23,13 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     clock = iter(range(START, START + 100 * HOUR, HOUR // 4))
     store = LmdbStore.open(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
     ref = session()
-    digests: list[bytes] = []
+    handles: list[bytes] = []
     for _ in range(12):
         commit = await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
         assert commit.body is not None
-        digests.append(commit.body.input_blob)
+        handles.append(commit.body.input_blob)
     with store.view() as view:
-        kept = [view.blob(digest) is not None for digest in digests]
+        kept = [view.blob(handle) is not None for handle in handles]
         usage = view.usage()
         assert len(list(view.attempts(Filter(), newest_first=True))) == 12
     await store.close()

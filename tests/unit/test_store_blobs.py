@@ -140,8 +140,8 @@ def test_a_bucket_that_another_process_unlinked_is_begun_anew(tmp_path: Path, pa
     pair.put(b"one", 10)
     other = Pair(tmp_path, epoch=2)
     other.writer.unlink(Bucket(0, 0))
-    digest = pair.put(b"two", 10)
-    assert pair.reader.get(digest) == Blob(b"two")
+    handle = pair.put(b"two", 10)
+    assert pair.reader.get(handle) == Blob(b"two")
     pair.close()
     other.close()
 
@@ -149,20 +149,20 @@ def test_a_bucket_that_another_process_unlinked_is_begun_anew(tmp_path: Path, pa
 def test_a_bucket_open_when_the_machine_went_down_is_not_trusted(
     tmp_path: Path, pair: Pair
 ) -> None:
-    digest = pair.put(b"one", 10)
+    handle = pair.put(b"one", 10)
     mark = next((tmp_path / "blobs" / "0-0").glob("written-*"))
     pair.close()
     assert not mark.exists()
     mark.touch()
     restarted = Pair(tmp_path, boot="later")
-    assert restarted.reader.get(digest) is None
+    assert restarted.reader.get(handle) is None
     again = restarted.put(b"two", 10)
     assert restarted.reader.get(again) == Blob(b"two")
     restarted.close()
 
 
 def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> None:
-    digest = pair.put(b"one", 10)
+    handle = pair.put(b"one", 10)
     pair.close()
     (tmp_path / "blobs" / "0-0" / "written-now-1").touch()
     living = lock_epoch(tmp_path / "epochs", 3)
@@ -172,7 +172,7 @@ def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> No
     other.put(b"two", 10)
     marks = sorted(path.name for path in (tmp_path / "blobs" / "0-0").glob("written-*"))
     assert marks == ["written-now-2", "written-now-3"]
-    assert other.reader.get(digest) == Blob(b"one")
+    assert other.reader.get(handle) == Blob(b"one")
     other.close()
     living.release()
 
