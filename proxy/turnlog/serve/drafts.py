@@ -6,7 +6,7 @@ says less.
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -27,7 +27,10 @@ _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 _UNREADABLE: Final = "content that could not be read"
 
 
-class Content(Struct, frozen=True):
+_T = TypeVar("_T")
+
+
+class Content(Struct, frozen=True, gc=False):
     """Content as redaction left it, and its short form."""
 
     blob: Blob
@@ -56,7 +59,7 @@ class Drafter:
 
     def intent(self, ask: Ask) -> Draft:
         """Return the commit before an attempt is sent."""
-        seen = self._guarded(lambda: self._input(ask))
+        seen = self._guarded(self._input, ask)
         facts = self.facts(ask, _marked(ask.flags, seen.blob))
         body = Body(input_hash=seen.hash, preview=seen.short)
         return Draft(session=ask.session, facts=facts, body=body, input_blob=seen.blob)
@@ -85,7 +88,7 @@ class Drafter:
     def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
         """Return the commit after an attempt has ended."""
         now, clock = self._clock.wall(), self._clock.monotonic()
-        seen = self._guarded(lambda: self._output(reply))
+        seen = self._guarded(self._output, reply)
         detail = self._redactor.text(reply.detail[:_DETAIL_CHARS])[0] if reply.detail else ""
         facts = structs.replace(
             attempt.facts,
@@ -143,9 +146,9 @@ class Drafter:
         whole = complete and len(content) <= most
         return self._redactor.json(content[:most], complete=whole), whole
 
-    def _guarded(self, read: Callable[[], Content]) -> Content:
+    def _guarded(self, read: Callable[[_T], Content], said: _T) -> Content:
         try:
-            return read()
+            return read(said)
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             self._report(error)
             return Content(Blob(b"", cut=True), _UNREADABLE, None)

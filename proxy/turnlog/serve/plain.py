@@ -61,6 +61,8 @@ class PlainCall:
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
+        if self._attempt is None or self._attempt.ended:
+            return
         ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
 

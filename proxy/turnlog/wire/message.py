@@ -1,12 +1,18 @@
 """Collect one JSON text that comes in pieces: the start of it, its size, its digest, its meaning."""
 
 from hashlib import sha256
+from typing import Protocol
 
 from .jsonrpc import Batch, Malformed, Message, parse
 from .skim import Outline, Skimmer
 
 LIMIT = 1 << 20
 """Bytes kept unless told otherwise."""
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def digest(self) -> bytes: ...
 
 
 class MessageReader:
@@ -23,16 +29,17 @@ class MessageReader:
         """Bytes fed so far."""
         self._pieces: list[bytes] = []
         self._kept: bytes | None = None
-        self._hash = sha256()
+        self._hash: _Hash | None = None
+        """Of what came, once that is more than is kept."""
         self._skimmer: Skimmer | None = None
         self._content: Message | Batch | Malformed | Outline | None = None
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
-        self._hash.update(data)
         room = self.limit - self.size
         self.size += len(data)
-        if self._skimmer is not None:
+        if self._skimmer is not None and self._hash is not None:
+            self._hash.update(data)
             self._skimmer.feed(data)
         elif len(data) <= room:
             self._pieces.append(data)
@@ -40,10 +47,11 @@ class MessageReader:
             self._overflow(data, room)
 
     def _overflow(self, data: bytes, room: int) -> None:
-        skimmer = Skimmer()
-        for piece in self._pieces:
+        skimmer, hash_ = Skimmer(), sha256()
+        for piece in (*self._pieces, data):
+            hash_.update(piece)
             skimmer.feed(piece)
-        skimmer.feed(data)
+        self._hash = hash_
         self._pieces.append(data[:room])
         self._skimmer = skimmer
 
@@ -63,7 +71,7 @@ class MessageReader:
     @property
     def digest(self) -> bytes:
         """sha256 of the whole text."""
-        return self._hash.digest()
+        return self._hash.digest() if self._hash is not None else sha256(self.finish()).digest()
 
     @property
     def content(self) -> Message | Batch | Malformed | Outline:
