@@ -11,6 +11,8 @@ from typing import Any
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
 
+from turnlog.client import Executed, outcome_of
+
 _TEXT = "The log remembers what the transcript forgets"
 _PAUSE = 0.7
 _TRIES = 20
@@ -44,7 +46,8 @@ async def settle(
         result = await client.call_tool(tool, arguments, progress_callback=teller(say))
         if (line := seen(result)) != before:
             say(f"    -> {line}")
-        if outcome(result).get("executed") != "no":
+        outcome = outcome_of(result)
+        if outcome is None or outcome.executed is not Executed.NO:
             return
         before = line
         await asyncio.sleep(_PAUSE)
@@ -64,17 +67,14 @@ def seen(result: CallToolResult) -> str:
     text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
     if not result.is_error:
         return repr(text)
-    told = ", ".join(f"{key}: {outcome(result)[key]}" for key in _TOLD if outcome(result).get(key))
-    return f"failed: {text}" + (f" ({told})" if told else "")
+    outcome = outcome_of(result)
+    if outcome is None:
+        return f"failed: {text}"
+    told = ", ".join(f"{name}: {getattr(outcome, name)}" for name in _TOLD)
+    return f"failed: {text} ({told})"
 
 
 _TOLD = ("status", "kind", "executed", "retry")
-
-
-def outcome(result: CallToolResult) -> dict[str, Any]:
-    """Return turnlog's own words on a call; empty when the server answered it."""
-    told: dict[str, Any] = (result.meta or {}).get("turnlog/outcome", {})
-    return told
 
 
 def _print(line: str) -> None:

@@ -1,0 +1,114 @@
+"""For runtimes: what turnlog says of a call, as types that retry logic can branch on.
+
+    match outcome_of(result):
+        case None:
+            ...  # the server's own answer
+        case Outcome(executed=Executed.NO) | Outcome(retry=Retry.SAFE):
+            ...  # make the call again
+        case Outcome(executed=Executed.MAYBE):
+            ...  # find out first whether it happened
+
+Needs msgspec alone. Nothing here raises: what is no word of turnlog's is no outcome, and a word of a
+newer version stays a plain string.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
+
+__all__ = [
+    "ErrorFamily",
+    "ErrorKind",
+    "Executed",
+    "Outcome",
+    "Phase",
+    "Retry",
+    "Status",
+    "outcome_of",
+]
+
+KEY: Final = "turnlog/outcome"
+_WHERE: Final = ("_meta", "meta", "data")
+"""Members that may hold the outcome: of a result as JSON or as an SDK has it, of a JSON-RPC error."""
+_W = TypeVar("_W", bound=StrEnum)
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What turnlog says of a call that it had to answer itself. See docs/reference/outcomes.md."""
+
+    session: str | None
+    call: str
+    """Id under which `turnlog show` finds the call."""
+    tool: str
+    attempt: int
+    status: Status | str
+    error: ErrorFamily | str | None
+    kind: ErrorKind | str | None
+    retry: Retry | str | None
+    executed: Executed | str
+    phase: Phase | str
+
+
+def outcome_of(said: object) -> Outcome | None:
+    """Return the outcome that an answer carries, `None` for the server's own answer.
+
+    `said` is a tool result or a JSON-RPC error, as JSON or as the objects of either SDK, an
+    exception that holds such an error, or the body of a problem (RFC 9457), read or not.
+    """
+    found = _envelope(said)
+    return _outcome(found) if found is not None else None
+
+
+def _envelope(said: object) -> Mapping[str, Any] | None:
+    if isinstance(said, bytes | bytearray | str):
+        try:
+            said = msgspec.json.decode(said)
+        except (ValueError, RecursionError):
+            return None
+    inner = _member(said, "error")
+    places = [said, *(_member(said, name) for name in _WHERE), _member(inner, "data")]
+    found = (_member(place, KEY) for place in places)
+    return next((cast("Mapping[str, Any]", one) for one in found if isinstance(one, Mapping)), None)
+
+
+def _member(of: object, name: str) -> object:
+    if isinstance(of, Mapping):
+        return cast("Mapping[str, object]", of).get(name)
+    try:
+        return getattr(of, name, None)
+    except Exception:  # noqa: BLE001 - a foreign object's property may do anything
+        return None
+
+
+def _outcome(said: Mapping[str, Any]) -> Outcome:
+    attempt = said.get("attempt")
+    return Outcome(
+        session=_text(said.get("session")),
+        call=_text(said.get("call")) or "",
+        tool=_text(said.get("tool")) or "",
+        attempt=attempt if isinstance(attempt, int) else 1,
+        status=_word(Status, said.get("status")) or Status.UNKNOWN,
+        error=_word(ErrorFamily, said.get("error")),
+        kind=_word(ErrorKind, said.get("kind")),
+        retry=_word(Retry, said.get("retry")),
+        executed=_word(Executed, said.get("executed")) or Executed.MAYBE,
+        phase=_word(Phase, said.get("phase")) or Phase.SENT,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _word(words: type[_W], value: object) -> _W | str | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return words(value)
+    except ValueError:
+        return value
