@@ -31,11 +31,13 @@ def test_only_what_is_larger_than_a_kilobyte_is_compressed() -> None:
 class Pair:
     """A writer with its reader, as a store has them."""
 
-    def __init__(self, data: Path, *, boot: str = "now", epoch: int = 1) -> None:
+    def __init__(
+        self, data: Path, *, boot: str = "now", epoch: int = 1, remembered: int = 100
+    ) -> None:
         for name in ("blobs", "epochs"):
             (data / name).mkdir(exist_ok=True)
         self.reader = BlobReader(data / "blobs", boot, readonly=False)
-        self.writer = BlobWriter(data, 1000, self.reader, boot, epoch)
+        self.writer = BlobWriter(data, 1000, self.reader, boot, epoch, remembered=remembered)
 
     def put(self, content: bytes, now: int) -> bytes:
         return self.writer.write([blobs.pack(Blob(content))], now)[0]
@@ -99,10 +101,8 @@ def test_marks_that_were_changed_are_altered_content(tmp_path: Path, pair: Pair)
     again.close()
 
 
-def test_the_places_of_the_last_blobs_are_remembered(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blobs, "REMEMBERED", 4)
+def test_the_places_of_the_last_blobs_are_remembered(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, remembered=4)
     first = [pair.put(b"%d" % i, 10) for i in range(6)]
     again = [pair.put(b"%d" % i, 10) for i in (2, 3, 4, 5)]
     assert again == first[2:]

@@ -241,7 +241,17 @@ def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
 class BlobWriter:
     """Writes blobs into the bucket of the present. Belongs to the writer's thread."""
 
-    def __init__(self, data: Path, span: int, reader: BlobReader, boot: str, epoch: int) -> None:
+    def __init__(
+        self,
+        data: Path,
+        span: int,
+        reader: BlobReader,
+        boot: str,
+        epoch: int,
+        *,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        self._remembered = remembered
         self._folder = data / "blobs"
         self._epochs = data / "epochs"
         self._span = span
@@ -270,7 +280,7 @@ class BlobWriter:
             + _encode_place(_Place(bucket.span, bucket.number, self._known[name], blob.value[0]))
             for name, blob in named
         ]
-        for name in list(islice(self._known, max(0, len(self._known) - REMEMBERED))):
+        for name in list(islice(self._known, max(0, len(self._known) - self._remembered))):
             del self._known[name]
         return handles
 
