@@ -14,7 +14,7 @@ newer version stays a plain string.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -64,7 +64,7 @@ def outcome_of(said: object) -> Outcome | None:
     return _outcome(found) if found is not None else None
 
 
-def _envelope(said: object) -> Mapping[str, Any] | None:
+def _envelope(said: object) -> object:
     if isinstance(said, bytes | bytearray | str):
         try:
             said = msgspec.json.decode(said)
@@ -72,32 +72,35 @@ def _envelope(said: object) -> Mapping[str, Any] | None:
             return None
     inner = _member(said, "error")
     places = [said, *(_member(said, name) for name in _WHERE), _member(inner, "data")]
-    found = (_member(place, KEY) for place in places)
-    return next((cast("Mapping[str, Any]", one) for one in found if isinstance(one, Mapping)), None)
+    for place in places:
+        found = _member(place, KEY)
+        if isinstance(found, Mapping):
+            return cast("object", found)
+    return None
 
 
 def _member(of: object, name: str) -> object:
-    if isinstance(of, Mapping):
-        return cast("Mapping[str, object]", of).get(name)
     try:
+        if isinstance(of, Mapping):
+            return cast("Mapping[str, object]", of).get(name)
         return getattr(of, name, None)
     except Exception:  # noqa: BLE001 - a foreign object's property may do anything
         return None
 
 
-def _outcome(said: Mapping[str, Any]) -> Outcome:
-    attempt = said.get("attempt")
+def _outcome(said: object) -> Outcome:
+    attempt = _member(said, "attempt")
     return Outcome(
-        session=_text(said.get("session")),
-        call=_text(said.get("call")) or "",
-        tool=_text(said.get("tool")) or "",
+        session=_text(_member(said, "session")),
+        call=_text(_member(said, "call")) or "",
+        tool=_text(_member(said, "tool")) or "",
         attempt=attempt if isinstance(attempt, int) else 1,
-        status=_word(Status, said.get("status")) or Status.UNKNOWN,
-        error=_word(ErrorFamily, said.get("error")),
-        kind=_word(ErrorKind, said.get("kind")),
-        retry=_word(Retry, said.get("retry")),
-        executed=_word(Executed, said.get("executed")) or Executed.MAYBE,
-        phase=_word(Phase, said.get("phase")) or Phase.SENT,
+        status=_word(Status, _member(said, "status")) or Status.UNKNOWN,
+        error=_word(ErrorFamily, _member(said, "error")),
+        kind=_word(ErrorKind, _member(said, "kind")),
+        retry=_word(Retry, _member(said, "retry")),
+        executed=_word(Executed, _member(said, "executed")) or Executed.MAYBE,
+        phase=_word(Phase, _member(said, "phase")) or Phase.SENT,
     )
 
 

@@ -1,13 +1,11 @@
 """A request leaves turnlog once, whatever happens to its connection."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, Client, call, message, wait_until
 from kit.faults import CloseAfterRequest, CloseInsteadOfReading, CutHead, ResetAfterRequest
-from kit.upstreams import Peer, RawUpstream, Script, echo
+from kit.upstreams import Peer, Script, echo
 
 FAULTS: dict[str, Script] = {
     "reset": ResetAfterRequest(),
@@ -16,21 +14,6 @@ FAULTS: dict[str, Script] = {
     "cut head": CutHead(),
 }
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST", "PATCH")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def warm(rig: Rig, client: Client) -> int:

@@ -62,7 +62,7 @@ MEANINGS = {
 }
 _UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
 
-_CODES = {
+_CODES: dict[int | None, ErrorKind] = {
     -32700: _K.INVALID_REQUEST,
     -32600: _K.INVALID_REQUEST,
     -32601: _K.TOOL_NOT_FOUND,
@@ -152,7 +152,7 @@ def kind_of_status(status: int) -> ErrorKind | None:
 
 def kind_of_code(code: int | None) -> ErrorKind:
     """Return what a JSON-RPC error code says went wrong."""
-    return _CODES.get(code, ErrorKind.UPSTREAM_INTERNAL) if code else ErrorKind.UPSTREAM_INTERNAL
+    return _CODES.get(code, ErrorKind.UPSTREAM_INTERNAL)
 
 
 def kind_of_error(code: int | None, status: int) -> ErrorKind:

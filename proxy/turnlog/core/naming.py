@@ -42,8 +42,9 @@ def http_input(
     """Return `{"path", "query", "body"}` as JSON: the body as JSON, `null` for none, or its digest.
 
     Of a body that is not `whole` only the start is known: if that looks like JSON it stands at the
-    end of what is returned, which then is cut as well. `digest` gives a keyed digest of a body that is no JSON (a form may hold a short password, and
-    a bare sha256 of it can be guessed); without it the digest is a plain sha256.
+    end of what is returned, which then is cut as well. `digest` gives a keyed digest of a body that
+    is no JSON (a form may hold a short password, and a bare sha256 of it can be guessed); without
+    it the digest is a plain sha256.
     """
     place = {"path": _text(path), "query": _text(query)}
     if not whole:

@@ -176,7 +176,7 @@ class BlobReader:
                 if not cursor.set_range(number(n)):
                     return None
                 key, run = cursor.item()
-            return runs.record(run, unpack(key) - n) if runs.unpack(run) else b""
+            return runs.record(run, unpack(key) - n) if runs.count(run) else b""
         except (lmdb.Error, StoreError):
             # Unlinked under our eyes, or damaged: the content is lost, which readers expect.
             return None

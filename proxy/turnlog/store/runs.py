@@ -47,21 +47,22 @@ def pack(records: Sequence[bytes]) -> bytes:
 
 def unpack(data: bytes) -> list[bytes]:
     """Return the records of a run."""
-    count = _count(data)
-    offsets = struct.unpack_from(f">{count + 1}I", data) if count else ()
+    held = count(data)
+    offsets = struct.unpack_from(f">{held + 1}I", data) if held else ()
     return [data[start:end] for start, end in pairwise(offsets)]
 
 
 def record(data: bytes, back: int) -> bytes | None:
     """Return one record of a run, `back` before the last; `None` when it does not go so far."""
-    at = _count(data) - 1 - back
+    at = count(data) - 1 - back
     if at < 0:
         return None
     start, end = _pair.unpack_from(data, 4 * at)
     return data[start:end]
 
 
-def _count(data: bytes) -> int:
+def count(data: bytes) -> int:
+    """Return how many records a run has; 0 for bytes that are none."""
     table = _u32.unpack_from(data)[0] if len(data) >= 4 else 0
-    count = table // 4 - 1
-    return count if 1 <= count <= MOST and table <= len(data) else 0
+    held = table // 4 - 1
+    return held if 1 <= held <= MOST and table <= len(data) else 0

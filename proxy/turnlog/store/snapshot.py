@@ -113,15 +113,14 @@ class Snapshot:
 
     def damaged(self) -> Iterator[tuple[int, int]]:
         """Yield first and last of each range of positions whose records cannot be read."""
-        first = before = 0
+        first = last = 0
         for position in damaged_positions(self.txn, self.tables):
-            if position != before + 1 or not before:
-                if before:
-                    yield first, before
-                first = position
-            before = position
-        if before:
-            yield first, before
+            if last and position > last + 1:
+                yield first, last
+                first = 0
+            first, last = first or position, position
+        if last:
+            yield first, last
 
     def header(self, position: int) -> bytes:
         """Return the stored bytes at a position. Raises `Corrupt` when there are none."""

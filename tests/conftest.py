@@ -1,4 +1,4 @@
-"""One proxy for all tests of a module, each in a session of its own."""
+"""One proxy for all tests of a module that ask for a rig, each in a session of its own."""
 
 from collections.abc import Iterator
 
