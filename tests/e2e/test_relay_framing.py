@@ -3,10 +3,12 @@
 What one answer leaves behind never becomes the answer to another request.
 """
 
+import threading
+
 import pytest
 
 from kit.beside import Rig
-from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
 from kit.upstreams import Peer, Script, answer, chunked, ok
 
 GOOD = ok(b"good")
@@ -128,6 +130,8 @@ SPLITTERS = {
 @pytest.mark.parametrize("late", [False, True])
 def test_what_stands_behind_an_answer_answers_nothing_else(rig: Rig, name: str, late: bool) -> None:
     raw = SPLITTERS[name]
+    # What comes after the next request was sent is an answer to it, for all that anybody can tell.
+    all_sent = threading.Event()
 
     def script(peer: Peer) -> None:
         peer.read()
@@ -135,10 +139,12 @@ def test_what_stands_behind_an_answer_answers_nothing_else(rig: Rig, name: str, 
         peer.send(raw[:place] if late else raw)
         if late:
             peer.send(raw[place:])
+        all_sent.set()
 
     rig.upstream.script = script
     with rig.client() as client:
         assert client.request("GET", "/tool").body == b"good"
+        assert all_sent.wait(BOUND)
         rig.upstream.script = answer(NEXT)
         assert client.request("GET", "/next").body == b"next"
         assert client.request("GET", "/next").body == b"next"
