@@ -5,10 +5,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from turnlog.core.values import Size
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import LARGEST_FILE, load
 from turnlog.packs.plain import compose, plain
-from turnlog.packs.values import Size
 
 
 class Leaf(Struct, frozen=True, forbid_unknown_fields=True):

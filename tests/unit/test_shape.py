@@ -4,9 +4,9 @@ from typing import Annotated
 import pytest
 from msgspec import Struct
 
+from turnlog.core.values import Size, reads
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError, Step, convert, dig
-from turnlog.packs.values import Size, reads
 
 
 def _short(value: object) -> str:

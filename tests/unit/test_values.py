@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.packs.values import duration, size
+from turnlog.core.values import duration, size
 
 
 @pytest.mark.parametrize(

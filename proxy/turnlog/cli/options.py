@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from turnlog.packs.values import duration
+from turnlog.core.values import duration
 from turnlog.sessions.log import Turns
 from turnlog.store.base import View
 

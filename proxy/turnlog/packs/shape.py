@@ -12,8 +12,9 @@ from typing import Any, TypeGuard, TypeVar, cast
 import msgspec
 from msgspec import Struct, inspect
 
+from turnlog.core.values import READER, Reader
+
 from .plain import Plain
-from .values import READER, Reader
 
 T = TypeVar("T")
 Step = str | int
@@ -82,6 +83,9 @@ def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Pl
 
 
 def _reader(info: inspect.Type | None) -> Reader | None:
+    if isinstance(info, inspect.UnionType):
+        found = (_reader(member) for member in info.types)
+        return next((reader for reader in found if reader is not None), None)
     if not isinstance(info, inspect.Metadata):
         return None
     # As `values.reads` made it; msgspec's stubs leave the types of `extra` open.

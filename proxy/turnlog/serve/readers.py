@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from turnlog.packs.values import size
+from turnlog.core.values import size
 
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""

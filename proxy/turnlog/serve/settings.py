@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from turnlog.core.kinds import Durability, WhenFull
-from turnlog.packs.values import Size, reads
+from turnlog.core.values import Size, reads
 
 from .readers import (
     Address,

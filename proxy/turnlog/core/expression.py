@@ -1,0 +1,53 @@
+"""Expressions of rules: JSONPath (RFC 9535) over `{args, result, status}`."""
+
+from functools import lru_cache
+from typing import Annotated, Final
+
+import jsonpath
+from msgspec import Struct
+
+from .values import reads
+
+_ADVICE: Final = "write one like $.args.path"
+_KNOWN: Final = 1024
+_ENVIRONMENT: Final = jsonpath.JSONPathEnvironment(strict=True)
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What an expression may look at: JSON values, `None` where there is none."""
+
+    args: object = None
+    result: object = None
+    status: int | None = None
+    """HTTP status of the answer."""
+
+
+def expression(value: object) -> str:
+    """Read an expression. Raises `ValueError` for what is none."""
+    if not isinstance(value, str) or not value.startswith("$"):
+        raise ValueError(f"{str(value)!r} is no JSONPath, {_ADVICE}")
+    try:
+        _compiled(value)
+    except jsonpath.JSONPathError as error:
+        # Only the first argument: to print the error looks for a place that may not be there.
+        raise ValueError(f"{value!r} is no JSONPath ({error.args[0]}), {_ADVICE}") from None
+    return value
+
+
+Expression = Annotated[str, reads(expression)]
+"""Text that `expression` accepted."""
+
+
+def select(found: str, seen: Seen) -> list[object]:
+    """Return the values that an expression selects; none where it cannot be applied."""
+    try:
+        return _compiled(found).findall(
+            {"args": seen.args, "result": seen.result, "status": seen.status}
+        )
+    except (jsonpath.JSONPathError, RecursionError):
+        return []
+
+
+@lru_cache(maxsize=_KNOWN)
+def _compiled(text: str) -> jsonpath.JSONPath | jsonpath.CompoundJSONPath:
+    return _ENVIRONMENT.compile(text)

@@ -1,0 +1,108 @@
+"""Decide what follows a failed attempt: another one, or the error to the caller.
+
+Pure. The clock and the dice belong to the caller (`serve.runner`).
+"""
+
+from enum import StrEnum
+from math import inf
+
+from msgspec import Struct
+
+from .classify import Ending
+from .kinds import Effect
+from .kinds import Retry as RetryClass
+from .rules import Jitter, Retry
+
+_LONGEST_POWER = 63
+
+
+class Reason(StrEnum):
+    """Why there is no other attempt."""
+
+    ANSWERED = "answered"
+    """It did not fail."""
+    NO_RULE = "no_rule"
+    """No rule names this failure."""
+    NOT_REPEATABLE = "not_repeatable"
+    """Its effect could happen twice, or it would fail again."""
+    RELAYED = "relayed"
+    """The caller has seen some of the answer."""
+    ATTEMPTS = "attempts"
+    """As many were made as the rule allows."""
+    BUDGET = "budget"
+    """The next one would start too late."""
+    TOTAL = "total"
+    """The next one would start after the call's own end."""
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """An attempt that has ended, as far as a rule looks at it. Times are in seconds."""
+
+    ending: Ending
+    effect: Effect
+    number: int
+    """The first one is 1."""
+    elapsed: float
+    """Since the first one began."""
+    relayed: bool = False
+    """Whether any of the answer has left, the status line included."""
+    retry_after: float | None = None
+    """What the server asked to wait."""
+
+
+class Again(Struct, frozen=True):
+    """Try again after `delay` seconds."""
+
+    delay: float
+
+
+class Enough(Struct, frozen=True):
+    """Let the caller have what there is."""
+
+    reason: Reason
+
+
+def follow(rule: Retry | None, tried: Tried, *, total: float = inf, dice: float) -> Again | Enough:
+    """Return what follows an attempt. `dice` is a number in [0, 1), `total` the call's own limit.
+
+    A wait that the server asks for counts from now and is never shortened: where it does not fit,
+    the refusal is the caller's at once.
+    """
+    if not tried.ending.error:
+        return Enough(Reason.ANSWERED)
+    if rule is None or {tried.ending.error, tried.ending.kind}.isdisjoint(rule.on):
+        return Enough(Reason.NO_RULE)
+    if not repeatable(tried.ending, tried.effect):
+        return Enough(Reason.NOT_REPEATABLE)
+    if tried.relayed:
+        return Enough(Reason.RELAYED)
+    if tried.number >= rule.max_attempts:
+        return Enough(Reason.ATTEMPTS)
+    spread = dice if rule.jitter is Jitter.FULL else 1.0
+    delay = max(backoff(rule, tried.number) * spread, tried.retry_after or 0.0)
+    if tried.elapsed + delay > rule.budget:
+        return Enough(Reason.BUDGET)
+    if tried.elapsed + delay >= total:
+        return Enough(Reason.TOTAL)
+    return Again(delay)
+
+
+def repeatable(ending: Ending, effect: Effect) -> bool:
+    """Tell whether a failed attempt may be made again without its effect happening twice."""
+    match ending.retry:
+        case RetryClass.SAFE:
+            return True
+        case RetryClass.IF_IDEMPOTENT:
+            return effect is Effect.IDEMPOTENT_WRITE
+        case _:
+            return False
+
+
+def backoff(rule: Retry, number: int) -> float:
+    """Return the longest wait after attempt `number`, in seconds: exponential, capped.
+
+    Full jitter then takes any part of it, which spreads callers best (Brooker, "Exponential Backoff
+    And Jitter", AWS Architecture Blog, 2015).
+    """
+    power = min(number - 1, _LONGEST_POWER)
+    return min(rule.base_interval * rule.factor**power, rule.max_interval)

@@ -1,0 +1,252 @@
+"""The rule language: what a user may say of calls, as a YAML file has it. Plain data.
+
+What rules come to for one call is worked out in `core.policy`.
+"""
+
+from enum import StrEnum
+from functools import lru_cache
+from math import inf
+from typing import Annotated, Any, Final, cast
+
+import re2  # type: ignore[import-untyped]
+from msgspec import Struct, structs
+
+from .expression import Expression, expression
+from .kinds import Effect, ErrorFamily, ErrorKind
+from .values import Duration, reads
+
+_CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
+_MOST_ATTEMPTS: Final = 100
+_KNOWN: Final = 1024
+_BadPattern: Final = cast("type[Exception]", cast("Any", re2).error)
+
+
+class Expects(StrEnum):
+    """What a result must hold to be one."""
+
+    CONTENT = "content"
+    """Something that is not null."""
+    STRUCTURED = "structured"
+    """Structured content."""
+    NOTHING = "nothing"
+    """Nothing: a result that says nothing is as it should be."""
+
+
+class Surface(StrEnum):
+    """How a failure that turnlog itself reports reaches the caller of a `tools/call`."""
+
+    RESULT = "result"
+    """As a result with `isError`, which frameworks hand to the model."""
+    ERROR = "error"
+    """As a JSON-RPC error, which most frameworks raise."""
+
+
+class Keep(StrEnum):
+    """What is recorded of content beside its hash and size."""
+
+    FULL = "full"
+    SUMMARY = "summary"
+    """Preview and summary alone."""
+    NOTHING = "nothing"
+
+
+class Demand(StrEnum):
+    """What a tool's definition must be for a call to be forwarded."""
+
+    ANY = "any"
+    PINNED = "pinned"
+    """Pinned in turnlog.lock, and unchanged since."""
+
+
+class Jitter(StrEnum):
+    """How a wait between attempts is spread."""
+
+    FULL = "full"
+    """Evenly between nothing and all of it."""
+    NONE = "none"
+
+
+class Field(StrEnum):
+    """The fields of session state that a tool's call may change (semantics, section 7)."""
+
+    FILES_MODIFIED = "files_modified"
+
+
+class Change(StrEnum):
+    """What a call does to what a key names."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+
+
+def read_texts(value: object) -> list[str]:
+    """Read a text or a list of texts."""
+    texts = [item for item in _listed(value) if isinstance(item, str) and item]
+    if not texts or len(texts) < len(_listed(value)):
+        raise ValueError(f"{value!r} is no text and no list of texts, write one like read_*")
+    return texts
+
+
+def read_expressions(value: object) -> list[str]:
+    """Read a JSONPath or a list of them."""
+    return [expression(item) for item in _listed(value)]
+
+
+def read_causes(value: object) -> list[str]:
+    """Read error families and kinds."""
+    found = read_texts(value)
+    for cause in found:
+        if cause not in _CAUSES:
+            known = ", ".join(sorted(ErrorFamily))
+            raise ValueError(f"{cause!r} is no error, write a kind or one of the families {known}")
+    return found
+
+
+def read_attempts(value: object) -> int:
+    """Read how often a call is tried."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ATTEMPTS:
+        raise ValueError(f"{value!r} is no number of attempts, write one from 1 to 100")
+    return value
+
+
+def read_factor(value: object) -> float:
+    """Read what a wait is multiplied by from attempt to attempt."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 100:
+        raise ValueError(f"{value!r} is no factor, write a number from 1 to 100")
+    return float(value)
+
+
+def read_pattern(value: object) -> str:
+    """Read a regular expression of RE2, which takes linear time on any text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no regular expression, quote it")  # noqa: TRY004
+    try:
+        _searcher(value)
+    except _BadPattern as error:
+        raise ValueError(f"{value!r} is no RE2 pattern ({error}), correct it") from None
+    return value
+
+
+Texts = Annotated[tuple[str, ...], reads(read_texts)]
+Expressions = Annotated[tuple[str, ...], reads(read_expressions)]
+Limit = Duration
+"""Seconds; infinite for no limit."""
+
+
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+class Match(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which calls a rule is for: those that everything here fits. Globs as in `fnmatch`."""
+
+    server: Texts = ("*",)
+    tool: Texts = ("*",)
+    method: Texts = ("*",)
+    """HTTP method; `tools/call` for MCP."""
+    path: Texts = ()
+    """Paths of plain HTTP tools; `*` is one segment, `**` any number. The one that fits first names
+    the tool: `GET /users/*`."""
+    effect: Annotated[tuple[Effect, ...], reads(read_texts)] = ()
+    """As the rules before this one decided."""
+    when: Expressions = ()
+    """Each of these has to select something in `{args}`."""
+
+
+class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a call may take, in seconds."""
+
+    queue: Limit = inf
+    """Until it is sent: for the journal, or a free place."""
+    connect: Limit = inf
+    response: Limit = inf
+    """From the request's last byte to the response."""
+    idle: Limit = inf
+    """Between two events of a stream, or two pieces of a body."""
+    total: Limit = inf
+    """From its arrival to its end, over all attempts."""
+
+
+class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which failures are tried again, and when. Times are in seconds."""
+
+    on: Annotated[tuple[str, ...], reads(read_causes)]
+    """Error families and kinds."""
+    max_attempts: Annotated[int, reads(read_attempts)] = 3
+    """The first one counts."""
+    base_interval: Duration = 0.2
+    factor: Annotated[float, reads(read_factor)] = 2.0
+    max_interval: Duration = 5.0
+    jitter: Jitter = Jitter.FULL
+    budget: Duration = 60.0
+    """When the last attempt may start, from the start of the first."""
+
+
+class ErrorMap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer that means another kind of error than it says. Everything given has to fit."""
+
+    kind: ErrorKind
+    text: Annotated[str, reads(read_pattern)] = ""
+    """RE2 pattern that the text of the result or error holds."""
+    code: int | None = None
+    """JSON-RPC error code."""
+    status: int | None = None
+    """HTTP status."""
+    when: Expressions = ()
+    retry_after: Duration = 0.0
+
+
+class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a call that succeeded did: `op` to each thing that `key` selects."""
+
+    field: Field
+    op: Change
+    key: Expression
+    to: Annotated[str, reads(expression)] = ""
+    """The new names of what is renamed, in the same order."""
+    when: Expressions = ()
+
+
+class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One rule. An aspect that is `None` is none that this rule speaks of."""
+
+    name: str = ""
+    match: Match = Match()
+    effect: Effect | None = None
+    timeout: Timeouts | None = None
+    retry: Retry | None = None
+    expects: Expects | None = None
+    null_when: Expressions | None = None
+    map_error: tuple[ErrorMap, ...] | None = None
+    surface: Surface | None = None
+    delta: tuple[Extractor, ...] | None = None
+    redact: Expressions | None = None
+    store: Keep | None = None
+    provenance: Demand | None = None
+
+
+class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of rules, the first ones first."""
+
+    rules: tuple[Rule, ...]
+
+
+ASPECTS: Final = tuple(
+    item.name for item in structs.fields(Rule) if item.name not in {"name", "match"}
+)
+"""What a rule may speak of."""
+
+
+def finds(wanted: str, text: str) -> bool:
+    """Tell whether a text holds what an RE2 pattern describes."""
+    return _searcher(wanted).search(text) is not None
+
+
+@lru_cache(maxsize=_KNOWN)
+def _searcher(wanted: str) -> Any:
+    engine = cast("Any", re2)
+    options = engine.Options()
+    options.log_errors = False
+    return engine.compile(wanted, options=options)

@@ -1,0 +1,38 @@
+"""Expressions of rules: what is accepted, what is selected."""
+
+import pytest
+
+from turnlog.core.expression import Seen, expression, select
+
+SEEN = Seen(args={"path": "/a", "mode": "append"}, result={"items": []}, status=503)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("$.args.path", ["/a"]),
+        ("$.args['mode']", ["append"]),
+        ("$[?@.mode == 'append']", [SEEN.args]),
+        ("$.status", [503]),
+        ("$.result.items", [[]]),
+        ("$.result.items[*]", []),
+        ("$.args.nothing", []),
+    ],
+)
+def test_an_expression_selects_from_arguments_result_and_status(
+    text: str, values: list[object]
+) -> None:
+    assert select(expression(text), SEEN) == values
+
+
+@pytest.mark.parametrize("text", ["args.path", "", "$.args[", "$.a | $.b", 5, "$[?@.x ==]"])
+def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
+    with pytest.raises(ValueError, match=r"is no JSONPath.*write one like \$\.args\.path"):
+        expression(text)
+
+
+def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert select("$..x", Seen(result=deep)) == []

@@ -1,0 +1,108 @@
+"""What rules come to for one call: order, matching, what is remembered."""
+
+import pytest
+
+from turnlog.core.kinds import Effect
+from turnlog.core.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
+from turnlog.core.rules import Expects, Match, Retry, Rule, Timeouts
+
+
+def subject(tool: str = "read_file", *, server: str = "files") -> Subject:
+    return Subject(server=server, tool=tool, method="tools/call")
+
+
+def nothing() -> object:
+    raise AssertionError("no rule looks at arguments here")
+
+
+def test_without_a_rule_nothing_is_decided() -> None:
+    assert decide((), subject(), nothing) == Policy()
+
+
+def test_the_first_rule_that_speaks_of_an_aspect_decides_it() -> None:
+    rules = [
+        Rule(name="a", match=Match(tool=("write_*",)), effect=Effect.WRITE),
+        Rule(name="b", effect=Effect.READ),
+        Rule(name="c", effect=Effect.IRREVERSIBLE, timeout=Timeouts(total=5)),
+    ]
+    found = decide(rules, subject(), nothing)
+    assert (found.effect, found.timeout.total) == (Effect.READ, 5)
+    assert found.decided_by == {"effect": "b", "timeout": "c"}
+
+
+def test_an_aspect_is_decided_as_a_whole() -> None:
+    rules = [Rule(timeout=Timeouts(connect=1)), Rule(timeout=Timeouts(total=5))]
+    assert decide(rules, subject(), nothing).timeout == Timeouts(connect=1)
+
+
+def test_a_match_on_effect_sees_what_earlier_rules_decided() -> None:
+    retry = Rule(match=Match(effect=(Effect.READ,)), retry=Retry(on=("timeout",)))
+    named = Rule(effect=Effect.READ)
+    assert decide([named, retry], subject(), nothing).retry == retry.retry
+    assert decide([retry, named], subject(), nothing).retry is None
+
+
+def test_a_match_on_effect_sees_a_trusted_annotation_until_a_rule_decides() -> None:
+    expects = Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT)
+    hinted = Subject(server="files", tool="x", method="tools/call", hint=Effect.READ)
+    assert decide([expects], hinted, nothing).expects is Expects.CONTENT
+    assert decide([Rule(effect=Effect.WRITE), expects], hinted, nothing).expects is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "matches"),
+    [({"mode": "append"}, True), ({"mode": "new"}, False), ({}, False), (None, False)],
+)
+def test_a_rule_may_look_at_arguments(arguments: object, matches: bool) -> None:
+    rule = Rule(match=Match(when=("$[?@.mode == 'append']",)), effect=Effect.WRITE)
+    found = decide([rule], subject(), lambda: arguments)
+    assert (found.effect is Effect.WRITE) is matches
+
+
+@pytest.mark.parametrize(
+    ("globs", "text", "covered"),
+    [
+        (("*",), "", True),
+        (("read_*", "list_*"), "list_dir", True),
+        (("read_*",), "Read_file", False),
+        (("read_?",), "read_ab", False),
+        (("*\n*",), "a\nb", True),
+    ],
+)
+def test_globs_cover_whole_texts_in_their_case(
+    globs: tuple[str, ...], text: str, covered: bool
+) -> None:
+    assert fits(globs, text) is covered
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "tool"),
+    [
+        ("/users/*", "/users/ada", "GET /users/*"),
+        ("/users/*", "/users/ada/posts", None),
+        ("/users/**", "/users/ada/posts", "GET /users/**"),
+        ("/users/*/posts", "/users/ada/posts", "GET /users/*/posts"),
+        ("/a.b", "/aXb", None),
+    ],
+)
+def test_a_path_pattern_names_the_tool(pattern: str, path: str, tool: str | None) -> None:
+    rules = [Rule(match=Match(path=(pattern,)))]
+    assert tool_of_path(rules, "api", "GET", path) == tool
+
+
+def test_users_rules_come_before_packs_and_packs_before_the_default() -> None:
+    book = Rulebook(
+        [Rule(match=Match(tool=("own",)), effect=Effect.READ)],
+        {"files": [Rule(match=Match(tool=("own", "pack")), effect=Effect.WRITE)]},
+        [Rule(effect=Effect.IRREVERSIBLE)],
+    )
+    decided = [book.policy(subject(tool), nothing).effect for tool in ("own", "pack", "other")]
+    assert decided == [Effect.READ, Effect.WRITE, Effect.IRREVERSIBLE]
+    assert book.policy(subject("pack", server="git"), nothing).effect is Effect.IRREVERSIBLE
+
+
+def test_a_policy_that_hangs_on_arguments_is_decided_anew() -> None:
+    book = Rulebook([Rule(match=Match(when=("$.args.x",)), effect=Effect.READ)], {}, ())
+    assert book.policy(subject(), lambda: {"x": 1}).effect is Effect.READ
+    assert book.policy(subject(), lambda: {}).effect is None
+    assert book.policy(subject(), lambda: {"x": 1}).effect is Effect.READ

@@ -1,0 +1,101 @@
+"""What follows a failed attempt."""
+
+import pytest
+
+from turnlog.core.classify import failed, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.core.retry import Again, Enough, Reason, Tried, backoff, follow
+from turnlog.core.rules import Jitter, Retry
+
+RULE = Retry(on=("timeout", "connection", "rate_limited", "conflict"), jitter=Jitter.NONE)
+
+
+def tried(
+    kind: ErrorKind,
+    effect: Effect = Effect.READ,
+    phase: Phase = Phase.SENT,
+    *,
+    number: int = 1,
+    elapsed: float = 0.0,
+    relayed: bool = False,
+    retry_after: float | None = None,
+) -> Tried:
+    return Tried(
+        ending=failed(kind, phase, effect),
+        effect=effect,
+        number=number,
+        elapsed=elapsed,
+        relayed=relayed,
+        retry_after=retry_after,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "effect", "phase", "again"),
+    [
+        (ErrorKind.CONNECTION_LOST, Effect.READ, Phase.SENT, True),
+        (ErrorKind.CONNECTION_LOST, Effect.UNKNOWN, Phase.SENT, False),
+        (ErrorKind.CONNECTION_LOST, Effect.WRITE, Phase.SENT, False),
+        (ErrorKind.CONNECTION_LOST, Effect.IDEMPOTENT_WRITE, Phase.SENT, True),
+        (ErrorKind.CONNECTION_LOST, Effect.IRREVERSIBLE, Phase.SENT, False),
+        (ErrorKind.CONNECT_FAILED, Effect.IRREVERSIBLE, Phase.CONNECTING, True),
+        (ErrorKind.CONFLICT, Effect.WRITE, Phase.DONE, False),
+        (ErrorKind.CONFLICT, Effect.IDEMPOTENT_WRITE, Phase.DONE, True),
+        (ErrorKind.RATE_LIMITED, Effect.WRITE, Phase.DONE, True),
+    ],
+)
+def test_only_what_cannot_happen_twice_is_tried_again(
+    kind: ErrorKind, effect: Effect, phase: Phase, again: bool
+) -> None:
+    verdict = follow(RULE, tried(kind, effect, phase), dice=0.5)
+    assert verdict == (Again(0.2) if again else Enough(Reason.NOT_REPEATABLE))
+
+
+def test_success_is_the_end() -> None:
+    good = Tried(ending=succeeded(), effect=Effect.READ, number=1, elapsed=0.0)
+    assert follow(RULE, good, dice=0.5) == Enough(Reason.ANSWERED)
+
+
+@pytest.mark.parametrize("rule", [None, Retry(on=("auth",))])
+def test_what_no_rule_names_is_not_tried_again(rule: Retry | None) -> None:
+    lost = tried(ErrorKind.CONNECTION_LOST)
+    assert follow(rule, lost, dice=0.5) == Enough(Reason.NO_RULE)
+
+
+@pytest.mark.parametrize("named", ["connection_lost", "connection"])
+def test_a_rule_names_kinds_or_families(named: str) -> None:
+    rule = Retry(on=(named,), jitter=Jitter.NONE)
+    assert follow(rule, tried(ErrorKind.CONNECTION_LOST), dice=0.5) == Again(0.2)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (tried(ErrorKind.CONNECTION_LOST, relayed=True), Reason.RELAYED),
+        (tried(ErrorKind.CONNECTION_LOST, number=3), Reason.ATTEMPTS),
+        (tried(ErrorKind.CONNECTION_LOST, elapsed=59.9), Reason.BUDGET),
+        (tried(ErrorKind.RATE_LIMITED, retry_after=61), Reason.BUDGET),
+        (tried(ErrorKind.RATE_LIMITED, elapsed=20, retry_after=11), Reason.TOTAL),
+    ],
+)
+def test_a_bound_that_is_reached_is_the_end(case: Tried, reason: Reason) -> None:
+    assert follow(RULE, case, total=30, dice=0.5) == Enough(reason)
+
+
+def test_what_the_server_asks_to_wait_is_waited() -> None:
+    limited = tried(ErrorKind.RATE_LIMITED, retry_after=7)
+    assert follow(RULE, limited, dice=0.5) == Again(7)
+
+
+def test_full_jitter_takes_any_part_of_the_wait() -> None:
+    rule = Retry(on=("connection",))
+    lost = tried(ErrorKind.CONNECTION_LOST, number=2)
+    assert follow(rule, lost, dice=0.0) == Again(0.0)
+    assert follow(rule, lost, dice=0.5) == Again(0.2)
+
+
+def test_the_wait_grows_by_its_factor_up_to_its_bound() -> None:
+    assert [backoff(RULE, number) for number in (1, 2, 3, 4, 5, 6, 2000)] == [
+        *(0.2, 0.4, 0.8, 1.6, 3.2),
+        *(5.0, 5.0),
+    ]

@@ -1,0 +1,72 @@
+"""The rule language: what a file may say, and what is refused."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from turnlog.core.kinds import Effect, ErrorKind
+from turnlog.core.rules import Jitter, Match, Retry, RuleFile, Timeouts, finds
+from turnlog.packs.errors import ConfigError
+from turnlog.packs.load import load
+
+
+def read(folder: Path, rule: str) -> RuleFile:
+    path = folder / "rules.yaml"
+    path.write_text(f"rules:\n  - name: one\n    {rule}\n")
+    return load(path, RuleFile)
+
+
+def test_a_rule_speaks_of_what_it_names_and_of_nothing_else(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, "retry: {on: timeout, max_attempts: 5, base_interval: 100ms}").rules
+    assert rule.retry == Retry(on=("timeout",), max_attempts=5, base_interval=0.1)
+    assert rule.retry.jitter is Jitter.FULL
+    assert (rule.effect, rule.timeout, rule.expects, rule.delta) == (None, None, None, None)
+
+
+def test_one_text_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, "match: {tool: read_*, effect: read, when: $.args.x}").rules
+    assert rule.match == Match(tool=("read_*",), effect=(Effect.READ,), when=("$.args.x",))
+
+
+def test_a_limit_that_is_not_given_is_none(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, "timeout: {response: 30s}").rules
+    assert rule.timeout == Timeouts(response=30)
+    assert rule.timeout.total == inf
+
+
+def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, 'map_error: [{text: "(?i)rate limit", kind: rate_limited}]').rules
+    assert rule.map_error is not None
+    (mapped,) = rule.map_error
+    assert mapped.kind is ErrorKind.RATE_LIMITED
+    assert finds(mapped.text, "Rate limit exceeded")
+    assert not finds(mapped.text, "all is well")
+
+
+@pytest.mark.parametrize(
+    ("rule", "column", "says"),
+    [
+        ("retry: {on: timout}", 17, "'timout' is no error"),
+        ("retry: {}", 12, "'on' is missing"),
+        ("retry: {on: timeout, max_attempts: 0}", 40, "0 is no number of attempts"),
+        ("retry: {on: timeout, factor: 0.5}", 34, "0.5 is no factor"),
+        ("retry: {on: timeout, jitter: half}", 34, "cannot be 'half', use one of: full, none"),
+        ("effect: reed", 13, "did you mean 'read'?"),
+        ("timeout: {respons: 3}", 15, "unknown key 'respons', did you mean 'response'?"),
+        ("timeout: {response: soon}", 25, "'soon' is no amount"),
+        ("null_when: x", 16, "'x' is no JSONPath"),
+        ('map_error: [{kind: conflict, text: "(("}]', 40, "is no RE2 pattern"),
+        ("match: {tool: []}", 19, "is no text and no list of texts"),
+        ("match: {effect: reading}", 21, "did you mean 'read'?"),
+        ("delta: [{field: files, op: modified, key: $.args.path}]", 21, "cannot be 'files'"),
+        ("block_if: $.args.x", 5, "unknown key 'block_if'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    tmp_path: Path, rule: str, column: int, says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, rule)
+    assert (caught.value.line, caught.value.column) == (3, column)
+    assert says in caught.value.message
