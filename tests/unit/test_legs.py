@@ -8,11 +8,12 @@ from msgspec import Raw
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
+from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
 from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
-from turnlog.serve.context import Context
+from turnlog.serve.context import Context, Rules
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.legs import Legs
 from turnlog.wire import mcp
@@ -31,6 +32,7 @@ def context(one: Bench) -> Context:
         clients=Clients(),
         catalog=Catalog(),
         calls=OpenCalls(),
+        rules=Rules(Rulebook((), {}, ())),
         clock=clock,
         log=one.log,
         trusted=frozenset(),

@@ -20,7 +20,9 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
+from turnlog.core.rules import RuleFile
 from turnlog.observe.events import (
     CallExpired,
     CallRecovered,
@@ -46,7 +48,7 @@ from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
 from .clock import Clock
-from .context import Context
+from .context import Context, Rules
 from .drafts import Drafter
 from .handler import Handler
 from .identity import Clients, Sessions
@@ -286,6 +288,7 @@ def _proxy(
     work: asyncio.TaskGroup,
 ) -> Proxy:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
+    last = load(find_pack("default", packs_folder()), RuleFile).rules
     redact = settings.redact
     redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     drafter = Drafter(
@@ -313,6 +316,7 @@ def _proxy(
         clients=Clients(),
         catalog=Catalog(),
         calls=OpenCalls(),
+        rules=Rules(Rulebook((), {}, last)),
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),

@@ -7,10 +7,11 @@ from typing import Final
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
+from turnlog.core.policy import Subject
 from turnlog.observe.events import ToolsListed
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.rawjson import members, text_of
+from turnlog.wire.rawjson import members, text_of, value_of
 
 from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
@@ -63,7 +64,12 @@ class Asking:
         definition = self._context.catalog.find(
             self._request.server, self._request.credential, said.name
         )
-        trusted = self._request.server in self._context.trusted
+        arguments = self._start or bytes(said.arguments)
+        hint = effect_of(definition, trusted=self._request.server in self._context.trusted)
+        subject = Subject(
+            server=self._request.server, tool=said.name, method="tools/call", hint=hint
+        )
+        policy = self._context.rules.book.policy(subject, lambda: value_of(arguments))
         before = legs.continued(said, session)
         return Ask(
             session=before.session if before is not None else session,
@@ -74,14 +80,15 @@ class Asking:
             server=self._request.server,
             tool=self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL,
             method="tools/call",
-            effect=effect_of(definition, trusted=trusted),
+            effect=policy.effect or hint,
             definition=definition.digest if definition is not None else b"",
-            arguments=self._start or bytes(said.arguments),
+            arguments=arguments,
             complete=self._whole,
             size=self._size,
             flags=(*message.flags, Flag.ID_REUSED) if reused else message.flags,
             trace=_trace(meta) or self._request.trace,
             protocol=revision if _REVISION.fullmatch(revision) else "",
+            policy=policy,
         )
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:

@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
+from turnlog.core.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
 
 TOOL_CHARS: Final = 256
@@ -31,6 +32,10 @@ class Ask(Struct, frozen=True, kw_only=True):
     flags: tuple[Flag, ...]
     trace: str
     protocol: str
+    policy: Policy = Policy()
+    """What the rules come to for this call."""
+    number: int = 1
+    """Of the attempt; the first one is 1."""
 
     @property
     def is_mcp(self) -> bool:

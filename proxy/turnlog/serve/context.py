@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from turnlog.core.policy import Rulebook
 from turnlog.observe.events import Log
 from turnlog.store.base import Store
 
@@ -13,6 +14,15 @@ from .clock import Clock
 from .identity import Clients, Sessions
 from .recorder import Recorder
 from .request import Digest
+
+
+class Rules:
+    """The rules in force; another book takes their place when a file has changed."""
+
+    __slots__ = ("book",)
+
+    def __init__(self, book: Rulebook) -> None:
+        self.book = book
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -28,6 +38,7 @@ class Context(Struct, frozen=True, kw_only=True):
     clients: Clients
     catalog: Catalog
     calls: OpenCalls
+    rules: Rules
     clock: Clock
     log: Log
     trusted: frozenset[str]

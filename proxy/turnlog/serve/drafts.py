@@ -74,6 +74,7 @@ class Drafter:
             turn_source=ask.turn_source,
             call=ask.call,
             leg=ask.leg,
+            attempt=ask.number,
             server=ask.server,
             tool=ask.tool,
             method=ask.method,

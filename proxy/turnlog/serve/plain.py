@@ -7,8 +7,10 @@ from turnlog.core import ids
 from turnlog.core.classify import Ending, failed, kind_of_status, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
+from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import Ticket
 from turnlog.wire.message import MessageReader
+from turnlog.wire.rawjson import value_of
 from turnlog.wire.sse import Event
 
 from .answers import NOT_RECORDED, Made, envelope, problem
@@ -122,11 +124,23 @@ def _ending(status: int, effect: Effect) -> Ending:
     return succeeded() if kind is None else refused(kind, effect)
 
 
+def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> tuple[str, Policy]:
+    """Return the tool's name, and what the rules come to for the call."""
+    path = request.route.path
+    named = tool_of_path(book.rules(request.server), request.server, method, path)
+    tool = named or http_tool(method, path)
+    subject = Subject(server=request.server, tool=tool, method=method, path=path)
+    return tool, book.policy(subject, lambda: value_of(arguments))
+
+
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
     path, query = request.route.path, request.route.query[1:]
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
+    method = request.method[:TOOL_CHARS]
+    arguments = http_input(path, query, body, whole=whole, digest=context.store.keyed)
+    tool, policy = _policy(context.rules.book, request, method, arguments)
     return Ask(
         session=session,
         turn_label=identity.turn_label,
@@ -134,14 +148,15 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         call=context.recorder.new_call(),
         leg=0,
         server=request.server,
-        tool=context.clean(http_tool(request.method[:TOOL_CHARS], path)),
-        method=request.method[:TOOL_CHARS],
-        effect=http_effect(request.method),
+        tool=context.clean(tool),
+        method=method,
+        effect=policy.effect or http_effect(request.method),
         definition=b"",
-        arguments=http_input(path, query, body, whole=whole, digest=context.store.keyed),
+        arguments=arguments,
         complete=whole,
         size=size,
         flags=() if whole else (Flag.TRUNCATED_RECORD,),
         trace=request.trace,
         protocol=f"http/{request.http_version}",
+        policy=policy,
     )

@@ -32,6 +32,7 @@ _T = TypeVar("_T", bound=Struct)
 
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_value = msgspec.json.Decoder().decode
 _decode_string = msgspec.json.Decoder(str).decode
 _lax_string = json.JSONDecoder(strict=False).decode
 
@@ -172,6 +173,14 @@ def items(raw: bytes) -> list[Raw]:
         return _decode_items(raw)
     except (ValueError, RecursionError):
         return scan_items(bytes(raw))
+
+
+def value_of(raw: bytes) -> object:
+    """Return what a text says, as plain values; `None` where it is no JSON."""
+    try:
+        return _decode_value(raw)
+    except (ValueError, RecursionError):
+        return None
 
 
 def load(kind: type[_T], raw: bytes) -> _T:
