@@ -4,7 +4,9 @@ import pytest
 
 from turnlog.core.expression import Seen, expression, select
 
-SEEN = Seen(args={"path": "/a", "mode": "append"}, result={"items": []}, status=503)
+ARGS = {"path": "/a", "mode": "append"}
+NONE: list[object] = []
+SEEN = Seen(args=ARGS, result={"items": NONE}, status=503)
 
 
 @pytest.mark.parametrize(
@@ -12,7 +14,7 @@ SEEN = Seen(args={"path": "/a", "mode": "append"}, result={"items": []}, status=
     [
         ("$.args.path", ["/a"]),
         ("$.args['mode']", ["append"]),
-        ("$[?@.mode == 'append']", [SEEN.args]),
+        ("$[?@.mode == 'append']", [ARGS]),
         ("$.status", [503]),
         ("$.result.items", [[]]),
         ("$.result.items[*]", []),

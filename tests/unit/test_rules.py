@@ -20,7 +20,7 @@ def read(folder: Path, rule: str) -> RuleFile:
 def test_a_rule_speaks_of_what_it_names_and_of_nothing_else(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "retry: {on: timeout, max_attempts: 5, base_interval: 100ms}").rules
     assert rule.retry == Retry(on=("timeout",), max_attempts=5, base_interval=0.1)
-    assert rule.retry.jitter is Jitter.FULL
+    assert Retry(on=("timeout",)).jitter is Jitter.FULL
     assert (rule.effect, rule.timeout, rule.expects, rule.delta) == (None, None, None, None)
 
 
@@ -32,7 +32,7 @@ def test_one_text_stands_for_a_list_of_one(tmp_path: Path) -> None:
 def test_a_limit_that_is_not_given_is_none(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "timeout: {response: 30s}").rules
     assert rule.timeout == Timeouts(response=30)
-    assert rule.timeout.total == inf
+    assert Timeouts().total == inf
 
 
 def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
