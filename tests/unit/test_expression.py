@@ -7,20 +7,18 @@ from turnlog.core.expression import Seen, expression, select
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []
 SEEN = Seen(args=ARGS, result={"items": NONE}, status=503)
+SELECTED: list[tuple[str, list[object]]] = [
+    ("$.args.path", ["/a"]),
+    ("$.args['mode']", ["append"]),
+    ("$[?@.mode == 'append']", [ARGS]),
+    ("$.status", [503]),
+    ("$.result.items", [NONE]),
+    ("$.result.items[*]", []),
+    ("$.args.nothing", []),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("$.args.path", ["/a"]),
-        ("$.args['mode']", ["append"]),
-        ("$[?@.mode == 'append']", [ARGS]),
-        ("$.status", [503]),
-        ("$.result.items", [[]]),
-        ("$.result.items[*]", []),
-        ("$.args.nothing", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "values"), SELECTED)
 def test_an_expression_selects_from_arguments_result_and_status(
     text: str, values: list[object]
 ) -> None:

@@ -5,10 +5,10 @@ Everything here takes any bytes, raises nothing and does not recurse, however de
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -210,21 +210,28 @@ def _decoder(kind: type[Struct]) -> Callable[[bytes], Any]:
 
 def scan_members(raw: bytes, limit: int | None = None) -> list[tuple[str, Raw]]:
     """Return an object's first `limit` members, equal keys too, as far as the text goes."""
-    found: list[tuple[str, Raw]] = []
-    place = _after(raw, 0, b"{")
-    while place >= 0 and len(found) != limit:
+    found = islice(member_spans(raw), limit)
+    return [(name, Raw(raw[start:end])) for name, start, end in found]
+
+
+def member_spans(raw: bytes, start: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Yield an object's members, equal keys too: name, and where the value begins and ends.
+
+    The object begins at `start`, white space before it allowed. Ends where the text is no object.
+    """
+    place = _after(raw, start, b"{")
+    while place >= 0:
         key_start = _after(raw, place, b'"')
         key_end = string_end(raw, key_start)[0] if key_start >= 0 else -1
         colon = _after(raw, key_end, b":") if key_end >= 0 else -1
         if colon < 0:
-            break
-        start = past_space(raw, colon)
-        end = value_end(raw, start)
+            return
+        value = past_space(raw, colon)
+        end = value_end(raw, value)
         if end < 0:
-            break
-        found.append((decode_string(raw[key_start - 1 : key_end]), Raw(raw[start:end])))
+            return
+        yield decode_string(raw[key_start - 1 : key_end]), value, end
         place = _after(raw, end, b",")
-    return found
 
 
 def scan_items(raw: bytes) -> list[Raw]:

@@ -1,0 +1,103 @@
+"""The few places where a message is changed: an id for another attempt, a word in a result.
+
+All else stays byte for byte. What cannot be changed safely is left alone.
+"""
+
+from typing import Final
+
+from .rawjson import member_spans, past_space
+
+_DATA: Final = b"data:"
+
+
+def with_id(message: bytes, raw_id: bytes) -> bytes | None:
+    """Return a JSON-RPC message with another `id`; `None` where it does not have exactly one."""
+    return _replaced(message, 0, "id", raw_id)
+
+
+def with_cancelled_id(message: bytes, raw_id: bytes) -> bytes | None:
+    """Return a `notifications/cancelled` that names another request; `None` where none is named."""
+    spans = [span for span in member_spans(message) if span[0] == "params"]
+    return _replaced(message, spans[0][1], "requestId", raw_id) if len(spans) == 1 else None
+
+
+def _replaced(text: bytes, start: int, name: str, value: bytes) -> bytes | None:
+    found = [span for span in member_spans(text, start) if span[0] == name]
+    if len(found) != 1:
+        return None
+    _, begin, end = found[0]
+    return text[:begin] + value + text[end:]
+
+
+def with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
+    """Return a JSON-RPC response whose `result._meta` has one more member, `value` as JSON.
+
+    `None` where the result is no object, its `_meta` is none, or a key that matters stands twice.
+    """
+    results = [span for span in member_spans(message) if span[0] == "result"]
+    if len(results) != 1 or not message.startswith(b"{", results[0][1]):
+        return None
+    start = results[0][1]
+    metas = [span for span in member_spans(message, start) if span[0] == "_meta"]
+    entry = b'"%b":%b' % (name.encode(), value)
+    if not metas:
+        return _inserted(message, start, b'"_meta":{%b}' % entry)
+    if len(metas) > 1 or not message.startswith(b"{", metas[0][1]):
+        return None
+    if any(key == name for key, _, _ in member_spans(message, metas[0][1])):
+        return None
+    return _inserted(message, metas[0][1], entry)
+
+
+def _inserted(text: bytes, start: int, member: bytes) -> bytes:
+    """Put a member first into the object that begins at `start`."""
+    empty = text.startswith(b"}", past_space(text, start + 1))
+    return text[: start + 1] + member + (b"" if empty else b",") + text[start + 1 :]
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """Return the text of a whole event with other data, all its other lines as they were."""
+    lines = event.splitlines(keepends=True)
+    first = next((n for n, line in enumerate(lines) if line.startswith(_DATA)), None)
+    if first is None:
+        return event
+    end = lines[first][len(lines[first].rstrip(b"\r\n")) :]
+    new = b"".join(b"data: %b%b" % (line, end) for line in data.splitlines())
+    kept = [line for line in lines[first + 1 :] if not line.startswith(_DATA)]
+    return b"".join([*lines[:first], new, *kept])
+
+
+class Respelling:
+    """Puts the caller's id back in place of another attempt's, in text of any size.
+
+    The attempt's id is a string that nobody else can know, so wherever it stands as a JSON string it
+    means that request. At most its length is held back between two pieces.
+    """
+
+    __slots__ = ("_held", "_new", "_old")
+
+    def __init__(self, old: bytes, new: bytes) -> None:
+        self._old = old
+        self._new = new
+        self._held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take a piece; return what is sure of it and of what was held back."""
+        text = (self._held + piece).replace(self._old, self._new)
+        keep = self._begun(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> bytes:
+        """Return what was held back, at the end of the text."""
+        held, self._held = self._held, b""
+        return held
+
+    def _begun(self, text: bytes) -> int:
+        """Return how many bytes at the end may be the start of the id."""
+        place = text.rfind(self._old[:1], max(len(text) - len(self._old) + 1, 0))
+        while place >= 0:
+            if self._old.startswith(text[place:]):
+                return len(text) - place
+            place = text.rfind(self._old[:1], max(len(text) - len(self._old) + 1, 0), place)
+        return 0
