@@ -50,6 +50,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error: ErrorFamily | str | None
     kind: ErrorKind | str | None
     retry: Retry | str | None
+    retry_after_ms: int | None = None
+    """How long the server asked to wait."""
     executed: Executed | str
     phase: Phase | str
 
@@ -90,6 +92,7 @@ def _member(of: object, name: str) -> object:
 
 def _outcome(said: object) -> Outcome:
     attempt = _member(said, "attempt")
+    retry_after = _member(said, "retry_after_ms")
     return Outcome(
         session=_text(_member(said, "session")),
         call=_text(_member(said, "call")) or "",
@@ -99,6 +102,7 @@ def _outcome(said: object) -> Outcome:
         error=_word(ErrorFamily, _member(said, "error")),
         kind=_word(ErrorKind, _member(said, "kind")),
         retry=_word(Retry, _member(said, "retry")),
+        retry_after_ms=retry_after if isinstance(retry_after, int) else None,
         executed=_word(Executed, _member(said, "executed")) or Executed.MAYBE,
         phase=_word(Phase, _member(said, "phase")) or Phase.SENT,
     )

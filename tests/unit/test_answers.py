@@ -3,7 +3,8 @@ import json
 import pytest
 from msgspec import Raw
 
-from turnlog.core import classify
+from kit.attempts import ask, session
+from turnlog.core import classify, ids
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.serve.answers import (
@@ -15,11 +16,15 @@ from turnlog.serve.answers import (
     together,
 )
 
+SESSION, CALL = bytes(range(16)), bytes(range(16, 32))
+REF = session()
+REF.id = SESSION
+ASK = ask(REF, CALL)
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 
 
 def outcome(ending: Ending = LOST) -> dict[str, object]:
-    return envelope(ending, session="s", call="c", tool="t")
+    return envelope(ASK, ending)
 
 
 def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Made:
@@ -28,26 +33,22 @@ def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Mad
 
 def test_the_envelope_says_what_a_row_says() -> None:
     assert outcome() == {
-        "session": "s",
-        "call": "c",
-        "tool": "t",
+        "session": ids.to_text(SESSION),
+        "call": ids.to_text(CALL),
+        "tool": "write",
         "attempt": 1,
         "status": "unknown",
         "error": "connection",
         "kind": "connection_lost",
         "retry": "unsafe",
+        "retry_after_ms": None,
         "executed": "maybe",
         "phase": "sent",
     }
 
 
 def test_what_is_not_known_is_null() -> None:
-    said = envelope(
-        Ending(status=LOST.status, phase=LOST.phase, executed=LOST.executed),
-        session="",
-        call="",
-        tool="",
-    )
+    said = envelope(None, Ending(status=LOST.status, phase=LOST.phase, executed=LOST.executed))
     assert (said["session"], said["error"], said["kind"], said["retry"]) == (None,) * 4
 
 

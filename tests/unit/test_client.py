@@ -11,22 +11,26 @@ from hypothesis import strategies as st
 from mcp.types import CallToolResult, ErrorData, TextContent
 from msgspec import Raw
 
+from kit.attempts import ask, session
 from turnlog.client import ErrorFamily, Executed, Outcome, Retry, Status, outcome_of
-from turnlog.core import classify
+from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.serve.answers import envelope, failed_request, problem
 
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
-ENVELOPE = envelope(LOST, session="s", call="c", tool="add")
+REF = session()
+REF.id = bytes(range(16))
+ENVELOPE = envelope(ask(REF, bytes(range(16, 32))), LOST, 1.5)
 WANTED = Outcome(
-    session="s",
-    call="c",
-    tool="add",
+    session=ids.to_text(bytes(range(16))),
+    call=ids.to_text(bytes(range(16, 32))),
+    tool="write",
     attempt=1,
     status=Status.UNKNOWN,
     error=ErrorFamily.CONNECTION,
     kind=ErrorKind.CONNECTION_LOST,
     retry=Retry.UNSAFE,
+    retry_after_ms=1500,
     executed=Executed.MAYBE,
     phase=Phase.SENT,
 )
@@ -83,10 +87,7 @@ def test_retry_logic_is_one_match() -> None:
 
     unsent = classify.failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, Effect.WRITE)
     assert decide(made("tools/call")["result"]) == "ask"
-    assert (
-        decide({"_meta": {"turnlog/outcome": envelope(unsent, session="", call="", tool="")}})
-        == "again"
-    )
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, unsent)}}) == "again"
     assert decide(CallToolResult(content=TEXT)) == "done"
 
 

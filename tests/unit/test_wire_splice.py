@@ -86,7 +86,7 @@ def test_an_event_gets_other_data_and_keeps_its_other_lines(event: bytes, change
 )
 def test_an_id_is_put_back_however_the_text_is_cut(parts: list[bytes], sizes: list[int]) -> None:
     text = b"".join(parts)
-    respelling, out, place = Respelling(OLD, b"7"), b"", 0
+    respelling, out, place = Respelling({OLD: b"7"}), b"", 0
     while place < len(text):
         size = sizes[place % len(sizes)]
         piece = respelling.feed(text[place : place + size])
@@ -96,7 +96,7 @@ def test_an_id_is_put_back_however_the_text_is_cut(parts: list[bytes], sizes: li
 
 
 def test_nothing_is_held_back_that_cannot_be_the_start_of_the_id() -> None:
-    respelling = Respelling(OLD, b"7")
+    respelling = Respelling({OLD: b"7"})
     assert respelling.feed(b'data: {"a":"b"}\n\n') == b'data: {"a":"b"}\n\n'
     assert respelling.feed(b'"turnlog-019') == b""
     assert respelling.feed(b"acuity}") == b'"turnlog-019acuity}'

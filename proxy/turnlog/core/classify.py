@@ -60,7 +60,8 @@ MEANINGS = {
     _K.CANCELLED_BY_CALLER: Meaning(_F.CANCELLED, _R.UNSAFE, _X.MAYBE),
     _K.OUTCOME_UNKNOWN: Meaning(_F.UNKNOWN, _R.UNSAFE, _X.MAYBE),
 }
-_UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
+UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
+"""Phases in which nothing has left yet."""
 
 _CODES: dict[int | None, ErrorKind] = {
     -32700: _K.INVALID_REQUEST,
@@ -100,7 +101,7 @@ def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = Fa
     `answered` tells whether the upstream answered at all: then the status is never `unknown`.
     """
     meaning = MEANINGS[kind]
-    executed = Executed.NO if phase in _UNSENT else meaning.executed
+    executed = Executed.NO if phase in UNSENT else meaning.executed
     open_ended = not answered and executed is Executed.MAYBE and effect is not Effect.READ
     return Ending(
         status=Status.UNKNOWN if open_ended else Status.ERROR,
@@ -117,7 +118,7 @@ def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> Retry:
     base = MEANINGS[kind].base
     if base is Retry.NEVER:
         return base
-    if phase in _UNSENT or effect is Effect.READ:
+    if phase in UNSENT or effect is Effect.READ:
         return Retry.SAFE
     match base, effect:
         case Retry.UNSAFE, Effect.IDEMPOTENT_WRITE:

@@ -102,6 +102,7 @@ class CallStarted(Event, frozen=True, kw_only=True, tag="call.started"):
     protocol: str = field(name="mcp.protocol.version", default="")
     effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
     leg: int = field(name="turnlog.leg", default=0)
+    attempt: int = field(name="turnlog.attempt", default=1)
     bytes_in: int = field(name="turnlog.input.size", default=0)
     flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
     trace: str = field(name="trace_id", default="")
@@ -137,6 +138,18 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     bytes_out: int = field(name="turnlog.output.size", default=0)
     flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
     trace: str = field(name="trace_id", default="")
+
+
+class CallRetried(Event, frozen=True, kw_only=True, tag="call.retried"):
+    """An attempt failed and a rule wants another one, after the delay."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    attempt: int = field(name="turnlog.attempt")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    kind: str = field(name="turnlog.kind")
+    delay_ns: int = field(name="turnlog.delay_ns")
 
 
 class _CallClosed(Event, frozen=True, kw_only=True):
@@ -279,6 +292,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     ProxyFaulted,
     CallStarted,
     CallEnded,
+    CallRetried,
     CallRecovered,
     CallExpired,
     RequestRelayed,

@@ -10,9 +10,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from turnlog.core import ids
 from turnlog.core.classify import Ending
+from turnlog.core.rules import Surface
 from turnlog.wire.http import Headers
 
+from .attempt import Ask, Attempt
+
+KEY = "turnlog/outcome"
+"""Where an answer says how its call ended."""
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
 INTERNAL_ERROR = -32603
@@ -31,31 +37,71 @@ class Made(Struct, frozen=True):
     body: bytes
 
 
-def envelope(ending: Ending, *, session: str, call: str, tool: str) -> dict[str, Any]:
-    """Return what `_meta["turnlog/outcome"]` and its kin say; a subset of a log row."""
+def envelope(ask: Ask | None, ending: Ending, retry_after: float | None = None) -> dict[str, Any]:
+    """Return what `_meta["turnlog/outcome"]` and its kin say; a subset of a log row.
+
+    `ask` is `None` for a request that is no call.
+    """
+    session = ask.session.id if ask is not None else None
     return {
-        "session": session or None,
-        "call": call,
-        "tool": tool,
-        "attempt": 1,
+        "session": ids.to_text(session) if session is not None else None,
+        "call": ids.to_text(ask.call) if ask is not None else "",
+        "tool": ask.tool if ask is not None else "",
+        "attempt": ask.number if ask is not None else 1,
         "status": ending.status,
         "error": ending.error or None,
         "kind": ending.kind or None,
         "retry": ending.retry or None,
+        "retry_after_ms": None if retry_after is None else round(retry_after * 1000),
         "executed": ending.executed,
         "phase": ending.phase,
     }
 
 
+def told(attempt: Attempt, *, whole: bool) -> bytes:
+    """Return the lines of an answer's head that tell of its call, each with CRLF before it.
+
+    How it ended is told where that is known before the head leaves (`whole`).
+    """
+    ask, ending = attempt.ask, attempt.ending
+    said = [("Session", ids.to_text(ask.session.id or b"")), ("Call", ids.to_text(ask.call))]
+    if whole and ending is not None:
+        said += [
+            ("Commit", _commit(attempt)),
+            ("Status", ending.status),
+            ("Error", ending.error),
+            ("Kind", ending.kind),
+            ("Retry", ending.retry),
+            ("Executed", ending.executed),
+            ("Flags", ",".join(attempt.flags)),
+            ("Attempts", str(ask.number) if ask.number > 1 else ""),
+        ]
+    return "".join(f"\r\nTurnlog-{name}: {value}" for name, value in said if value).encode()
+
+
+def _commit(attempt: Attempt) -> str:
+    """Return where the outcome stands, if its place on disk was waited for."""
+    placed = attempt.outcome.placed if attempt.outcome is not None else None
+    if placed is None or not attempt.waits:
+        return ""
+    return f"{ids.to_text(placed.link.session)}:{placed.link.seq}"
+
+
 def failed_request(
-    method: str, raw_id: Raw, sentence: str, outcome: dict[str, Any], *, stateless: bool
+    method: str,
+    raw_id: Raw,
+    sentence: str,
+    outcome: dict[str, Any],
+    *,
+    stateless: bool,
+    surface: Surface = Surface.RESULT,
 ) -> Made:
     """Return the answer to an MCP request that could not be answered by its upstream."""
     if method in _HANDSHAKES:
         return problem(502, "Bad Gateway", sentence, {})
-    if method == "tools/call":
+    if method == "tools/call" and surface is Surface.RESULT:
         return _message(raw_id, {"result": tool_failure(sentence, outcome, stateless=stateless)})
-    error = {"code": INTERNAL_ERROR, "message": sentence, "data": {"turnlog/outcome": outcome}}
+    error = {"code": INTERNAL_ERROR, "message": sentence, "data": {KEY: outcome}}
     return _message(raw_id, {"error": error})
 
 
@@ -77,7 +123,7 @@ def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> 
     result: dict[str, Any] = {
         "content": [{"type": "text", "text": sentence}],
         "isError": True,
-        "_meta": {"turnlog/outcome": outcome},
+        "_meta": {KEY: outcome},
     }
     return {"resultType": "complete", **result} if stateless else result
 

@@ -4,10 +4,14 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.core.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
+from turnlog.wire.jsonrpc import id_key
+
+from .patience import Patience
 
 TOOL_CHARS: Final = 256
 """Longest tool name that is recorded; a caller may send anything."""
@@ -42,6 +46,11 @@ class Ask(Struct, frozen=True, kw_only=True):
         """Whether this is a `tools/call`, and not a plain HTTP tool."""
         return self.method == "tools/call"
 
+    @property
+    def writes_by_name(self) -> bool:
+        """Whether a rule says that the tool writes."""
+        return self.policy.effect not in {None, Effect.READ, Effect.UNKNOWN}
+
 
 class Reply(Struct, frozen=True, kw_only=True):
     """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
@@ -60,12 +69,38 @@ class Reply(Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     """ns that a task lives; `None` where nothing was said, -1 for ever."""
     detail: str = ""
+    retry_after: float | None = None
+    """s that the server asked to wait."""
+
+
+def following(ask: Ask) -> Ask:
+    """Return what another attempt of the same call asks."""
+    flags = ask.flags if Flag.RETRIED in ask.flags else (*ask.flags, Flag.RETRIED)
+    return structs.replace(ask, number=ask.number + 1, flags=flags)
 
 
 class Attempt:
     """One attempt under way. `intent` is `None` where the store could not take it."""
 
-    __slots__ = ("ask", "cancelled", "ended", "facts", "intent", "marks", "n", "started", "waits")
+    __slots__ = (
+        "amends",
+        "ask",
+        "caller_id",
+        "cancelled",
+        "ended",
+        "ending",
+        "facts",
+        "flags",
+        "intent",
+        "marks",
+        "n",
+        "outcome",
+        "patience",
+        "retry_after",
+        "started",
+        "waits",
+        "wire_id",
+    )
 
     def __init__(self, ask: Ask, facts: Facts, started: int, *, waits: bool) -> None:
         self.ask = ask
@@ -84,6 +119,25 @@ class Attempt:
         """Flags of what happened on the way."""
         self.cancelled = False
         """Whether the caller took the call back."""
+        self.caller_id = b""
+        """JSON-RPC id as the caller wrote it."""
+        self.wire_id = b""
+        """Under which the server knows it; empty for the caller's own."""
+        self.patience: Patience | None = None
+        """Its time limits."""
+        self.amends = False
+        """Whether its answer looks like success and is an error: turnlog says so in it."""
+        self.ending: Ending | None = None
+        self.flags: tuple[Flag, ...] = ()
+        """Of the outcome."""
+        self.retry_after: float | None = None
+        """s that the server asked to wait."""
+        self.outcome: Ticket | None = None
+
+    @property
+    def caller_key(self) -> str:
+        """The caller's id, as ids are compared."""
+        return id_key(self.caller_id)
 
     def shrink(self) -> None:
         """Let go of the input, which is in the store."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Final
 
 from .attempt import Attempt
+from .patience import Patience
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
 """ns: how long a call whose stream ended waits for a resuming GET (no default is shorter)."""
@@ -27,6 +28,7 @@ class OpenCalls:
         self._open: dict[Scope, dict[str, list[Attempt]]] = {}
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
+        self._asked: OrderedDict[tuple[Scope, str], list[Patience]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(len(attempts) for ids in self._open.values() for attempts in ids.values())
@@ -55,10 +57,35 @@ class OpenCalls:
         if not ids:
             del self._open[scope]
 
-    def cancel(self, scope: Scope, id_key: str) -> None:
-        """Note that the caller cancelled the newest call with this id."""
-        if attempts := self._open.get(scope, _NONE).get(id_key):
-            attempts[-1].cancelled = True
+    def cancel(self, scope: Scope, id_key: str) -> bytes:
+        """Note that the caller cancelled the newest call with this id; return the id under which
+        the server knows it, if that is another."""
+        attempts = self._open.get(scope, _NONE).get(id_key) or [
+            attempt for attempt in self.of(scope) if attempt.caller_key == id_key
+        ]
+        if not attempts:
+            return b""
+        attempts[-1].cancelled = True
+        return attempts[-1].wire_id
+
+    def spellings(self, scope: Scope) -> dict[bytes, bytes]:
+        """Return the ids of later attempts in a scope, and those the callers gave."""
+        return {a.wire_id: a.caller_id for a in self.of(scope) if a.wire_id}
+
+    def asked(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
+        """Note that the server asks the agent something, and wait for the agent."""
+        waiting = [a.patience for a in attempts if a.patience is not None]
+        for patience in waiting:
+            patience.asked()
+        if waiting:
+            self._asked[scope, id_key] = waiting
+            if len(self._asked) > _PARKED:
+                self._asked.popitem(last=False)
+
+    def told(self, scope: Scope, id_key: str) -> None:
+        """Note that the agent has answered a question of the server."""
+        for patience in self._asked.pop((scope, id_key), ()):
+            patience.told()
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream ended: its answer may come on a resuming GET."""

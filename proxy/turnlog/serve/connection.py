@@ -81,8 +81,7 @@ class Connection(asyncio.Protocol):
     def sent(self) -> None:
         """Note that the whole request has been handed to the transport."""
         self._uploaded = True
-        if self._progress.phase is Phase.SENDING:
-            self._progress.phase = Phase.SENT
+        self._progress.sent()
 
     async def drain(self) -> None:
         """Wait while the server reads slowly. Raises `Failure`."""
@@ -122,6 +121,16 @@ class Connection(asyncio.Protocol):
         if not reusable:
             self.close()
         return reusable
+
+    def expire(self, kind: ErrorKind) -> bool:
+        """Give the exchange up because time has run out; false where nobody waits for it now."""
+        if self._waiter is None or self._error is not None:
+            return False
+        phase = Phase.BODY if self._headers_done else self._progress.phase
+        self._error = Failure(kind, phase, "a time limit was reached")
+        self.close()
+        self._wake()
+        return True
 
     def abandon(self, detail: str) -> None:
         """Give the exchange up: its request cannot be completed."""

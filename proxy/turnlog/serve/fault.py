@@ -1,6 +1,22 @@
 """Why there is no answer, or no whole one."""
 
+from typing import Final
+
+from turnlog.core.classify import UNSENT
 from turnlog.core.kinds import ErrorKind, Phase
+
+from .patience import Patience
+
+_UNSENT_SAYS: Final = {
+    ErrorKind.QUEUE_TIMEOUT: "was not called in time",
+    ErrorKind.CONNECT_TIMEOUT: "could not be reached in time",
+    ErrorKind.DEADLINE_EXHAUSTED: "could not be reached in time",
+}
+_SAYS: Final = {
+    ErrorKind.RESPONSE_TIMEOUT: "did not answer in time",
+    ErrorKind.PROGRESS_TIMEOUT: "was silent for too long",
+    ErrorKind.DEADLINE_EXHAUSTED: "did not answer in the time for all attempts",
+}
 
 
 class Failure(Exception):
@@ -15,17 +31,26 @@ class Failure(Exception):
 
     def sentence(self, server: str) -> str:
         """Return what an agent is told."""
-        if self.kind is ErrorKind.CONNECT_FAILED:
-            return f"the tool server {server!r} could not be reached; the call was not sent"
-        return (
-            f"the connection to the tool server {server!r} broke; the call may have been executed"
-        )
+        if self.phase in UNSENT:
+            said = _UNSENT_SAYS.get(self.kind, "could not be reached")
+            return f"the tool server {server!r} {said}; the call was not sent"
+        said = _SAYS.get(self.kind, "broke the connection")
+        return f"the tool server {server!r} {said}; the call may have been executed"
 
 
 class Progress:
     """How far one attempt has come; whoever carries it out moves it on."""
 
-    __slots__ = ("phase",)
+    __slots__ = ("patience", "phase")
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
         self.phase = Phase.QUEUED
+        self.patience = patience
+        """Its time limits; `None` where it has none."""
+
+    def sent(self) -> None:
+        """Note that the whole request has been handed to the connection."""
+        if self.phase is Phase.SENDING:
+            self.phase = Phase.SENT
+        if self.patience is not None:
+            self.patience.sent()

@@ -8,13 +8,12 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.observe.events import AuthRequired, Refusal, RequestRefused, UpstreamFailed
+from turnlog.observe.events import Refusal, RequestRefused
 from turnlog.store.base import StoreError
 from turnlog.wire.http import (
     allowed_host,
     allowed_origin,
     can_dechunk,
-    content_length,
     fields,
 )
 
@@ -26,17 +25,13 @@ from .heads import Heads, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
-from .relay import Relay
 from .request import Request
 from .routes import OWN, Route, Routes, authority_of, origin_form
+from .runner import Runner
 from .settings import Settings
-from .upstream import Answer, Content, Failure, Upstreams
+from .upstream import Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
-_AUTH_ADVICE: Final = (
-    "clients refuse a login whose resource is not the URL they know; "
-    "put a token for this server into the agent's own Authorization header"
-)
 _SEEN_HOSTS: Final = 256
 _OWN_PATH: Final = f"/{OWN}"
 
@@ -156,21 +151,20 @@ class Handler:
         return ", ".join(f"/{name}" for name in self._settings.upstreams)
 
     async def _refuse(self, down: Downstream, reason: Refusal, made: Made) -> None:
+        self._log_refusal(down, reason, made)
+        await self._send(down, made)
+
+    def _log_refusal(self, down: Downstream, reason: Refusal, made: Made) -> None:
         event = RequestRefused(reason=reason, http_method=down.method, http_status=made.status)
         self._context.log.emit(event)
-        await self._send(down, made)
 
     async def _carry(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
+        runner = Runner(self._context, self._heads, self._upstreams, down, route, exchange)
         try:
-            try:
-                await exchange.begin()
-            except StoreError:
-                await self._unrecordable(down, exchange.refused())
-                return
-            await self._forward(down, route, exchange, content)
+            await self._run(down, runner, exchange, content)
         except (Gone, asyncio.CancelledError):
             exchange.left(
                 ErrorKind.OUTCOME_UNKNOWN if self._own.stopping else ErrorKind.CANCELLED_BY_CALLER
@@ -180,86 +174,40 @@ class Handler:
             # Nothing stays open, whatever went wrong; what has ended is left alone.
             exchange.left(ErrorKind.OUTCOME_UNKNOWN)
 
-    async def _forward(
-        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    async def _run(
+        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
     ) -> None:
-        fields_out = self._heads.forwarded((down.raw, route.target.authority))
-        length = None if isinstance(content, bytes) else content_length(down.headers)
         try:
-            answer = await self._upstreams.send(
-                route.target.origin,
-                down.method,
-                route.resource,
-                fields_out,
-                content,
-                exchange.progress,
-                length=length if isinstance(length, int) else None,
-            )
+            await exchange.begin()
+            await runner.queued()
+        except StoreError:
+            made = exchange.refused()
+            self._log_refusal(down, Refusal.STORE, made)
+            await runner.send(made)
         except Failure as failure:
-            self._failed(route, failure)
             made, tickets = exchange.failed(failure)
             await self._context.recorder.settle(tickets)
-            await self._send(down, made)
-            return
-        exchange.head(answer)
-        if answer.status == 401:
-            self._unauthenticated(route, answer)
-        started = self._context.clock.monotonic()
-        try:
-            await self._relay(down, route, exchange, answer)
-        finally:
-            await answer.close()
-            if isinstance(exchange, McpExchange):
-                exchange.went_by(self._context.clock.monotonic() - started)
+            await runner.send(made)
+        else:
+            await self._forward(down, runner, exchange, content)
 
-    async def _relay(
-        self, down: Downstream, route: Route, exchange: Exchange, answer: Answer
+    async def _forward(
+        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
     ) -> None:
-        head = self._heads.answer(answer.headers, route)
-        relay = Relay(down, answer, head, exchange, self._context.recorder, keep=self._context.keep)
         if not exchange.listens:
-            await relay.run()
+            await runner.run(content)
             return
         task = asyncio.current_task()
         assert task is not None
         self._listening.add(task)
         try:
-            await relay.run()
+            await runner.run(content)
         except asyncio.CancelledError:
             if self._own.stopping:
                 down.end_now()
             raise
         finally:
             self._listening.discard(task)
-
-    def _unauthenticated(self, route: Route, answer: Answer) -> None:
-        """Say how to go on where a server sends the client to another origin's login."""
-        asked = fields(answer.headers, b"www-authenticate")
-        if any(b"resource_metadata" in value for value in asked):
-            self._context.log.emit(
-                AuthRequired(
-                    server=route.target.name, http_status=answer.status, advice=_AUTH_ADVICE
-                )
-            )
-
-    def _failed(self, route: Route, failure: Failure) -> None:
-        self._context.log.emit(
-            UpstreamFailed(
-                server=route.target.name,
-                address=route.target.host,
-                port=route.target.port,
-                error="connection",
-                kind=failure.kind,
-                phase=failure.phase,
-            )
-        )
-
-    async def _unrecordable(self, down: Downstream, made: Made) -> None:
-        refused = RequestRefused(
-            reason=Refusal.STORE, http_method=down.method, http_status=made.status
-        )
-        self._context.log.emit(refused)
-        await self._send(down, made)
 
     async def _send(self, down: Downstream, made: Made) -> None:
         if down.method == "HEAD":

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from turnlog.core import ids
 from turnlog.core.classify import Ending, failed, refused
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.rules import Surface
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -21,17 +21,18 @@ from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import members
 from turnlog.wire.skim import Outline
+from turnlog.wire.splice import with_cancelled_id, with_id, with_meta
 from turnlog.wire.sse import Event, EventReader
 
-from .answers import NOT_RECORDED, Made, envelope, failed_request, together
+from .answers import KEY, NOT_RECORDED, Made, envelope, failed_request, together
 from .asking import Asking
-from .attempt import Ask, Attempt, Reply
+from .attempt import Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .identity import read_client
 from .legs import Legs
 from .request import Request
-from .upstream import Answer
+from .upstream import Answer, Content
 from .verdicts import (
     JSON,
     Circumstances,
@@ -81,6 +82,12 @@ class McpExchange:
         self._asking = Asking(context, request, start, size, whole=not cut)
         self._legs = Legs(context, request.server)
         self.progress = Progress()
+        self.attempt: Attempt | None = None
+        """The latest attempt, where there is exactly one call."""
+        self._lost: Failure | None = None
+        """Why there will be no answer."""
+        self._cancels = b""
+        """Id of the attempt that a cancel in this request is for, if the caller knows another."""
         self._answer: Answer | None = None
         self._resumable = False
         self._recorded = False
@@ -125,10 +132,17 @@ class McpExchange:
     # -- before the request leaves ---------------------------------------------------------
 
     async def begin(self) -> None:
-        """Write the intents. Raises `StoreError` when the calls have to be refused."""
+        """Queue the intents. Raises `StoreError` when the calls have to be refused."""
         try:
             for message in self._messages:
                 await self._notice_request(message)
+        except StoreError:
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
+            raise
+
+    async def on_disk(self) -> None:
+        """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
+        try:
             for attempt in list(self._attempts):
                 await self._context.recorder.on_disk(attempt)
         except StoreError:
@@ -139,19 +153,73 @@ class McpExchange:
         if message.method == "tools/call" and message.kind in {Kind.REQUEST, Kind.NOTIFICATION}:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
-            self._context.calls.cancel(self._request.scope, cancelled)
+            self._cancels = self._context.calls.cancel(self._request.scope, cancelled)
+        elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
+            self._context.calls.told(self._request.scope, id_key(message.id))
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
-        self._asks.setdefault(key, ask)
-        attempt = await self._context.recorder.begin(ask)
-        self._attempts[attempt] = key
+        attempt = await self._begin(message, ask, key)
         if message.kind is Kind.NOTIFICATION:
             self._notified.add(attempt)
+        elif len(self._messages) == 1:
+            self.attempt = attempt
+
+    async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
+        self._asks[id_key(message.id)] = ask
+        attempt = await self._context.recorder.begin(ask)
+        attempt.caller_id = bytes(message.id)
+        self._attempts[attempt] = key
         self._recorded = True
         self._context.calls.add(self._request.scope, key, attempt)
+        return attempt
+
+    def outgoing(self, content: Content) -> Content:
+        """Return the body as it leaves: a cancel names the attempt that is under way."""
+        if not self._cancels or not isinstance(content, bytes):
+            return content
+        return with_cancelled_id(content, self._cancels) or content
+
+    # -- another attempt -------------------------------------------------------------------
+
+    def repeatable(self, content: Content) -> bool:
+        """Tell whether the same message can be sent again under another id."""
+        if self.attempt is None or not isinstance(content, bytes) or self._request.is_sealed:
+            return False
+        return with_id(content, b"0") is not None
+
+    async def again(self, content: bytes) -> bytes:
+        """Begin another attempt of the one call; return its body. Raises `StoreError`."""
+        assert self.attempt is not None
+        message, before = self._messages[0], self.attempt
+        wire_id = self._context.recorder.new_request_id()
+        self._answer, self._lost, self._events = None, None, 0
+        self._waiting[id_key(wire_id)] = message
+        self.attempt = await self._begin(message, following(before.ask), id_key(wire_id))
+        self.attempt.wire_id = wire_id
+        await self.on_disk()
+        return with_id(content, wire_id) or content
+
+    def respelling(self) -> dict[bytes, bytes]:
+        """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
+        if self.listens:
+            return self._context.calls.spellings(self._request.scope)
+        attempt = self.attempt
+        if attempt is None or not attempt.wire_id:
+            return {}
+        return {attempt.wire_id: attempt.caller_id}
+
+    def cancelling(self) -> bytes:
+        """Return the message that takes the attempt back; empty where closing its stream does.
+
+        A named write runs on: whoever gave it up does not know that it did not happen.
+        """
+        attempt = self.attempt
+        if self.stateless or attempt is None or attempt.ask.writes_by_name:
+            return b""
+        return mcp.cancellation(attempt.wire_id or attempt.caller_id)
 
     # -- when turnlog has to answer itself -------------------------------------------------
 
@@ -164,6 +232,27 @@ class McpExchange:
         self.progress.phase = failure.phase
         made = self._made(failure.sentence(self._request.server), self._ending(failure.kind))
         return made, self._end_all(failure.kind, failure.detail)
+
+    def instead(self) -> Made | None:
+        """Return what the agent gets in place of an answer that never came."""
+        ending = self.attempt.ending if self.attempt is not None else None
+        if self._lost is None or ending is None:
+            return None
+        return self._made(self._lost.sentence(self._request.server), ending)
+
+    @property
+    def amends(self) -> bool:
+        """Whether an answer to come may get a word of turnlog's."""
+        return self.attempt is not None and self.attempt.ending is None
+
+    def amended(self, message: bytes) -> bytes | None:
+        """Return the message that was just read with that word; `None` where it stays as it is."""
+        attempt = self.attempt
+        if attempt is None or not attempt.amends or attempt.ending is None:
+            return None
+        attempt.amends = False
+        said = envelope(attempt.ask, attempt.ending, attempt.retry_after)
+        return with_meta(message, KEY, msgspec.json.encode(said))
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
@@ -182,19 +271,17 @@ class McpExchange:
                 message.method,
                 Raw(message.id),
                 sentence,
-                self._envelope(message, ending),
+                envelope(self._asks.get(id_key(message.id)), ending),
                 stateless=self.stateless,
+                surface=self._surface,
             )
             for message in requests
         ]
         return together(answers, sentence, as_batch=self._as_batch)
 
-    def _envelope(self, message: Message, ending: Ending) -> dict[str, object]:
-        ask = self._asks.get(id_key(message.id))
-        if ask is None:
-            return envelope(ending, session="", call="", tool="")
-        session = ids.to_text(ask.session.id) if ask.session.id is not None else ""
-        return envelope(ending, session=session, call=ids.to_text(ask.call), tool=ask.tool)
+    @property
+    def _surface(self) -> Surface:
+        return Surface.RESULT if self.attempt is None else self.attempt.ask.policy.surface
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._asks.values()]
@@ -245,14 +332,21 @@ class McpExchange:
         if self._resumable and not self.stateless:
             self._detach()
             return ()
-        return self._end_all(ErrorKind.CONNECTION_LOST, "the stream ended without the response")
+        return self._lose(
+            Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
+        )
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Learn that the answer will never be complete."""
-        if self._resumable and not self.stateless:
+        if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
             self._detach()
             return ()
         self.progress.phase = failure.phase
+        return self._lose(failure)
+
+    def _lose(self, failure: Failure) -> Sequence[Ticket]:
+        if self._attempts:
+            self._lost = failure
         return self._end_all(failure.kind, failure.detail)
 
     def _read(self, text: Text) -> Sequence[Ticket]:
@@ -270,7 +364,7 @@ class McpExchange:
     def _message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         if not is_answer(message):
             if mcp.is_request(message):
-                self._server_asks()
+                self._server_asks(id_key(raw_id(message)))
             return ()
         key = self._key_of(message)
         own = next((attempt for attempt, its in self._attempts.items() if its == key), None)
@@ -285,11 +379,12 @@ class McpExchange:
             attempt.marks.add(Flag.RESUMED)
         return self._close(attempt, message, text)
 
-    def _server_asks(self) -> None:
-        """Mark the calls that a request of the server may belong to."""
+    def _server_asks(self, key: str) -> None:
+        """Mark the calls that a request of the server may belong to: they wait for the agent."""
         attempts = list(self._attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
+        self._context.calls.asked(self._request.scope, key, attempts)
 
     def _key_of(self, message: Message | Outline) -> str:
         """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
@@ -308,6 +403,8 @@ class McpExchange:
         if said.code == mcp.INVALID_PARAMS and self._asking.is_unlisted(attempt.ask.tool):
             # MCP says of a tool that is not there what JSON-RPC says of wrong arguments.
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
+        is_result = isinstance(message, Message) and message.kind is Kind.RESPONSE
+        attempt.amends = is_result and bool(ending.error) and not said.is_error
         if links := self._legs.links(attempt.ask, said):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)

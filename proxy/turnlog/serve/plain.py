@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from turnlog.core import ids
 from turnlog.core.classify import Ending, failed, kind_of_status, refused, succeeded
-from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import Ticket
@@ -13,15 +12,15 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import value_of
 from turnlog.wire.sse import Event
 
-from .answers import NOT_RECORDED, Made, envelope, problem
-from .attempt import TOOL_CHARS, Ask, Attempt, Reply
+from .answers import KEY, NOT_RECORDED, Made, envelope, problem
+from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .request import Request
-from .upstream import Answer
+from .upstream import Answer, Content
 
 _WITH_BODY: Final = frozenset({200, 202})
-_REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable"}
+_REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
 
 
 class PlainCall:
@@ -30,8 +29,9 @@ class PlainCall:
     def __init__(self, context: Context, request: Request, body: bytes, *, whole: bool) -> None:
         self._context = context
         self._ask = _ask(context, request, body, whole=whole)
-        self._attempt: Attempt | None = None
+        self.attempt: Attempt | None = None
         self._status = 0
+        self._lost: Failure | None = None
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
         self._streamed_size = 0
@@ -39,16 +39,60 @@ class PlainCall:
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        return self._attempt is not None and self._attempt.waits
+        return self.attempt is not None and self.attempt.waits
+
+    def went_by(self, duration: int) -> None:
+        """Log nothing: this is a call, and recorded."""
 
     listens = False
     """Whether this exchange waits for nothing: never, it waits for its answer."""
 
     async def begin(self) -> None:
-        """Write the intent. Raises `StoreError` when the call has to be refused."""
-        recorder = self._context.recorder
-        self._attempt = await recorder.begin(self._ask)
-        await recorder.on_disk(self._attempt)
+        """Queue the intent. Raises `StoreError` when the call has to be refused."""
+        self.attempt = await self._context.recorder.begin(self._ask)
+
+    async def on_disk(self) -> None:
+        """Wait for the intent. Raises `StoreError` when the call has to be refused."""
+        if self.attempt is not None:
+            await self._context.recorder.on_disk(self.attempt)
+
+    def outgoing(self, content: Content) -> Content:
+        """Return the body as it leaves: as it came."""
+        return content
+
+    def repeatable(self, content: Content) -> bool:
+        """Tell whether the same request can be sent again: its whole body is here."""
+        return isinstance(content, bytes)
+
+    async def again(self, content: bytes) -> bytes:
+        """Begin another attempt; return its body. Raises `StoreError`."""
+        self._ask = following(self._ask)
+        self._lost, self._status = None, 0
+        self._streamed, self._streamed_size = MessageReader(self._context.keep), 0
+        await self.begin()
+        await self.on_disk()
+        return content
+
+    def respelling(self) -> dict[bytes, bytes]:
+        """Return what ids to change in the answer: a plain request has none."""
+        return {}
+
+    def cancelling(self) -> bytes:
+        """Return the message that takes the attempt back: closing the connection does."""
+        return b""
+
+    amends = False
+    """Whether an answer to come may get a word of turnlog's: never."""
+
+    def amended(self, message: bytes) -> None:
+        """Leave an answer as it is."""
+
+    def instead(self) -> Made | None:
+        """Return what the agent gets in place of an answer that never came."""
+        ending = self.attempt.ending if self.attempt is not None else None
+        if self._lost is None or ending is None:
+            return None
+        return self._unanswered(self._lost, ending)
 
     def refused(self) -> Made:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
@@ -59,11 +103,15 @@ class PlainCall:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         tickets = self._end(ending, Reply(detail=failure.detail))
-        return self._problem(502, failure.sentence(self._ask.server), ending), tickets
+        return self._unanswered(failure, ending), tickets
+
+    def _unanswered(self, failure: Failure, ending: Ending) -> Made:
+        status = 504 if ending.error == ErrorFamily.TIMEOUT else 502
+        return self._problem(status, failure.sentence(self._ask.server), ending)
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
-        if self._attempt is None or self._attempt.ended:
+        if self.attempt is None or self.attempt.ended:
             return
         ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
@@ -103,20 +151,18 @@ class PlainCall:
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Record that the answer was cut."""
+        self._lost = failure
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
 
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
-        if self._attempt is None:
+        if self.attempt is None:
             return ()
-        ticket = self._context.recorder.end(self._attempt, ending, reply)
+        ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)
 
     def _problem(self, status: int, detail: str, ending: Ending) -> Made:
-        ask = self._ask
-        session = ids.to_text(ask.session.id) if ask.session.id is not None else ""
-        outcome = envelope(ending, session=session, call=ids.to_text(ask.call), tool=ask.tool)
-        return problem(status, _REASONS[status], detail, {"turnlog/outcome": outcome})
+        return problem(status, _REASONS[status], detail, {KEY: envelope(self._ask, ending)})
 
 
 def _ending(status: int, effect: Effect) -> Ending:

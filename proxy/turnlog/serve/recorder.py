@@ -15,6 +15,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, Flag, WhenFull
 from turnlog.observe.events import (
     CallEnded,
+    CallRetried,
     CallStarted,
     Log,
     ProxyFaulted,
@@ -89,6 +90,10 @@ class Recorder:
         """Return the id of a new call."""
         return ids.uuid7(self._clock.wall(), self._entropy.take(10))
 
+    def new_request_id(self) -> bytes:
+        """Return the JSON-RPC id of another attempt, as JSON: nobody else can know it."""
+        return b'"turnlog-%b"' % ids.to_text(self.new_call()).encode()
+
     async def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
         if len(ask.arguments) > OFF_LOOP:
@@ -97,7 +102,9 @@ class Recorder:
             draft = self._drafter.intent(ask)
         attempt = self._attempt(ask, draft.facts)
         try:
-            attempt.intent = self._store.submit(draft, wait=attempt.waits)
+            # A session's id is the store's to give, and the answer names it.
+            new = ask.session.id is None
+            attempt.intent = self._store.submit(draft, wait=attempt.waits or new)
             if ask.session.id is None:
                 self._met(ask.session)
             self._full = False
@@ -123,12 +130,17 @@ class Recorder:
         if attempt.ended:
             return None
         attempt.ended = True
+        attempt.ending, attempt.retry_after = ending, reply.retry_after
+        attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
+        if attempt.patience is not None:
+            attempt.patience.close()
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = Prepared(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
             )
         else:
             ticket = self._finish(attempt, self._drafter.outcome(attempt, ending, reply))
+        attempt.outcome = ticket
         return ticket if attempt.waits else None
 
     async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
@@ -159,6 +171,22 @@ class Recorder:
                     rung=ref.rung,
                     client=ref.metadata.get("client", ""),
                     confidence=ref.metadata.get("confidence", ""),
+                )
+            )
+
+    def retried(self, attempt: Attempt, delay: float) -> None:
+        """Log that another attempt follows, after `delay` seconds."""
+        ask, ending = attempt.ask, attempt.ending
+        if ending is not None:
+            self._log.emit(
+                CallRetried(
+                    session=ids.to_text(ask.session.id) if ask.session.id is not None else "",
+                    call=ids.to_text(ask.call),
+                    attempt=ask.number,
+                    server=ask.server,
+                    tool=ask.tool,
+                    kind=ending.kind,
+                    delay_ns=round(delay * 1e9),
                 )
             )
 
@@ -242,6 +270,7 @@ def _started(ask: Ask) -> CallStarted:
         session=ids.to_text(session) if session is not None else "",
         call=ids.to_text(ask.call),
         leg=ask.leg,
+        attempt=ask.number,
         server=ask.server,
         tool=ask.tool,
         method=ask.method if ask.is_mcp else "",
@@ -262,6 +291,7 @@ def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         session=ids.to_text(session) if session is not None else "",
         call=ids.to_text(ask.call),
         leg=ask.leg,
+        attempt=ask.number,
         seq=placed.link.seq if placed is not None else 0,
         turn=placed.link.turn if placed is not None else 0,
         step=placed.link.step if placed is not None else 0,

@@ -9,18 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, Protocol
 
 from turnlog.store.base import Ticket
-from turnlog.wire.http import Body, decoder_for, fields
+from turnlog.wire.http import Body, Headers, changed_body, decoder_for, fields, is_sealed
 from turnlog.wire.message import MessageReader
+from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
-from .downstream import Downstream
+from .answers import Made, told
+from .attempt import Attempt
 from .heads import AnswerHead, lines
+from .outlet import HOLD, Outlet
 from .recorder import Recorder
 from .upstream import Answer, Failure
 
 P = ParamSpec("P")
-HOLD: Final = 1 << 20
-"""bytes: a JSON answer of at most this length is sent in one piece."""
 _DECODED: Final = 16 << 20
 """bytes: an encoded answer that grows beyond this is not read any further (it is relayed)."""
 _EVENTS: Final = "text/event-stream"
@@ -29,6 +30,9 @@ _JSON_STARTS: Final = (b"{", b"[")
 
 class Watcher(Protocol):
     """What reads along. Each method returns the tickets to settle before what it read goes on."""
+
+    attempt: Attempt | None
+    """The latest attempt, where there is exactly one call."""
 
     @property
     def waits(self) -> bool:
@@ -51,83 +55,141 @@ class Watcher(Protocol):
         """Learn that the answer will never be complete."""
         ...
 
+    @property
+    def amends(self) -> bool:
+        """Whether an answer to come may get a word of turnlog's."""
+        ...
+
+    def amended(self, message: bytes) -> bytes | None:
+        """Return the message that was just read with that word; `None` where it stays as it is."""
+        ...
+
+    def instead(self) -> Made | None:
+        """Return what the agent gets in place of an answer that never came."""
+        ...
+
 
 class Relay:
-    """One answer on its way. `keep` bounds what is read along of one message, in bytes."""
+    """One answer on its way. `keep` bounds what is read along of one message, in bytes.
+
+    `head_of` tells what an answer's fields become on their way to the agent.
+    """
 
     def __init__(
         self,
-        down: Downstream,
+        out: Outlet,
         answer: Answer,
-        head: AnswerHead,
+        head_of: Callable[[Headers], AnswerHead],
         watcher: Watcher,
         recorder: Recorder,
         *,
         keep: int,
     ) -> None:
-        self._down = down
+        self._out = out
         self._answer = answer
+        self._head_of = head_of
         self._watcher = watcher
         self._recorder = recorder
         self._keep = keep
-        self._head = head
+        head = head_of(answer.headers)
         self._media = head.media
         self._decoder = decoder_for(head.codings, _DECODED) if head.codings else None
         self._unreadable = bool(head.codings) and self._decoder is None
+        self._decodes = out.respells and self._decoder is not None
+        """Whether what leaves is the decoded text, because an id in it is changed."""
+        self._lines = self._changed_lines() if out.respells else head.lines
         frame = answer.framing
         self._bodiless = frame.body is Body.NONE
         self._length = frame.length if frame.body is Body.LENGTH else None
+        self._partial = b""
+        """The start of an event, held until the whole of it is here."""
+        self._torn = False
+        """Whether the start of an event has left without its end."""
 
     async def run(self) -> None:
         """Relay head and body.
 
-        Raises `Gone` when the agent leaves. A broken answer ends the agent's connection too.
+        Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
-        try:
-            if self._bodiless:
-                await self._head_alone()
-            elif self._media == _EVENTS and not self._unreadable:
-                await self._stream()
-            elif self._length is not None and self._length <= HOLD and self._is_json:
-                await self._in_one_piece(self._length)
-            else:
-                await self._flow()
-        except Failure as failure:
-            await self._observed(self._watcher.broken, failure)
-            self._down.abort()
+        if self._bodiless:
+            await self._head_alone()
+        elif self._media == _EVENTS and not self._unreadable:
+            await self._stream()
+        elif self._is_moderate:
+            await self._in_one_piece()
+        else:
+            await self._flow()
 
     @property
     def _is_json(self) -> bool:
         return self._media == "application/json" or self._media.endswith("+json")
 
+    @property
+    def _is_moderate(self) -> bool:
+        """Whether the answer is read whole before any of it leaves, if it is not too large."""
+        if self._length is None:
+            return self._out.holds
+        return self._length <= HOLD and (self._is_json or self._out.holds)
+
+    def _changed_lines(self, *, decoded: bool = False) -> bytes:
+        kept = changed_body(self._answer.headers, decoded=decoded or self._decodes)
+        return self._head_of(kept).lines
+
+    # -- answers without a body, or with a small one ------------------------------------------
+
     async def _head_alone(self) -> None:
         body = MessageReader(0)
         await self._observed(self._watcher.whole, body, self._media, 0)
+        self._out.judged()
         # To HEAD, and in a 304, Content-Length tells of the body that is not there.
         given = lines(
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
-        await self._down.bodiless(
-            self._answer.status, self._answer.reason, self._head.lines + given
-        )
+        status, reason = self._answer.status, self._answer.reason
+        told = self._told(whole=True)
+        await self._out.bodiless(status, reason, self._lines + given + told)
 
-    async def _in_one_piece(self, length: int) -> None:
+    async def _in_one_piece(self) -> None:
         pieces: list[bytes] = []
+        size = 0
         try:
-            while chunk := await self._answer.read():
+            while size <= HOLD and (chunk := await self._read()):
                 pieces.append(chunk)
-        except Failure:
-            await self._start(length)
-            await self._down.write(b"".join(pieces))
-            raise
+                size += len(chunk)
+        except Failure as failure:
+            await self._broken(failure, b"".join(pieces))
+            return
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if size > HOLD:
+            self._out.let_go()
+            await self._start(self._length)
+            await self._chunks(raw, keep_one=self._is_json and self._watcher.waits)
+            return
+        text = self._decoded(raw)
         body = MessageReader(self._keep)
-        body.feed(self._decoded(raw))
-        await self._observed(self._watcher.whole, body, self._media, len(raw))
-        await self._down.answer(self._answer.status, self._answer.reason, self._head.lines, raw)
+        body.feed(text)
+        await self._observed(self._watcher.whole, body, self._media, size)
+        self._out.judged()
+        await self._whole(raw, text)
+
+    async def _whole(self, raw: bytes, text: bytes) -> None:
+        told = self._told(whole=True)
+        status, reason = self._answer.status, self._answer.reason
+        amended = self._watcher.amended(text)
+        if amended is not None and not is_sealed(self._answer.headers):
+            told += self._changed_lines(decoded=self._decoder is not None)
+            await self._out.answer(status, reason, told, amended)
+        else:
+            await self._out.answer(
+                status, reason, self._lines + told, text if self._decodes else raw
+            )
+
+    # -- larger ones --------------------------------------------------------------------------
 
     async def _start(self, length: int | None) -> None:
-        await self._down.start(self._answer.status, self._answer.reason, self._head.lines, length)
+        told = self._told(whole=False)
+        status, reason = self._answer.status, self._answer.reason
+        await self._out.start(status, reason, self._lines + told, length)
 
     async def _flow(self) -> None:
         """Relay what is neither events nor small: chunk by chunk.
@@ -135,80 +197,162 @@ class Relay:
         Of JSON one chunk is always kept where the last one has to wait; of anything else only the
         end is, because it may be read line by line.
         """
+        self._out.let_go()
         await self._start(self._length)
         await self._chunks(b"", keep_one=self._is_json and self._watcher.waits)
 
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
         body = MessageReader(self._keep)
         held, seen = b"", 0
-        while chunk := chunk or await self._next(held):
-            seen += len(chunk)
-            body.feed(self._decoded(chunk))
-            await self._down.write(held)
-            held, chunk = chunk, b""
-            if not keep_one and (seen != self._length or not self._watcher.waits):
-                await self._down.write(held)
-                held = b""
-        await self._observed(self._watcher.whole, body, self._media, seen)
-        await self._down.end(held)
-
-    async def _next(self, held: bytes) -> bytes:
-        """Return the next chunk; hand on what is held before learning that there is none."""
         try:
-            return await self._answer.read()
-        except Failure:
-            await self._down.write(held)
-            raise
+            while chunk := chunk or await self._read():
+                seen += len(chunk)
+                text = self._decoded(chunk)
+                body.feed(text)
+                await self._out.write(held)
+                held, chunk = text if self._decodes else chunk, b""
+                if not keep_one and (seen != self._length or not self._watcher.waits):
+                    await self._out.write(held)
+                    held = b""
+        except Failure as failure:
+            await self._broken(failure, held)
+            return
+        await self._observed(self._watcher.whole, body, self._media, seen)
+        await self._out.end(held)
+
+    async def _read(self) -> bytes:
+        chunk = await self._answer.read()
+        self._answer.heard()
+        return chunk
+
+    # -- streams of events --------------------------------------------------------------------
 
     async def _stream(self) -> None:
         await self._start(self._length)
         events = EventReader(self._keep)
         first = True
-        while chunk := await self._answer.read():
-            if first and chunk.lstrip()[:1] in _JSON_STARTS:
-                # No event begins so: a whole message under the wrong media type.
-                await self._chunks(chunk, keep_one=self._watcher.waits)
-                return
-            first = False
-            if self._decoder is None:
-                await self._pieces(events, chunk)
-            else:
-                await self._encoded(events, chunk)
+        try:
+            while chunk := await self._answer.read():
+                if first and chunk.lstrip()[:1] in _JSON_STARTS:
+                    # No event begins so: a whole message under the wrong media type.
+                    await self._chunks(chunk, keep_one=self._watcher.waits)
+                    return
+                first = False
+                if self._decoder is None or self._decodes:
+                    await self._pieces(events, self._decoded(chunk))
+                else:
+                    await self._encoded(events, chunk)
+        except Failure as failure:
+            await self._broken(failure, self._partial)
+            return
         await self._observed(self._watcher.ended)
-        await self._down.end()
+        self._out.judged()
+        await self._end_stream()
+
+    async def _end_stream(self) -> None:
+        """End a stream; where its response never came, say so in its place."""
+        made = self._watcher.instead()
+        if made is None or self._torn:
+            await self._out.end(self._partial)
+        elif self._out.left:
+            await self._out.end(as_event(made.body))
+        else:
+            await self._out.answer(made.status, made.reason, lines(made.headers), made.body)
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
         ready: list[bytes] = []
         for piece in events.feed(chunk):
-            tickets = () if piece.event is None else self._watched(self._watcher.event, piece.event)
+            raw, self._partial = self._partial + piece.raw, b""
+            if piece.event is None:
+                if self._keeps_partial(events, raw):
+                    self._partial = raw
+                    break
+                self._torn = events.in_data
+                ready.append(raw)
+                continue
+            tickets = self._watched(self._watcher.event, piece.event)
             if tickets:
-                await self._down.write(b"".join(ready))
+                await self._out.write(b"".join(ready))
                 ready.clear()
                 await self._recorder.settle(tickets)
-            ready.append(piece.raw)
-        await self._down.write(b"".join(ready))
+            ready.append(self._seen(piece.event, raw))
+        await self._out.write(b"".join(ready))
+
+    def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
+        """Tell whether an event's start waits for its end, so that a word can be put into it."""
+        wanted = self._watcher.amends and not self._torn
+        return wanted and events.in_data and len(raw) <= HOLD
+
+    def _seen(self, event: Event, raw: bytes) -> bytes:
+        """Return an event as it leaves, now that it is known what it says."""
+        self._answer.heard()
+        torn, self._torn = self._torn, False
+        if self._is_judged:
+            self._out.judged()
+        else:
+            self._out.let_go()
+        if torn or event.body is None or event.body.truncated:
+            return raw
+        amended = self._watcher.amended(event.data)
+        if amended is None or is_sealed(self._answer.headers):
+            return raw
+        return with_data(raw, amended)
 
     async def _encoded(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
         for piece in events.feed(self._decoded(chunk)):
             if piece.event is not None:
                 await self._observed(self._watcher.event, piece.event)
-        await self._down.write(chunk)
+                self._answer.heard()
+        self._out.let_go()
+        await self._out.write(chunk)
+
+    # -- what never comes to its end ----------------------------------------------------------
+
+    async def _broken(self, failure: Failure, held: bytes) -> None:
+        """End an answer that was cut; `held` is what has come of it and not left.
+
+        Where none of it has left, or only whole events, turnlog answers in its place.
+        """
+        await self._observed(self._watcher.broken, failure)
+        self._out.judged()
+        made = self._watcher.instead()
+        streams = self._media == _EVENTS and not self._torn and self._decoder is None
+        if made is not None and not self._out.left:
+            await self._out.answer(made.status, made.reason, lines(made.headers), made.body)
+        elif made is not None and streams:
+            await self._out.end(as_event(made.body))
+        else:
+            if not self._out.left:
+                await self._start(self._length)
+            await self._out.write(held)
+            await self._out.cut()
+
+    def _told(self, *, whole: bool) -> bytes:
+        attempt = self._watcher.attempt
+        return told(attempt, whole=whole) if attempt is not None else b""
+
+    @property
+    def _is_judged(self) -> bool:
+        attempt = self._watcher.attempt
+        return attempt is not None and attempt.ending is not None
+
+    # -- reading along ------------------------------------------------------------------------
 
     async def _observed(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **_: P.kwargs
+        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
     ) -> None:
         """Let the watcher read, and wait until what it recorded is on disk."""
-        if tickets := self._watched(watch, *said, **_):
+        if tickets := self._watched(watch, *said, **more):
             await self._recorder.settle(tickets)
 
     def _watched(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **_: P.kwargs
+        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
     ) -> Sequence[Ticket]:
         """Let the watcher read. Whatever goes wrong there, the answer goes on."""
         try:
-            return watch(*said, **_)
+            return watch(*said, **more)
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
             self._recorder.faulted(error)
             return ()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.identity import Evidence
-from turnlog.wire.http import content_length
+from turnlog.wire.http import content_length, is_sealed
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
@@ -72,6 +72,11 @@ class Request:
     def trace(self) -> str:
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         return trace_id(self.field(b"traceparent"))
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
+        return is_sealed(self._headers) or b"content-encoding" in self.fields
 
     @property
     def length(self) -> int:

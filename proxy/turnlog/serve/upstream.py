@@ -7,6 +7,7 @@ cookies, no decompression, no proxies from the environment, no time limits.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from turnlog.wire.http import Headers
 
 from .connection import Connection
 from .fault import Failure, Progress
+from .patience import Patience
 
 __all__ = ["Answer", "Content", "Failure", "Upstreams"]
 
@@ -23,6 +25,8 @@ IDLE_LIMIT: Final = 2.0
 and a reset of a reused connection would look like a lost call."""
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
+_NOTICE: Final = 5.0
+"""s: how long a message to a server that nobody waits for may take."""
 
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
@@ -80,11 +84,16 @@ class Answer:
     """An upstream answer: its head, and its body as it comes in."""
 
     def __init__(
-        self, connection: Connection, origin: Origin, upload: asyncio.Task[None] | None
+        self,
+        connection: Connection,
+        origin: Origin,
+        upload: asyncio.Task[None] | None,
+        patience: Patience | None,
     ) -> None:
         self._connection = connection
         self._origin = origin
         self._upload = upload
+        self._patience = patience
         self.status = connection.status
         self.reason = connection.reason
         self.headers: Headers = connection.headers
@@ -94,11 +103,18 @@ class Answer:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         return await self._connection.read()
 
+    def heard(self) -> None:
+        """Note that something came that counts: an event, or a piece of a body."""
+        if self._patience is not None:
+            self._patience.heard()
+
     async def close(self) -> None:
         """Give the connection back if the exchange came to its end, else break it.
 
         A request that is still being sent is cut: nobody reads the agent's side after this.
         """
+        if self._patience is not None:
+            self._patience.close()
         await _stopped(self._upload)
         if self._connection.finish():
             self._origin.give_back(self._connection, asyncio.get_running_loop().time())
@@ -145,18 +161,39 @@ class Upstreams:
             origin = self._origins[origin_url] = Origin(origin_url)
         now = asyncio.get_running_loop().time()
         progress.phase = Phase.CONNECTING
-        connection = origin.reuse(now) or await origin.connect()
+        connection = origin.reuse(now) or await _connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
         connection.begin(method, progress)
+        if progress.patience is not None:
+            progress.patience.connected(connection.expire)
         upload: asyncio.Task[None] | None = None
         try:
             upload = self._start(connection, _line(method, resource) + lines, body, length)
             await connection.head()
         except BaseException:
+            if progress.patience is not None:
+                progress.patience.close()
             connection.close()
             await _stopped(upload)
             raise
-        return Answer(connection, origin, upload)
+        return Answer(connection, origin, upload, progress.patience)
+
+    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+        """POST a message whose answer nobody needs, in the background."""
+        self._group.create_task(self._notify(origin_url, resource, lines, body))
+
+    async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+        progress = Progress()
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_NOTICE):
+                answer = await self.send(
+                    origin_url, "POST", resource, lines, body, progress, length=None
+                )
+                try:
+                    while await answer.read():
+                        pass
+                finally:
+                    await answer.close()
 
     def _start(
         self, connection: Connection, head: bytes, body: Content, length: int | None
@@ -176,6 +213,21 @@ class Upstreams:
             connection.sent()
             return None
         return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
+
+
+async def _connected(origin: Origin, patience: Patience | None, now: float) -> Connection:
+    """Open a connection within the time there is. Raises `Failure`."""
+    if patience is None:
+        return await origin.connect()
+    at, kind = patience.connect_by(now)
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await origin.connect()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Failure(kind, Phase.CONNECTING, "no connection in time") from None
 
 
 _BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")

@@ -20,10 +20,12 @@ __all__ = [
     "allowed_host",
     "allowed_origin",
     "can_dechunk",
+    "changed_body",
     "content_length",
     "decoder_for",
     "fields",
     "framing",
+    "is_sealed",
     "media_type",
     "request_headers",
     "response_headers",
@@ -108,6 +110,16 @@ _END_TO_END_PREFIXES = (
 for all recipients; whoever does so is broken, or wants the proxy to strip what the server relies
 on (its session, its credentials), so those stay. Other nominated fields go, as the RFC says."""
 
+_SEALS = frozenset(
+    {
+        b"content-digest",
+        b"content-md5",
+        b"digest",
+        b"repr-digest",
+        b"signature",
+        b"signature-input",
+    }
+)
 _LENGTH_DIGITS = 18
 _OWN_PREFIX = b"turnlog-"
 
@@ -184,6 +196,26 @@ def response_headers(
 def without_length(raw: Headers) -> list[tuple[bytes, bytes]]:
     """Return all fields but Content-Length, for a body that is framed anew."""
     return [pair for pair in raw if pair[0].lower() != b"content-length"]
+
+
+def is_sealed(raw: Headers) -> bool:
+    """Tell whether a digest or signature of the body would be broken by a change (RFC 9530, 9421)."""
+    return any(name.lower() in _SEALS for name, _ in raw)
+
+
+def changed_body(raw: Headers, *, decoded: bool) -> list[tuple[bytes, bytes]]:
+    """Return the fields for a body that was changed: no seals, and a weak ETag (RFC 9110, 8.8.1).
+
+    Of a body that was `decoded` as well, no Content-Encoding.
+    """
+    dropped = {*_SEALS, b"content-encoding"} if decoded else _SEALS
+    return [
+        (name, b"W/" + value)
+        if name.lower() == b"etag" and not value.startswith(b"W/")
+        else (name, value)
+        for name, value in raw
+        if name.lower() not in dropped
+    ]
 
 
 def _forwardable(raw: Headers, dropped: frozenset[bytes]) -> Iterator[tuple[bytes, bytes]]:

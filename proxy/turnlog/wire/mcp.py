@@ -37,6 +37,7 @@ __all__ = [
     "ToolCall",
     "ToolPage",
     "agreed_revision",
+    "cancellation",
     "cancelled_id",
     "is_request",
     "is_stateless",
@@ -191,6 +192,12 @@ def cancelled_id(message: Message | Outline) -> str | None:
             return None
         method, raw = message.method, bytes(members(message.params).get("requestId", b""))
     return id_key(raw) if raw and method == "notifications/cancelled" else None
+
+
+def cancellation(raw_id: bytes) -> bytes:
+    """Return the notification that takes a request back (handshake revisions)."""
+    params = b'{"requestId":%b,"reason":"a time limit was reached"}' % raw_id
+    return b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params
 
 
 def read_call(params: Raw) -> ToolCall:

@@ -3,6 +3,7 @@
 All else stays byte for byte. What cannot be changed safely is left alone.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from .rawjson import member_spans, past_space
@@ -67,24 +68,30 @@ def with_data(event: bytes, data: bytes) -> bytes:
     return b"".join([*lines[:first], new, *kept])
 
 
-class Respelling:
-    """Puts the caller's id back in place of another attempt's, in text of any size.
+def as_event(data: bytes) -> bytes:
+    """Return one event of a stream: a message without an id (WHATWG HTML, section 9.2)."""
+    return b"event: message\ndata: %b\n\n" % data
 
-    The attempt's id is a string that nobody else can know, so wherever it stands as a JSON string it
+
+class Respelling:
+    """Puts callers' ids back in place of those of later attempts, in text of any size.
+
+    An attempt's id is a string that nobody else can know, so wherever it stands as a JSON string it
     means that request. At most its length is held back between two pieces.
     """
 
-    __slots__ = ("_held", "_new", "_old")
+    __slots__ = ("_held", "_spellings")
 
-    def __init__(self, old: bytes, new: bytes) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, spellings: Mapping[bytes, bytes]) -> None:
+        self._spellings = spellings
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; return what is sure of it and of what was held back."""
-        text = (self._held + piece).replace(self._old, self._new)
-        keep = self._begun(text)
+        text = self._held + piece
+        for old, new in self._spellings.items():
+            text = text.replace(old, new)
+        keep = max(self._begun(text, old) for old in self._spellings)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -93,11 +100,12 @@ class Respelling:
         held, self._held = self._held, b""
         return held
 
-    def _begun(self, text: bytes) -> int:
-        """Return how many bytes at the end may be the start of the id."""
-        place = text.rfind(self._old[:1], max(len(text) - len(self._old) + 1, 0))
+    def _begun(self, text: bytes, old: bytes) -> int:
+        """Return how many bytes at the end may be the start of an id."""
+        first = max(len(text) - len(old) + 1, 0)
+        place = text.find(old[:1], first)
         while place >= 0:
-            if self._old.startswith(text[place:]):
+            if old.startswith(text[place:]):
                 return len(text) - place
-            place = text.rfind(self._old[:1], max(len(text) - len(self._old) + 1, 0), place)
+            place = text.find(old[:1], place + 1)
         return 0

@@ -75,6 +75,11 @@ class EventReader:
         self._body: MessageReader | None = None
         self._fields = False
 
+    @property
+    def in_data(self) -> bool:
+        """Whether some of an event's data has come, and not all of it."""
+        return self._body is not None
+
     def feed(self, chunk: bytes) -> list[Piece]:
         """Take a chunk; return it in pieces."""
         pieces: list[Piece] = []

@@ -1,0 +1,108 @@
+"""The time limits of one attempt: timers that give its connection up.
+
+Time counts only while the server is waited for: an agent that reads slowly spends none of it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from turnlog.core.kinds import ErrorKind
+from turnlog.core.rules import Timeouts
+
+_AGAIN: Final = 1.0
+"""s: how long after a limit was reached, while the agent was waited for, one looks again."""
+
+Expire = Callable[[ErrorKind], bool]
+"""Gives an attempt up for a reason; false where nobody waits for the server right now."""
+
+
+class Patience:
+    """Timers of one attempt. `began` is when its call did, on the loop's clock."""
+
+    __slots__ = ("_asked", "_began", "_expire", "_left", "_limits", "_started", "_timers")
+
+    def __init__(self, limits: Timeouts, began: float) -> None:
+        self._limits = limits
+        self._began = began
+        self._timers: dict[ErrorKind, asyncio.TimerHandle] = {}
+        self._expire: Expire | None = None
+        self._left = limits.response
+        """s of `response` that are left."""
+        self._started = 0.0
+        self._asked = 0
+        """How many questions of the server the agent has not answered."""
+
+    def before_sent(
+        self, limit: float, kind: ErrorKind, now: float
+    ) -> tuple[float | None, ErrorKind]:
+        """Return when a step that takes at most `limit` must be over, and what it is if not."""
+        end = self._began + self._limits.total
+        if end <= now + limit:
+            kind, at = ErrorKind.DEADLINE_EXHAUSTED, end
+        else:
+            at = now + limit
+        return None if at == inf else at, kind
+
+    def connect_by(self, now: float) -> tuple[float | None, ErrorKind]:
+        """Return when there must be a connection."""
+        return self.before_sent(self._limits.connect, ErrorKind.CONNECT_TIMEOUT, now)
+
+    def queue_by(self, now: float) -> tuple[float | None, ErrorKind]:
+        """Return when the call must be on its way."""
+        return self.before_sent(self._limits.queue, ErrorKind.QUEUE_TIMEOUT, now)
+
+    def connected(self, expire: Expire) -> None:
+        """Begin to count the total; `expire` gives the attempt up."""
+        self._expire = expire
+        if self._limits.total < inf:
+            now = asyncio.get_running_loop().time()
+            self._arm(ErrorKind.DEADLINE_EXHAUSTED, self._began + self._limits.total - now)
+
+    def sent(self) -> None:
+        """Begin to wait for the response: the request's last byte is on its way."""
+        if not self._asked and self._expire is not None:
+            self._started = asyncio.get_running_loop().time()
+            self._arm(ErrorKind.RESPONSE_TIMEOUT, self._left)
+            self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
+
+    def heard(self) -> None:
+        """Begin to wait for the next event, or the next piece of a body."""
+        if self._limits.idle < inf and not self._asked:
+            self._disarm(ErrorKind.PROGRESS_TIMEOUT)
+            self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
+
+    def asked(self) -> None:
+        """Wait for the agent: the server has asked it something (elicitation, sampling)."""
+        self._asked += 1
+        if self._asked == 1 and ErrorKind.RESPONSE_TIMEOUT in self._timers:
+            self._left -= asyncio.get_running_loop().time() - self._started
+        self._disarm(ErrorKind.RESPONSE_TIMEOUT)
+        self._disarm(ErrorKind.PROGRESS_TIMEOUT)
+
+    def told(self) -> None:
+        """Wait for the server again: the agent has answered its question."""
+        self._asked = max(self._asked - 1, 0)
+        if not self._asked:
+            self.sent()
+
+    def close(self) -> None:
+        """Stop all timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._expire = None
+
+    def _arm(self, kind: ErrorKind, delay: float) -> None:
+        if delay < inf:
+            loop = asyncio.get_running_loop()
+            self._timers[kind] = loop.call_later(max(delay, 0), self._reached, kind)
+
+    def _disarm(self, kind: ErrorKind) -> None:
+        if timer := self._timers.pop(kind, None):
+            timer.cancel()
+
+    def _reached(self, kind: ErrorKind) -> None:
+        if self._expire is not None and not self._expire(kind):
+            self._arm(kind, _AGAIN)

@@ -1,0 +1,304 @@
+"""Carry out what `core.exchange` decides for one request: attempts, waits, the answer.
+
+It knows no policy. The clock, the dice and the network are here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Protocol, cast
+
+from turnlog.core.classify import MEANINGS, UNSENT
+from turnlog.core.exchange import Command, Forward, Wait, exchange
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.policy import Policy
+from turnlog.core.retry import Tried
+from turnlog.observe.events import AuthRequired, UpstreamFailed
+from turnlog.store.base import StoreError, Ticket
+from turnlog.wire.http import Headers, content_length, fields
+from turnlog.wire.splice import Respelling
+
+from .answers import Made, told
+from .context import Context
+from .downstream import Downstream
+from .fault import Failure, Progress
+from .heads import AnswerHead, Heads, Raw, lines
+from .outlet import Outlet, Withheld
+from .patience import Patience
+from .relay import Relay, Watcher
+from .routes import Route
+from .upstream import Answer, Content, Upstreams
+
+_NO_RULES: Final = Policy()
+_AUTH_ADVICE: Final = (
+    "clients refuse a login whose resource is not the URL they know; "
+    "put a token for this server into the agent's own Authorization header"
+)
+_OURS: Final = frozenset(
+    {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
+)
+
+
+class Exchange(Watcher, Protocol):
+    """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
+
+    progress: Progress
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for nothing: a listening stream."""
+        ...
+
+    async def on_disk(self) -> None:
+        """Wait for the intents. Raises `StoreError`."""
+        ...
+
+    def outgoing(self, content: Content) -> Content:
+        """Return the body as it leaves."""
+        ...
+
+    def repeatable(self, content: Content) -> bool:
+        """Tell whether another attempt can be made with this body."""
+        ...
+
+    async def again(self, content: bytes) -> bytes:
+        """Begin another attempt; return its body. Raises `StoreError`."""
+        ...
+
+    def respelling(self) -> dict[bytes, bytes]:
+        """Return what ids to change in the answer, and into what."""
+        ...
+
+    def cancelling(self) -> bytes:
+        """Return the message that takes the attempt back, if one is needed."""
+        ...
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        ...
+
+    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that there is no answer; return what to say instead."""
+        ...
+
+    def refused(self) -> Made:
+        """Return the answer to a call that cannot be recorded."""
+        ...
+
+    def went_by(self, duration: int) -> None:
+        """Log an exchange that held no call; `duration` in ns since its head was there."""
+        ...
+
+
+class Runner:
+    """Carries out one exchange. Raises `Gone` when the agent leaves."""
+
+    def __init__(
+        self,
+        context: Context,
+        heads: Heads,
+        upstreams: Upstreams,
+        down: Downstream,
+        route: Route,
+        exchange: Exchange,
+    ) -> None:
+        self._context = context
+        self._heads = heads
+        self._upstreams = upstreams
+        self._down = down
+        self._route = route
+        self._exchange = exchange
+        self._began = asyncio.get_running_loop().time()
+        self._raw: Raw = down.raw
+        self._next: Command | None = None
+
+    async def run(self, content: Content) -> None:
+        """Forward the request, as often as its policy wants, and relay the last answer."""
+        content = self._exchange.outgoing(content)
+        policy = self._policy
+        repeatable = policy.retry is not None and self._exchange.repeatable(content)
+        self._steps = exchange(policy, self._dice, repeatable=repeatable)
+        command: Command | None = next(self._steps)
+        while command is not None:
+            match command:
+                case Wait():
+                    await asyncio.sleep(command.delay)
+                    command = next(self._steps)
+                case Forward(number=1):
+                    command = await self._attempt(content, hold=command.hold)
+                case Forward():
+                    command = await self._again(cast("bytes", content), hold=command.hold)
+
+    @property
+    def _policy(self) -> Policy:
+        attempt = self._exchange.attempt
+        return attempt.ask.policy if attempt is not None else _NO_RULES
+
+    def _dice(self) -> float:
+        return int.from_bytes(self._context.clock.entropy(4), "big") / (1 << 32)
+
+    async def queued(self) -> None:
+        """Wait until the call may leave. Raises `StoreError`, and `Failure` when that takes long."""
+        patience = Patience(self._policy.timeout, self._began)
+        at, kind = patience.queue_by(self._began)
+        if at is None:
+            await self._exchange.on_disk()
+            return
+        limit = asyncio.timeout_at(at)
+        try:
+            async with limit:
+                await self._exchange.on_disk()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Failure(kind, Phase.QUEUED, "it could not be recorded in time") from None
+
+    async def _again(self, content: bytes, *, hold: bool) -> Command | None:
+        try:
+            content = await self._exchange.again(content)
+        except StoreError:
+            await self.send(self._exchange.refused())
+            return None
+        # The answer's id will be changed, so it had better not be encoded.
+        plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
+        self._raw = (*plain, (b"Accept-Encoding", b"identity"))
+        return await self._attempt(content, hold=hold)
+
+    async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
+        """Make one attempt; return the next step if its answer was not the last one."""
+        self._next = None
+        self._begin_patience()
+        head = self._heads.forwarded((self._raw, self._route.target.authority))
+        try:
+            answer = await self._sent(head, content)
+        except Failure as failure:
+            await self._failed(failure, head)
+            return self._next
+        try:
+            await self._answered(answer, hold=hold)
+        except Withheld:
+            pass
+        finally:
+            await answer.close()
+        self._take_back(head)
+        return self._next
+
+    async def _answered(self, answer: Answer, *, hold: bool) -> None:
+        self._exchange.head(answer)
+        if answer.status == 401:
+            self._unauthenticated(answer)
+        await self._know_session()
+        started = self._context.clock.monotonic()
+        try:
+            await self._relay(answer, hold=hold)
+        finally:
+            self._exchange.went_by(self._context.clock.monotonic() - started)
+
+    async def _know_session(self) -> None:
+        """Wait for the id of a session that this call opened: the answer names it."""
+        attempt = self._exchange.attempt
+        if attempt is not None and attempt.ask.session.id is None and attempt.intent is not None:
+            with suppress(StoreError):
+                await attempt.intent.done()
+
+    def _begin_patience(self) -> None:
+        attempt = self._exchange.attempt
+        if attempt is None:
+            return
+        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
+        self._exchange.progress = Progress(attempt.patience)
+
+    async def _sent(self, head: bytes, content: Content) -> Answer:
+        length = None if isinstance(content, bytes) else content_length(self._down.headers)
+        return await self._upstreams.send(
+            self._route.target.origin,
+            self._down.method,
+            self._route.resource,
+            head,
+            content,
+            self._exchange.progress,
+            length=length if isinstance(length, int) else None,
+        )
+
+    async def _failed(self, failure: Failure, head: bytes) -> None:
+        self._context.log.emit(
+            UpstreamFailed(
+                server=self._route.target.name,
+                address=self._route.target.host,
+                port=self._route.target.port,
+                error=MEANINGS[failure.kind].family,
+                kind=failure.kind,
+                phase=failure.phase,
+            )
+        )
+        made, tickets = self._exchange.failed(failure)
+        await self._context.recorder.settle(tickets)
+        last = self._is_last()
+        self._take_back(head)
+        if last:
+            await self.send(made)
+
+    async def _relay(self, answer: Answer, *, hold: bool) -> None:
+        spellings = self._exchange.respelling()
+        respelling = Respelling(spellings) if spellings else None
+        out = Outlet(self._down, self._is_last if hold else None, respelling)
+        recorder, keep = self._context.recorder, self._context.keep
+        await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
+
+    def _unauthenticated(self, answer: Answer) -> None:
+        """Say how to go on where a server sends the client to another origin's login."""
+        asked = fields(answer.headers, b"www-authenticate")
+        if any(b"resource_metadata" in value for value in asked):
+            self._context.log.emit(
+                AuthRequired(
+                    server=self._route.target.name, http_status=answer.status, advice=_AUTH_ADVICE
+                )
+            )
+
+    def _head_of(self, headers: Headers) -> AnswerHead:
+        return self._heads.answer(headers, self._route)
+
+    def _is_last(self) -> bool:
+        """Tell what came of the attempt; return whether its answer is the agent's."""
+        attempt = self._exchange.attempt
+        if attempt is None or attempt.ending is None:
+            return True
+        tried = Tried(
+            ending=attempt.ending,
+            effect=attempt.ask.effect,
+            number=attempt.ask.number,
+            elapsed=asyncio.get_running_loop().time() - self._began,
+            retry_after=attempt.retry_after,
+        )
+        try:
+            command = self._steps.send(tried)
+        except StopIteration:
+            return True
+        assert isinstance(command, Wait)  # nothing else follows an attempt
+        self._next = command
+        self._context.recorder.retried(attempt, command.delay)
+        return False
+
+    def _take_back(self, head: bytes) -> None:
+        """Tell the server that nobody waits for the attempt any more, if it may be at work yet.
+
+        Where the agent itself gave up it says so itself.
+        """
+        attempt = self._exchange.attempt
+        ending = attempt.ending if attempt is not None else None
+        if ending is None or ending.phase in UNSENT:
+            return
+        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
+        message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
+        if message:
+            target = self._route.target.origin
+            self._upstreams.notify(target, self._route.resource, head, message)
+
+    async def send(self, made: Made) -> None:
+        """Send an answer that turnlog made."""
+        attempt = self._exchange.attempt
+        head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
+        if self._down.method == "HEAD":
+            await self._down.bodiless(made.status, made.reason, head)
+        else:
+            await self._down.answer(made.status, made.reason, head, made.body)
