@@ -1,6 +1,7 @@
 """A raw HTTP/1.1 client on one socket: it sends bytes as given and shows bytes as they came."""
 
 import json
+import re
 import socket
 import time
 from types import TracebackType
@@ -12,6 +13,8 @@ from msgspec import Struct
 BOUND = 20.0
 """s: no wait of a test is longer."""
 
+_OUTCOME = re.compile(rb'"_meta":\{"turnlog/outcome":\{[^{}]*\}\},?|"turnlog/outcome":\{[^{}]*\},?')
+
 
 class Head(Struct, frozen=True):
     """The head of an answer, as it came."""
@@ -20,6 +23,11 @@ class Head(Struct, frozen=True):
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
+
+    @property
+    def relayed(self) -> tuple[tuple[str, str], ...]:
+        """The fields that are not turnlog's own, in order."""
+        return tuple(pair for pair in self.headers if not pair[0].startswith("Turnlog-"))
 
     def all(self, name: str) -> list[str]:
         """Return all values of a field; `name` in lower case."""
@@ -45,6 +53,11 @@ class Response(Struct, frozen=True):
     def json(self) -> Any:
         """Return the body as JSON."""
         return json.loads(self.body)
+
+
+def untold(body: bytes) -> bytes:
+    """Return an answer without what turnlog says of its call in it."""
+    return _OUTCOME.sub(b"", body)
 
 
 class ClosedEarlyError(Exception):

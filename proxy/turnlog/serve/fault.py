@@ -4,6 +4,7 @@ from typing import Final
 
 from turnlog.core.classify import UNSENT
 from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.policy import Policy
 
 from .patience import Patience
 
@@ -28,6 +29,10 @@ class Failure(Exception):
         self.phase = phase
         """How far the attempt came."""
         self.detail = detail
+
+    def is_managed(self, policy: Policy) -> bool:
+        """Tell whether a rule made turnlog answerable for it: a time limit, or retries."""
+        return self.kind in _SAYS or policy.retry is not None
 
     def sentence(self, server: str) -> str:
         """Return what an agent is told."""

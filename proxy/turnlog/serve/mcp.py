@@ -235,10 +235,9 @@ class McpExchange:
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
-        ending = self.attempt.ending if self.attempt is not None else None
-        if self._lost is None or ending is None:
+        if self._lost is None or self.attempt is None or self.attempt.ending is None:
             return None
-        return self._made(self._lost.sentence(self._request.server), ending)
+        return self._made(self._lost.sentence(self._request.server), self.attempt.ending)
 
     @property
     def amends(self) -> bool:
@@ -345,7 +344,8 @@ class McpExchange:
         return self._lose(failure)
 
     def _lose(self, failure: Failure) -> Sequence[Ticket]:
-        if self._attempts:
+        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
+        if self.attempt is not None and failure.is_managed(self.attempt.ask.policy):
             self._lost = failure
         return self._end_all(failure.kind, failure.detail)
 

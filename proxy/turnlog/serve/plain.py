@@ -151,7 +151,7 @@ class PlainCall:
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Record that the answer was cut."""
-        self._lost = failure
+        self._lost = failure if failure.is_managed(self._ask.policy) else None
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
 

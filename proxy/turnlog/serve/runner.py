@@ -38,6 +38,8 @@ _OURS: Final = frozenset(
     {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
 )
 
+_ANSWERED_OR_UNSENT: Final = frozenset({*UNSENT, Phase.DONE})
+
 
 class Exchange(Watcher, Protocol):
     """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
@@ -286,7 +288,7 @@ class Runner:
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is None or ending.phase in UNSENT:
+        if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
             return
         lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
