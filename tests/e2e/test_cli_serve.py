@@ -55,7 +55,8 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
         (["--upstream", URL, "--durability", "fast"], "turnlog: --durability: 'durability' cannot"),
         (["--upstream", URL, "--log-level", "loud"], "turnlog: --log-level: 'log_level' cannot be"),
         (["--config", "absent.yaml"], "turnlog: absent.yaml:1:1: no such file or directory"),
-        (["--rules", "x.yaml"], "turnlog: no such option '--rules'"),
+        (["--rules", "x.yaml"], "turnlog: --rules: there is no file 'x.yaml', name a file"),
+        (["--rules", "defautl"], "turnlog: --rules: no pack is called 'defautl', did you mean"),
         (
             ["--upstream", "http://127.0.0.1:7411/"],
             "turnlog: --upstream: 'http://127.0.0.1:7411/' is",
@@ -78,6 +79,19 @@ def test_a_wrong_file_is_refused_with_file_line_and_column(tmp_path: Path) -> No
 
     assert done.returncode == 2
     assert done.stderr == f"turnlog: {config}:3:3: unknown key 'recrod', did you mean 'record'?\n"
+
+
+def test_wrong_rules_are_refused_with_their_place(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.yaml"
+    rules.write_text("rules:\n  - name: one\n    effect: reed\n")
+
+    done = process("serve", "--upstream", URL, "--rules", str(rules), "--data", str(tmp_path / "d"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"turnlog: {rules}:3:13: 'rules.0.effect' cannot be 'reed', did you mean 'read'?\n"
+    )
+    assert not (tmp_path / "d").exists()
 
 
 def test_variables_are_read_and_a_misspelt_one_is_warned_of() -> None:

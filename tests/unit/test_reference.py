@@ -94,6 +94,7 @@ def test_what_is_not_supported_yet_is_listed() -> None:
 def test_the_example_file_is_accepted(tmp_path: Path) -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", _page("configuration.md"), re.DOTALL)
     (tmp_path / "turnlog.yaml").write_text(example)
+    (tmp_path / "mine.yaml").write_text("rules: []\n")
 
     assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "web"}
 

@@ -5,12 +5,14 @@ from msgspec import structs
 
 from turnlog.core.kinds import Durability, WhenFull
 from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.sources import RuleSource, pack
 from turnlog.serve.layers import (
     CONFIG_VARIABLE,
     VARIABLES,
     Flags,
     misspelt_variables,
     read_settings,
+    read_sources,
 )
 from turnlog.serve.readers import Address
 from turnlog.serve.settings import (
@@ -24,15 +26,17 @@ from turnlog.serve.settings import (
 )
 
 URL = "http://127.0.0.1:9000/mcp"
+RULES = "rules:\n  - effect: read\n"
 EVERYTHING = f"""
 listen: 127.0.0.1:7500
 allow_hosts: [proxy.internal]
 data: ./kept
 durability: strict
 upstreams:
-  files: {{url: "{URL}", trust_annotations: true}}
+  files: {{url: "{URL}", packs: [default], trust_annotations: true}}
   web: {{url: "https://tools.example/", transport: http}}
 limits: {{record: 64KiB, store: 2GiB, when_full: forward_unrecorded}}
+rules: [./mine.yaml]
 redact: {{headers: [X-Secret], keys: [pin], patterns: ["sk-[a-z]+"]}}
 log_format: console
 log_level: debug
@@ -45,7 +49,8 @@ def _settings(
     environ: dict[str, str] | None = None,
     flags: Flags | None = None,
 ) -> Settings:
-    """Return the settings; `text` becomes the file that `--config` names."""
+    """Return the settings; `text` becomes the file that `--config` names, beside its rules."""
+    (folder / "mine.yaml").write_text(RULES)
     flags = flags or Flags()
     if text is not None:
         (folder / "turnlog.yaml").write_text(text)
@@ -70,9 +75,10 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
         data=tmp_path / "kept",
         durability=Durability.STRICT,
         upstreams={
-            "files": Upstream(url=URL, trust_annotations=True),
+            "files": Upstream(url=URL, packs=("default",), trust_annotations=True),
             "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
         },
+        rules=(RuleSource(tmp_path / "mine.yaml", "mine.yaml"),),
         limits=Limits(record=65_536, store=2 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
         redact=Redact(headers=("x-secret",), keys=("pin",), patterns=("sk-[a-z]+",)),
         log_format=LogFormat.CONSOLE,
@@ -87,6 +93,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         "TURNLOG_DATA": "kept",
         "TURNLOG_DURABILITY": "relaxed",
         "TURNLOG_UPSTREAMS": f"files={URL} https://tools.example/?a=b",
+        "TURNLOG_RULES": "./mine.yaml, default",
         "TURNLOG_LIMITS_RECORD": "64KiB",
         "TURNLOG_LIMITS_STORE": "1073741824",
         "TURNLOG_LIMITS_WHEN_FULL": "forward_unrecorded",
@@ -107,6 +114,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
             "files": Upstream(url=URL),
             "default": Upstream(url="https://tools.example/?a=b"),
         },
+        rules=(RuleSource(tmp_path / "mine.yaml", "./mine.yaml"), pack("default")),
         limits=Limits(record=65_536, store=1 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
         redact=Redact(
             headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
@@ -141,7 +149,7 @@ def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path
     )
 
     assert settings.upstreams == {
-        "files": Upstream(url="http://127.0.0.1:9001/", trust_annotations=True),
+        "files": Upstream(url="http://127.0.0.1:9001/", packs=("default",), trust_annotations=True),
         "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
         "more": Upstream(url="http://a/"),
     }
@@ -160,10 +168,50 @@ def test_a_relative_folder_begins_at_the_file_that_names_it(tmp_path: Path) -> N
     assert from_flag.data == tmp_path / "here"
 
 
-def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(EVERYTHING)
+def test_rules_of_flags_come_before_those_of_variables_and_of_the_file(tmp_path: Path) -> None:
+    for name in ("flag.yaml", "variable.yaml"):
+        (tmp_path / name).write_text(RULES)
 
-    assert _settings(tmp_path, environ={CONFIG_VARIABLE: "mine.yaml"}).listen.port == 7500
+    settings = _settings(
+        tmp_path,
+        EVERYTHING,
+        {"TURNLOG_RULES": "variable.yaml"},
+        Flags(rules=("default", "flag.yaml")),
+    )
+
+    assert settings.rules == (
+        pack("default"),
+        *(RuleSource(tmp_path / f"{name}.yaml", f"{name}.yaml") for name in ("flag", "variable", "mine")),
+    )  # fmt: skip
+    assert settings.sources().order("files") == (pack("default"), *settings.rules[1:])
+
+
+def test_rules_of_a_file_begin_at_that_file_and_are_called_as_seen_from_here(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "own.yaml").write_text(RULES)
+    (tmp_path / "etc" / "turnlog.yaml").write_text("rules: [own.yaml]\n")
+
+    found = read_sources(flags=Flags(config="etc/turnlog.yaml"), environ={}, folder=tmp_path)
+
+    assert found.own == (RuleSource(tmp_path / "etc" / "own.yaml", "etc/own.yaml"),)
+
+
+def test_rules_in_the_working_directory_are_not_read_unless_named(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "default.yaml").write_text(RULES)
+
+    found = read_sources(flags=Flags(rules=("default",)), environ={}, folder=tmp_path)
+
+    assert found.each() == (pack("default"),)
+    assert not found.last.path.is_relative_to(tmp_path)
+
+
+def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text(EVERYTHING)
+
+    assert _settings(tmp_path, environ={CONFIG_VARIABLE: "settings.yaml"}).listen.port == 7500
 
 
 def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
@@ -181,13 +229,19 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("limits: {record: lots}", "1:18: 'lots' is no amount, write a size like 64KiB, 10MiB or 2GiB"),
         ("durability: fast", "1:13: 'durability' cannot be 'fast', use one of: balanced, relaxed, strict"),
         ("redact: {patterns: ['(']}", "1:21: '(' is no regular expression "),
-        ("rules: [./mine.yaml]", "1:1: 'rules' is not supported yet, remove it"),
+        ("rules: [./mine.yaml, mien.yaml]", "1:22: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
+        ("rules: [default]", "1:9: 'default' is a pack, name it in upstreams.NAME.packs"),
+        ("rules: ['']", "1:9: '' is no file, write a path"),
+        ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
         ("identity: []", "1:1: 'identity' is not supported yet, remove it"),
         ("never_twice: {}", "1:1: 'never_twice' is not supported yet, remove it"),
         ("upstreams: {s: {url: http://a}}", "1:13: 's' is reserved for turnlog's own paths"),
         ("upstreams: {a: {command: [x]}}", "1:17: 'command' is not supported yet, remove it"),
-        ("upstreams: {a: {url: http://a, packs: [x]}}", "1:32: 'packs' is not supported yet"),
+        ("upstreams: {a: {url: http://a, packs: [x]}}", "1:40: no pack is called 'x', use one of: "),
+        ("upstreams: {a: {url: http://a, packs: [defaul]}}",
+         "1:40: no pack is called 'defaul', did you mean 'default'?"),
+        ("upstreams: {a: {url: http://a, packs: [identity]}}", "1:40: no pack is called 'identity'"),
         ("upstreams: {a: {url: http://a, share: session}}", "1:32: 'share' is not supported yet"),
         ("upstreams: {a: {url: http://a, transport: sse}}",
          "1:43: 'upstreams.a.transport' 'sse' is not supported yet, choose another"),
@@ -211,17 +265,18 @@ def test_a_wrong_file_is_refused_with_file_line_and_column(
         (Flags(listen="7411"), "--listen: '7411' has no host"),
         (Flags(durability="fast"), "--durability: 'durability' cannot be 'fast'"),
         (Flags(log_level="loud"), "--log-level: 'log_level' cannot be 'loud'"),
+        (Flags(rules=("mien.yaml",)), "--rules: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
+        (Flags(rules=("defaul",)),
+         "--rules: no pack is called 'defaul', did you mean 'default'? (a file is written as ./defaul)"),
         (Flags(data=""), "--data: '' is no folder, write a path"),
         (Flags(upstreams=("ftp://a/",)), "--upstream: 'ftp://a/' is no http or https URL"),
         (Flags(upstreams=(f"turnlog={URL}",)), "--upstream: 'turnlog' is reserved"),
         (Flags(upstreams=(f"={URL}",)), "--upstream: '' cannot name an upstream"),
         (Flags(upstreams=(URL, "http://a/")), "--upstream: two upstreams are called 'default'"),
-        (
-            Flags(upstreams=("http://localhost:7411/",)),
-            "--upstream: 'http://localhost:7411/' is where",
-        ),
+        (Flags(upstreams=("http://localhost:7411/",)),
+         "--upstream: 'http://localhost:7411/' is where"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         _settings(tmp_path, flags=flags)
@@ -237,6 +292,7 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, messa
         ("TURNLOG_LOG_FORMAT", "xml", "'log_format' cannot be 'xml'"),
         ("TURNLOG_REDACT_PATTERNS", "a\n(", "'(' is no regular expression"),
         ("TURNLOG_ALLOW_HOSTS", "a b", "'a b' is no host"),
+        ("TURNLOG_RULES", "absent.yaml", "there is no file 'absent.yaml', name a file of rules"),
         ("TURNLOG_UPSTREAMS", "a=b", "'b' is no http or https URL"),
     ],
 )

@@ -22,6 +22,12 @@ _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
     help="A tool server; may be given again. Without NAME it is called 'default'.",
 )
 @click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="PACK_OR_FILE",
+    help="Rules for all servers; may be given again. They count before those of --config.",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:7411]")
 @click.option("--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]")
 @click.option(

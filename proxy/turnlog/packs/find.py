@@ -8,6 +8,8 @@ from pathlib import Path
 
 SUFFIX = ".yaml"
 _EXAMPLES = ".examples"
+_OTHER = frozenset({"identity"})
+"""Packs of something else than rules."""
 
 
 def packs_folder() -> Path:
@@ -21,6 +23,11 @@ def pack_names(folder: Path) -> list[str]:
     """Return the names of the packs in `folder`, sorted; their examples are no packs."""
     found = (path.stem for path in folder.glob("*" + SUFFIX))
     return sorted(name for name in found if not name.endswith(_EXAMPLES))
+
+
+def rule_packs(folder: Path) -> list[str]:
+    """Return the names of the packs of rules in `folder`, sorted."""
+    return [name for name in pack_names(folder) if name not in _OTHER]
 
 
 def find_pack(name: str, folder: Path) -> Path:

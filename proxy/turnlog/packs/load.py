@@ -38,6 +38,11 @@ class Document(Struct, frozen=True, kw_only=True):
         entry = None if key is None else _key_and_value(node, key)[0]
         return _at(self.path, entry or node, message)
 
+    def line(self, steps: tuple[Step, ...]) -> int:
+        """Return the line, from 1, on which the value at `steps` begins."""
+        line: int = _walk(self.root, steps).start_mark.line
+        return line + 1
+
 
 def load(path: Path, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
     """Read the file at `path` as a `kind`. Raises `ConfigError`.

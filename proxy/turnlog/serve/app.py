@@ -20,9 +20,7 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
-from turnlog.core.rules import RuleFile
 from turnlog.observe.events import (
     CallExpired,
     CallRecovered,
@@ -41,6 +39,7 @@ from turnlog.observe.events import (
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
+from turnlog.packs.rulebook import read_each, rulebook
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -219,8 +218,10 @@ class Proxy:
 async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends.
 
-    Raises `StoreError`, and `OSError` when the address cannot be listened on.
+    Raises `ConfigError` for rules, `StoreError`, and `OSError` when the address cannot be listened on.
     """
+    sources = settings.sources()
+    rules = Rules(rulebook(sources, read_each(sources)))
     clock = Clock()
     store = LmdbStore.open(
         settings.data,
@@ -234,7 +235,7 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     try:
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
-            proxy = _proxy(settings, store, log, clock, upstreams, work)
+            proxy = _proxy(settings, rules, store, log, clock, upstreams, work)
             async with _listening(proxy, settings), _sweeping(proxy):
                 yield proxy
     finally:
@@ -281,6 +282,7 @@ async def _sweeping(proxy: Proxy) -> AsyncGenerator[None, None]:
 
 def _proxy(
     settings: Settings,
+    rules: Rules,
     store: LmdbStore,
     log: Log,
     clock: Clock,
@@ -288,7 +290,6 @@ def _proxy(
     work: asyncio.TaskGroup,
 ) -> Proxy:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
-    last = load(find_pack("default", packs_folder()), RuleFile).rules
     redact = settings.redact
     redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     drafter = Drafter(
@@ -316,7 +317,7 @@ def _proxy(
         clients=Clients(),
         catalog=Catalog(),
         calls=OpenCalls(),
-        rules=Rules(Rulebook((), {}, last)),
+        rules=rules,
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),

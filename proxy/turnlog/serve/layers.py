@@ -15,6 +15,7 @@ from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
+from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
 
 from .readers import is_loop
 from .settings import Settings
@@ -24,12 +25,10 @@ DEFAULT_UPSTREAM = "default"
 
 LATER = frozenset(
     {
-        "rules",
         "retention",
         "identity",
         "never_twice",
         "upstreams.*.command",
-        "upstreams.*.packs",
         "upstreams.*.share",
         "upstreams.*.transport=sse",
     }
@@ -42,6 +41,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "TURNLOG_DATA": ("data",),
     "TURNLOG_DURABILITY": ("durability",),
     "TURNLOG_UPSTREAMS": ("upstreams",),
+    "TURNLOG_RULES": ("rules",),
     "TURNLOG_LIMITS_RECORD": ("limits", "record"),
     "TURNLOG_LIMITS_STORE": ("limits", "store"),
     "TURNLOG_LIMITS_WHEN_FULL": ("limits", "when_full"),
@@ -55,7 +55,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 CONFIG_VARIABLE = "TURNLOG_CONFIG"
 
 _PREFIX = "TURNLOG_"
-_COMMA_LISTS = frozenset({"allow_hosts", "headers", "keys"})
+_COMMA_LISTS = frozenset({"allow_hosts", "headers", "keys", "rules"})
 
 
 class Flags(Struct, frozen=True, kw_only=True):
@@ -63,6 +63,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
     config: str | None = None
     upstreams: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     listen: str | None = None
     data: str | None = None
     durability: str | None = None
@@ -89,15 +90,17 @@ def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> 
     `folder` is the working directory: relative paths of variables and flags begin there, those of
     a file at the file.
     """
-    config = flags.config or environ.get(CONFIG_VARIABLE)
-    layers = [_file_layer(config, folder)] if config else []
-    layers += _variable_layers(environ)
-    layers += _flag_layers(flags)
+    layers = _layers(flags, environ, folder)
     settings = _combine(layers, folder)
     if not settings.upstreams:
         raise SettingError("--upstream", "no tool server is named, write --upstream URL")
     _refuse_loops(settings, layers)
     return settings
+
+
+def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Sources:
+    """Return where the rules come from, as `read_settings` finds them; no server need be named."""
+    return _combine(_layers(flags, environ, folder), folder).sources()
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
@@ -115,6 +118,12 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _layers(flags: Flags, environ: Mapping[str, str], folder: Path) -> list[_Layer]:
+    config = flags.config or environ.get(CONFIG_VARIABLE)
+    layers = [_file_layer(config, folder)] if config else []
+    return [*layers, *_variable_layers(environ, folder), *_flag_layers(flags, folder)]
+
+
 def _file_layer(config: str, folder: Path) -> _Layer:
     path = folder / Path(config).expanduser()
     document = load.read(path, shown=config)
@@ -122,17 +131,33 @@ def _file_layer(config: str, folder: Path) -> _Layer:
     data = document.data
     if "data" in data:
         data = {**data, "data": str(path.absolute().parent / settings.data)}
+    if "rules" in data:
+        data = {**data, "rules": _found_rules(document, config, folder)}
     return _Layer(name=config, data=data, document=document)
 
 
-def _variable_layers(environ: Mapping[str, str]) -> list[_Layer]:
+def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSource]:
+    """Find the files that a configuration names; relative paths begin beside it."""
+    beside = Path(config).parent
+    found: list[RuleSource] = []
+    for number, text in enumerate(document.data["rules"]):
+        shown = str(beside / text)
+        try:
+            found.append(rule_file(text, folder / beside.expanduser(), shown=shown))
+        except ValueError as error:
+            raise document.error(("rules", number), str(error)) from None
+    return found
+
+
+def _variable_layers(environ: Mapping[str, str], folder: Path) -> list[_Layer]:
     given = ((name, steps, environ.get(name, "").strip()) for name, steps in VARIABLES.items())
-    return [_text_layer(name, steps, text) for name, steps, text in given if text]
+    layers = [_text_layer(name, steps, text) for name, steps, text in given if text]
+    return [_with_rules(layer, folder) for layer in layers]
 
 
-def _flag_layers(flags: Flags) -> list[_Layer]:
+def _flag_layers(flags: Flags, folder: Path) -> list[_Layer]:
     single = structs.asdict(flags)
-    del single["config"], single["upstreams"]
+    del single["config"], single["upstreams"], single["rules"]
     layers = [
         _text_layer("--" + field.replace("_", "-"), (field,), text)
         for field, text in single.items()
@@ -140,6 +165,8 @@ def _flag_layers(flags: Flags) -> list[_Layer]:
     ]
     if flags.upstreams:
         layers.append(_upstreams_layer("--upstream", flags.upstreams))
+    if flags.rules:
+        layers.append(_with_rules(_Layer(name="--rules", data={"rules": flags.rules}), folder))
     return layers
 
 
@@ -154,6 +181,18 @@ def _text_layer(source: str, steps: tuple[str, ...], text: str) -> _Layer:
     for step in reversed(steps):
         value = {step: value}
     return _checked(_Layer(name=source, data=value))
+
+
+def _with_rules(layer: _Layer, folder: Path) -> _Layer:
+    """Find the packs and files of rules that a variable or a flag names, if it does."""
+    named = layer.data.get("rules")
+    if named is None:
+        return layer
+    try:
+        found = [pack_or_file(text, folder) for text in named]
+    except ValueError as error:
+        raise layer.error((), str(error)) from None
+    return structs.replace(layer, data={"rules": found})
 
 
 def _upstreams_layer(source: str, texts: tuple[str, ...]) -> _Layer:
@@ -186,6 +225,8 @@ def _combine(layers: list[_Layer], folder: Path) -> Settings:
     data: Plain = {}
     for layer in layers:
         data = _laid_over(data, layer.data)
+    # Rules add up. Earlier ones win, so those of a later layer come first.
+    data["rules"] = [rule for layer in reversed(layers) for rule in layer.data.get("rules", ())]
     settings = shape.convert(data, Settings, later=LATER)
     return structs.replace(settings, data=(folder / settings.data).absolute())
 

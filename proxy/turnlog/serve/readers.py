@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Struct
 
 from turnlog.core.values import size
+from turnlog.packs.sources import RuleSource, pack
 
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
@@ -127,6 +128,22 @@ def pattern(value: object) -> str:
     if compiled.match(""):
         raise ValueError(f"{value!r} matches empty text and would cut everywhere, narrow it")
     return value
+
+
+def pack_name(value: object) -> str:
+    """Read the name of a pack of rules."""
+    name = str(value)
+    pack(name)
+    return name
+
+
+def rule_source(value: object) -> RuleSource:
+    """Read the path of a file of rules, as it is written; one that was found stays as it is."""
+    if isinstance(value, RuleSource):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"{str(value)!r} is no file, write a path")
+    return RuleSource(Path(value), value)
 
 
 def is_loop(listen: Address, url: str) -> bool:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from turnlog.core.kinds import Durability, WhenFull
 from turnlog.core.values import Size, reads
+from turnlog.packs.sources import RuleSource, Sources, in_force
 
 from .readers import (
     Address,
@@ -19,7 +20,9 @@ from .readers import (
     allowed_host,
     folder,
     header_name,
+    pack_name,
     pattern,
+    rule_source,
     store_size,
     upstream_name,
     upstream_url,
@@ -55,6 +58,8 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: Annotated[str, reads(upstream_url)]
     transport: Transport = Transport.AUTO
+    packs: tuple[Annotated[str, reads(pack_name)], ...] = ()
+    """Packs of rules for this server's calls, after the user's own rules."""
     trust_annotations: bool = False
 
 
@@ -83,7 +88,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Absolute once `read_settings` made it."""
     durability: Durability = Durability.BALANCED
     upstreams: dict[Annotated[str, reads(upstream_name)], Upstream] = {}
+    rules: tuple[Annotated[RuleSource, reads(rule_source)], ...] = ()
+    """Files of rules, the first ones first; found and absolute once `read_settings` made them."""
     limits: Limits = Limits()
     redact: Redact = Redact()
     log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO
+
+    def sources(self) -> Sources:
+        """Return where the rules come from."""
+        return in_force(self.rules, {name: up.packs for name, up in self.upstreams.items()})

@@ -1,0 +1,64 @@
+"""Read files of rules, and put the rules into the order in which they count."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct, structs
+
+from turnlog.core.policy import Rulebook
+from turnlog.core.rules import Rule, RuleFile
+
+from .errors import ConfigError
+from .load import Document, convert, read
+from .sources import RuleSource, Sources
+
+
+class Placed(Struct, frozen=True, kw_only=True):
+    """A rule, and where it stands. Its name is never empty."""
+
+    rule: Rule
+    source: RuleSource
+    line: int
+
+
+Reading = Mapping[RuleSource, tuple[Placed, ...]]
+"""What was read of each file."""
+
+
+def read_each(sources: Sources) -> Reading:
+    """Read every file. Raises `ConfigError`."""
+    return {source: read_rules(source) for source in sources.each()}
+
+
+def read_rules(source: RuleSource) -> tuple[Placed, ...]:
+    """Read one file. Raises `ConfigError`."""
+    document = read(source.path, shown=source.shown)
+    rules = convert(document, RuleFile).rules
+    for twin in twins(document, [rule.name for rule in rules]):
+        raise twin
+    return tuple(_placed(rule, document.line(("rules", n)), source) for n, rule in enumerate(rules))
+
+
+def twins(document: Document, names: list[str]) -> Iterator[ConfigError]:
+    """Return an error for each rule whose name an earlier one has: it would not tell which."""
+    for number, name in enumerate(names):
+        if name and name in names[:number]:
+            message = f"two rules are called {name!r}, give each a name of its own"
+            yield document.error(("rules", number, "name"), message)
+
+
+def rulebook(sources: Sources, reading: Reading) -> Rulebook:
+    """Put what was read into order."""
+    return Rulebook(
+        _rules(sources.own, reading),
+        {server: _rules(packs, reading) for server, packs in sources.packs.items()},
+        _rules((sources.last,), reading),
+    )
+
+
+def _rules(sources: Iterable[RuleSource], reading: Reading) -> tuple[Rule, ...]:
+    return tuple(placed.rule for source in sources for placed in reading[source])
+
+
+def _placed(rule: Rule, line: int, source: RuleSource) -> Placed:
+    named = rule if rule.name else structs.replace(rule, name=f"{source.path.name}:{line}")
+    return Placed(rule=named, source=source, line=line)

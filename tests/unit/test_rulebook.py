@@ -1,0 +1,71 @@
+"""Files of rules: what is read of them, and in which order they count."""
+
+from pathlib import Path
+
+import pytest
+
+from turnlog.core.kinds import Effect
+from turnlog.core.policy import Subject
+from turnlog.packs.errors import ConfigError
+from turnlog.packs.rulebook import read_each, read_rules, rulebook
+from turnlog.packs.sources import RuleSource, Sources
+
+
+def source(folder: Path, name: str, text: str) -> RuleSource:
+    (folder / name).write_text(text)
+    return RuleSource(folder / name, name)
+
+
+def one_rule(folder: Path, name: str, effect: Effect) -> RuleSource:
+    return source(folder, f"{name}.yaml", f"rules:\n  - {{name: {name}, effect: {effect}}}\n")
+
+
+def test_the_users_rules_come_first_then_the_packs_of_the_server_then_the_last(
+    tmp_path: Path,
+) -> None:
+    last = one_rule(tmp_path, "last", Effect.UNKNOWN)
+    pack = one_rule(tmp_path, "pack", Effect.WRITE)
+    own = one_rule(tmp_path, "own", Effect.READ)
+
+    def decided_by(sources: Sources, server: str) -> str:
+        book = rulebook(sources, read_each(sources))
+        subject = Subject(server=server, tool="write_file", method="tools/call")
+        return book.policy(subject, lambda: None).decided_by["effect"]
+
+    packs = Sources(own=(), packs={"files": (pack,)}, last=last)
+    everything = Sources(own=(own,), packs={"files": (pack,)}, last=last)
+    assert decided_by(packs, "files") == "pack"
+    assert decided_by(packs, "other") == "last"
+    assert decided_by(everything, "files") == "own"
+    assert everything.order("files") == (own, pack, last)
+    assert everything.order("other") == (own, last)
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    last = one_rule(tmp_path, "last", Effect.UNKNOWN)
+    twice = Sources(own=(last,), packs={"a": (last,), "b": (last,)}, last=last)
+
+    assert list(read_each(twice)) == [last]
+
+
+def test_a_rule_without_a_name_gets_one_of_its_file_and_line(tmp_path: Path) -> None:
+    text = "rules:\n  - effect: read\n\n  - name: mine\n    effect: write\n  - expects: content\n"
+
+    placed = read_rules(source(tmp_path, "mine.yaml", text))
+
+    assert [(one.rule.name, one.line) for one in placed] == [
+        ("mine.yaml:2", 2),
+        ("mine", 4),
+        ("mine.yaml:6", 6),
+    ]
+
+
+def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = "rules:\n  - {name: one, effect: read}\n  - {name: one, effect: write}\n"
+
+    with pytest.raises(ConfigError) as caught:
+        read_rules(source(tmp_path, "mine.yaml", text))
+
+    assert str(caught.value) == (
+        "mine.yaml:3:12: two rules are called 'one', give each a name of its own"
+    )
