@@ -278,6 +278,22 @@ class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
     """Whether this is the whole list, and not one page of it."""
 
 
+class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):
+    """The rules were read again and are in force. Calls under way keep those they began with."""
+
+    rules: int = field(name="turnlog.rules")
+
+
+class RulesRejected(Event, frozen=True, kw_only=True, tag="rules.rejected"):
+    """A file of rules cannot be used; the rules before stay in force."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+    file: str = field(name="code.file.path")
+    line: int = field(name="code.line.number")
+    column: int = field(name="code.column.number")
+
+
 class LogDropped(Event, frozen=True, kw_only=True, tag="log.dropped"):
     """Lines were lost because the reader of the log was slow or gone."""
 
@@ -306,6 +322,8 @@ CATALOGUE: tuple[type[Event], ...] = (
     StoreFailed,
     RecorderFailed,
     ToolsListed,
+    RulesReloaded,
+    RulesRejected,
     LogDropped,
 )
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -39,7 +39,6 @@ from turnlog.observe.events import (
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
-from turnlog.packs.rulebook import read_each, rulebook
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -54,6 +53,7 @@ from .identity import Clients, Sessions
 from .own import Own
 from .readers import Address
 from .recorder import Recorder
+from .reload import Reloader
 from .routes import Routes, target_of
 from .settings import Settings
 from .upstream import Upstreams
@@ -94,7 +94,9 @@ async def _serve(settings: Settings, logs: Logs) -> None:
     reasons: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stop, reasons, number)
-    async with serving(settings, logs) as proxy:
+    reload = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+    async with serving(settings, logs, reload) as proxy:
         _rest_the_collector()
         logs.emit(proxy.ready())
         await stop.wait()
@@ -215,13 +217,14 @@ class Proxy:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
-    """Open the store, listen, and accept calls until the block ends.
+async def serving(
+    settings: Settings, log: Log, reload: asyncio.Event | None = None
+) -> AsyncGenerator[Proxy, None]:
+    """Open the store, listen, and accept calls until the block ends. `reload` asks for the rules.
 
     Raises `ConfigError` for rules, `StoreError`, and `OSError` when the address cannot be listened on.
     """
-    sources = settings.sources()
-    rules = Rules(rulebook(sources, read_each(sources)))
+    reloader = Reloader(settings.sources(), log)
     clock = Clock()
     store = LmdbStore.open(
         settings.data,
@@ -235,8 +238,11 @@ async def serving(settings: Settings, log: Log) -> AsyncGenerator[Proxy, None]:
     try:
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
-            proxy = _proxy(settings, rules, store, log, clock, upstreams, work)
-            async with _listening(proxy, settings), _sweeping(proxy):
+            proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work)
+            async with (
+                _listening(proxy, settings),
+                _beside(proxy.sweep(), reloader.run(reload or asyncio.Event())),
+            ):
                 yield proxy
     finally:
         await store.close()
@@ -271,13 +277,15 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 
 @asynccontextmanager
-async def _sweeping(proxy: Proxy) -> AsyncGenerator[None, None]:
+async def _beside(*chores: Coroutine[None, None, None]) -> AsyncGenerator[None, None]:
+    """Do what never ends until the block does."""
     async with _tasks() as tasks:
-        sweeper = tasks.create_task(proxy.sweep())
+        running = [tasks.create_task(chore) for chore in chores]
         try:
             yield
         finally:
-            sweeper.cancel()
+            for task in running:
+                task.cancel()
 
 
 def _proxy(
