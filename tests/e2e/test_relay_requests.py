@@ -3,7 +3,7 @@
 import pytest
 
 from kit.beside import Rig
-from kit.clients import MCP_HEADERS, ClosedEarlyError, call, message
+from kit.clients import MCP_HEADERS, ClosedEarlyError, call, message, wait_until
 from kit.upstreams import Peer, answer, ok
 
 TWO_LENGTHS = (
