@@ -345,7 +345,8 @@ class McpExchange:
 
     def _lose(self, failure: Failure) -> Sequence[Ticket]:
         # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
-        if self.attempt is not None and failure.is_managed(self.attempt.ask.policy):
+        attempt = self.attempt
+        if attempt in self._attempts and failure.is_managed(attempt.ask.policy):
             self._lost = failure
         return self._end_all(failure.kind, failure.detail)
 

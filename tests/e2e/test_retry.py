@@ -1,0 +1,326 @@
+"""Attempts that rules want: what the agent gets, what reaches the server, what is recorded."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
+from kit.faults import CutBody, CutStream, Hangs, ResetAfterRequest, SlowHead
+from kit.upstreams import (
+    Peer,
+    RawUpstream,
+    Script,
+    answer,
+    chunked,
+    echo,
+    event,
+    ok,
+    result,
+    text_result,
+)
+
+RULES = """
+rules:
+  - name: what tools do
+    match: {tool: [read_*, "GET *"]}
+    effect: read
+  - match: {tool: put_*}
+    effect: idempotent_write
+  - match: {tool: [write_*, "POST *"]}
+    effect: write
+  - name: try again
+    retry:
+      on: [connection, rate_limited, null_result, tool_error, timeout]
+      max_attempts: 3
+      base_interval: 10ms
+      jitter: none
+      budget: 30s
+  - match: {tool: "*_soon"}
+    timeout: {response: 200ms}
+"""
+STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
+UNAVAILABLE = ok(b"later", media="text/plain", status="503 Service Unavailable")
+LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("proxy")
+    (folder / "rules.yaml").write_text(RULES)
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+class InTurn:
+    """Each request meets the next script, the last one from then on."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = list(scripts)
+
+    def __call__(self, peer: Peer) -> None:
+        """Play the next one."""
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        script(peer)
+
+
+def streamed(value: Any, *, sent: bytes = b"") -> Script:
+    """Answer with an event stream: some bytes, then one event with the result for the request."""
+
+    def script(peer: Peer) -> None:
+        asked = peer.read().json()
+        peer.start_events()
+        if sent:
+            peer.send(chunked(sent))
+        peer.send_event(result(asked["id"], value))
+        peer.end()
+
+    return script
+
+
+def texts(body: bytes) -> list[str]:
+    return [part["text"] for part in json.loads(body)["result"]["content"]]
+
+
+def data_of(body: bytes) -> Any:
+    lines = [line for line in body.splitlines() if line.startswith(b"data:")]
+    assert len(lines) == 1, body[:700]
+    (line,) = lines
+    return json.loads(line.removeprefix(b"data:"))
+
+
+FAULTS: dict[str, Script] = {
+    "unavailable": answer(UNAVAILABLE),
+    "reset": ResetAfterRequest(),
+    "cut body": CutBody(b'{"jsonrpc":"2.0",', 400),
+    "empty stream": CutStream(()),
+    "comments, then nothing": CutStream((b": ping\n\n",)),
+    "null result in an event": streamed({}, sent=b": ping\n\n"),
+    "internal error": answer(ok(b"oops", status="500 Oops")),
+}
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_read_that_fails_is_made_again(
+    rig: Rig, name: str, headers: tuple[tuple[str, str], ...]
+) -> None:
+    rig.upstream.script = InTurn(FAULTS[name], echo)
+    with rig.client() as client:
+        body = call("read_file", request_id="mine")
+        given = client.request("POST", rig.path, body, headers=headers)
+        assert (given.status, texts(given.body)) == (200, ["done"])
+        assert given.json()["id"] == "mine"
+        assert given.head.one("turnlog-attempts") == "2"
+        assert texts(client.request("POST", rig.path, body, headers=headers).body) == ["done"]
+    first, second, _ = rig.ended_rows(3)
+    assert (first.call, first.attempt) == (second.call, 1)
+    assert (second.attempt, second.status, second.flags) == (2, "ok", ["retried"])
+    assert first.error is not None
+    calls = [one.json() for one in rig.upstream.requests if b"tools/call" in one.body]
+    assert calls[0]["id"] == calls[2]["id"] == "mine"
+    assert calls[1] == {**calls[0], "id": calls[1]["id"]}
+    assert calls[1]["id"].startswith("turnlog-")
+
+
+@pytest.mark.parametrize("tool", ["write_file", "unknown"])
+@pytest.mark.parametrize("name", ["unavailable", "reset", "internal error"])
+def test_what_may_have_had_an_effect_is_not_made_again(rig: Rig, tool: str, name: str) -> None:
+    rig.upstream.script = InTurn(FAULTS[name], echo)
+    with rig.client() as client:
+        client.request("POST", rig.path, call(tool), headers=MCP_HEADERS)
+    row = rig.row()
+    assert (row.retry, row.executed) == ("unsafe", "maybe")
+    assert len(rig.upstream.requests) == 1
+
+
+def test_an_idempotent_write_is_made_again(rig: Rig) -> None:
+    rig.upstream.script = InTurn(ResetAfterRequest(), echo)
+    assert texts(rig.post(call("put_file"))) == ["done"]
+    assert [row.attempt for row in rig.ended_rows(2)] == [1, 2]
+
+
+def test_a_refusal_before_anything_ran_is_made_again_whatever_the_effect(rig: Rig) -> None:
+    rig.upstream.script = InTurn(answer(LIMITED), echo)
+    assert texts(rig.post(call("write_file"))) == ["done"]
+    refused, made = rig.ended_rows(2)
+    assert (refused.kind, refused.executed, made.status) == ("rate_limited", "no", "ok")
+
+
+def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
+    rig.upstream.script = InTurn(answer(LIMITED), echo)
+    rig.post(call("read_file"))
+    (event,) = [
+        one for one in rig.proxy.events("call.retried") if one["turnlog.call"] == rig.rows()[0].call
+    ]
+    assert event["turnlog.delay_ns"] == 1_000_000_000
+
+
+def test_where_the_wait_does_not_fit_the_refusal_is_the_callers_at_once(rig: Rig) -> None:
+    refusal = LIMITED.replace(b"Retry-After: 1\r\n", b"Retry-After: 3600\r\n")
+    rig.upstream.script = answer(refusal)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+    assert (given.status, given.body) == (429, b"slow down")
+    assert given.head.one("retry-after") == "3600"
+    assert rig.row().retry_after_ms == 3_600_000
+
+
+def test_the_last_answer_is_relayed_as_it_came(rig: Rig) -> None:
+    rig.upstream.script = answer(UNAVAILABLE)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+    assert (given.status, given.body) == (503, b"later")
+    assert [row.attempt for row in rig.ended_rows(3)] == [1, 2, 3]
+
+
+def test_where_no_answer_ever_came_the_caller_is_told(rig: Rig) -> None:
+    rig.upstream.script = ResetAfterRequest()
+    said = json.loads(rig.post(call("read_file", request_id=7)))
+    outcome = said["result"]["_meta"]["turnlog/outcome"]
+    assert (said["id"], said["result"]["isError"]) == (7, True)
+    assert (outcome["attempt"], outcome["kind"], outcome["retry"]) == (3, "connection_lost", "safe")
+
+
+LARGE = "x" * (3 << 20)
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+@pytest.mark.parametrize("way", ["length", "chunks", "event", "gzip"])
+@pytest.mark.parametrize("size", [10, len(LARGE)])
+def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
+    rig: Rig, way: str, size: int, where: str
+) -> None:
+    def script(peer: Peer) -> None:
+        asked = peer.read().json()
+        members = {"jsonrpc": "2.0", "id": asked["id"]}
+        value = {"result": {"content": [{"type": "text", "text": LARGE[:size]}]}}
+        body = json.dumps({**members, **value} if where == "first" else {**value, **members})
+        match way:
+            case "length":
+                peer.send(ok(body.encode()))
+            case "gzip":
+                peer.send(ok(gzip.compress(body.encode()), headers="Content-Encoding: gzip\r\n"))
+            case _:
+                media = "text/event-stream" if way == "event" else "application/json"
+                text = f"data: {body}\n\n" if way == "event" else body
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: {media}\r\nTransfer-Encoding: chunked"
+                peer.send(f"{head}\r\n\r\n".encode())
+                for start in range(0, len(text), 65_521):
+                    peer.send(chunked(text[start : start + 65_521].encode()))
+                peer.end()
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        headers = (*MCP_HEADERS, ("Accept-Encoding", "gzip"))
+        given = client.request("POST", rig.path, call("read_file", request_id=41), headers=headers)
+    said = data_of(given.body) if way == "event" else json.loads(given.body)
+    assert said["id"] == 41
+    assert said["result"]["content"][0]["text"] == LARGE[:size]
+    assert given.head.one("content-encoding") is None
+    assert rig.upstream.requests[1].all(b"accept-encoding") == [b"identity"]
+
+
+def test_a_digest_of_what_is_changed_does_not_go_on(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        asked = peer.read().json()
+        fields = 'Content-Digest: sha-256=:x:\r\nETag: "1"\r\n'
+        peer.send_json(text_result(asked["id"], "done"), headers=fields)
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+    assert given.head.one("content-digest") is None
+    assert given.head.one("etag") == 'W/"1"'
+
+
+def test_once_an_event_has_left_no_other_attempt_is_made(rig: Rig) -> None:
+    notice = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
+    rig.upstream.script = InTurn(CutStream((event(notice),)), echo)
+    body = rig.post(call("read_file"))
+    first, second = [json.loads(line[6:]) for line in body.splitlines() if line[:5] == b"data:"]
+    assert first == notice
+    assert second["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert [row.attempt for row in rig.ended_rows()] == [1]
+
+
+def test_several_calls_in_one_request_are_made_once(rig: Rig) -> None:
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), echo)
+    body = b"[" + call("read_a") + b"," + call("read_b", request_id=2) + b"]"
+    rig.post(body)
+    assert [row.attempt for row in rig.ended_rows(2)] == [1, 1]
+
+
+def test_what_is_no_call_is_made_once(rig: Rig) -> None:
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), echo)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, message("tools/list"), headers=MCP_HEADERS)
+    assert given.status == 503
+
+
+def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig) -> None:
+    slow = SlowHead(b"")
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        assert slow.asked.wait(BOUND)
+        cancel = message(
+            "notifications/cancelled", {"requestId": 5, "reason": "no"}, request_id=None
+        )
+        assert other.request("POST", rig.path, cancel, headers=rig.session_headers).status == 202
+        slow.go.set()
+    sent = rig.upstream.requests[-1].json()["params"]
+    assert sent == {"requestId": rig.upstream.requests[1].json()["id"], "reason": "no"}
+
+
+def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig: Rig) -> None:
+    rig.upstream.script = InTurn(ResetAfterRequest(), echo)
+    rig.post(call("read_file", request_id=9))
+    wait_until(lambda: len(rig.upstream.requests) == 3, "the cancel reaches the server")
+    (cancel,) = [one.json() for one in rig.upstream.requests if b"cancelled" in one.body]
+    assert cancel["params"]["requestId"] == 9
+
+
+def test_an_agent_that_leaves_while_an_attempt_is_waited_for_ends_the_call(rig: Rig) -> None:
+    rig.upstream.script = answer(LIMITED.replace(b"After: 1\r\n", b"After: 25\r\n"))
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+        rig.ended_rows()
+    with rig.client() as client:
+        rig.upstream.script = echo
+        assert (
+            client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS).status == 200
+        )
+    assert [row.attempt for row in rig.ended_rows(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("method", "again"), [("GET", True), ("PUT", True), ("DELETE", True), ("POST", False)]
+)
+def test_a_plain_call_is_made_again_as_its_effect_allows(
+    rig: Rig, method: str, again: bool
+) -> None:
+    rig.upstream.script = InTurn(ResetAfterRequest(), answer(ok(b'{"a": 1}')))
+    with rig.client() as client:
+        given = client.request(method, f"/s/{rig.session}/items", b"x" if method != "GET" else b"")
+    if again:
+        assert (given.status, given.json()) == (200, {"a": 1})
+        assert given.head.one("turnlog-attempts") == "2"
+    else:
+        assert given.status == 502
+    assert len(rig.upstream.requests) == 1 + again
+
+
+def test_each_attempt_has_its_own_time(rig: Rig) -> None:
+    hangs = Hangs()
+    rig.upstream.script = InTurn(hangs, echo)
+    assert texts(rig.post(call("read_soon"))) == ["done"]
+    assert hangs.hung_up.wait(BOUND)
+    first, second = rig.ended_rows(2)
+    assert (first.kind, first.phase, second.status) == ("response_timeout", "sent", "ok")
