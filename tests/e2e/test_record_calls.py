@@ -65,6 +65,13 @@ ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
     ("busy, as an error", 429, error(-32000), {"kind": "rate_limited", "code": -32000}),
     ("broken", 500, b"<html>", {"kind": "upstream_internal", "retry": "unsafe", "code": 500}),
     ("unavailable", 503, b"", {"kind": "upstream_unavailable", "retry": "unsafe", "code": 503}),
+    ("unauthorized, null", 401, rpc(None), {"kind": "unauthenticated", "executed": "no"}),
+    ("unauthorized, failed", 403, rpc({**TEXT, "isError": True}), {"kind": "permission_denied"}),
+    ("unauthorized, elicits", 401, error(-32042), {"kind": "unauthenticated", "code": -32042}),
+    ("bad request, empty object", 400, rpc({}), {"kind": "invalid_request", "executed": "no"}),
+    ("broken, no content", 500, rpc({"_meta": {}}), {"kind": "upstream_internal"}),
+    ("moved", 308, b"", {"kind": "invalid_request", "executed": "no", "flags": ["redirected"]}),
+    ("see other", 303, b"", {"kind": "malformed_result", "executed": "maybe"}),
     ("null", 200, rpc(None), {"kind": "null_result", "flags": ["null_result", "void"]}),
     ("empty object", 200, rpc({}), {"kind": "null_result", "retry": "unsafe", "executed": "yes"}),
     ("no content", 200, rpc({"_meta": {}}), {"kind": "null_result", "executed": "yes"}),
@@ -176,6 +183,18 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
         assert row.error == MEANINGS[ErrorKind(wanted["kind"])].family
     assert said | wanted == said
     assert (row.upstream.http_status, row.bytes_out) == (status, len(body))
+
+
+@pytest.mark.parametrize("status", [301, 304, 307])
+def test_a_call_that_is_sent_elsewhere_did_not_run(rig: Rig, status: int) -> None:
+    raw = f"HTTP/1.1 {status} X\r\nLocation: /mcp/\r\nContent-Length: 0\r\n\r\n".encode()
+    rig.upstream.script = answer(raw)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert (given.status, given.head.one("location")) == (status, "/mcp/")
+    row = rig.row()
+    assert (row.status, row.kind, row.executed) == ("error", "invalid_request", "no")
+    assert row.flags == ([] if status == 304 else ["redirected"])
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ _STATUSES = {
 `upstream_internal`."""
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
-"""Statuses that say more than a JSON-RPC error in the body does."""
+"""Statuses that say more than the body does."""
+_SEE_OTHER = 303
 
 
 def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
@@ -149,6 +150,22 @@ def kind_of_status(status: int) -> ErrorKind | None:
         return None
     other = ErrorKind.INVALID_REQUEST if status < 500 else ErrorKind.UPSTREAM_INTERNAL
     return _STATUSES.get(status, other)
+
+
+def kind_of_redirect(status: int) -> ErrorKind | None:
+    """Return what a redirect in place of an answer says; `None` outside of 3xx.
+
+    It asks for the same request elsewhere, so nothing ran; but 303 asks for the answer elsewhere
+    (RFC 9110 section 15.4.4).
+    """
+    if not 300 <= status < 400:
+        return None
+    return ErrorKind.MALFORMED_RESULT if status == _SEE_OTHER else ErrorKind.INVALID_REQUEST
+
+
+def is_of_transport(status: int) -> bool:
+    """Tell whether a status comes from the way to the tool, so that no body says more."""
+    return status in _OF_TRANSPORT
 
 
 def kind_of_code(code: int | None) -> ErrorKind:

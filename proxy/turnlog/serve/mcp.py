@@ -400,15 +400,19 @@ class McpExchange:
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
         ending, reply = answered(said, message, text, self._around(attempt.ask))
-        if said.code == mcp.INVALID_PARAMS and self._asking.is_unlisted(attempt.ask.tool):
-            # MCP says of a tool that is not there what JSON-RPC says of wrong arguments.
+        if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         is_result = isinstance(message, Message) and message.kind is Kind.RESPONSE
         attempt.amends = is_result and bool(ending.error) and not said.is_error
-        if links := self._legs.links(attempt.ask, said):
+        if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)
         return self._end(attempt, ending, reply)
+
+    def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
+        """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
+        wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
+        return wrong and self._asking.is_unlisted(ask.tool)
 
     def _around(self, ask: Ask) -> Circumstances:
         in_session = bool(self._request.mcp_session) and not self.stateless

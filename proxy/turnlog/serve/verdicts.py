@@ -5,7 +5,15 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.classify import Ending, kind_of_error, kind_of_status, refused, succeeded
+from turnlog.core.classify import (
+    Ending,
+    is_of_transport,
+    kind_of_error,
+    kind_of_redirect,
+    kind_of_status,
+    refused,
+    succeeded,
+)
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
@@ -19,6 +27,7 @@ _HTML: Final = "text/html"
 _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
+_NOT_MODIFIED: Final = 304
 _METHOD_NOT_FOUND: Final = -32601
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
@@ -93,7 +102,7 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     """Return how a call ended whose answer came whole and does not answer it."""
     content = text.body.content
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
-    kind = _kind_of_status(None, around)
+    kind = _kind_of_answer(around)
     if kind is None and isinstance(content, Malformed):
         flags = _unreadable_flags(content)
         void = content.reason is Reason.EMPTY
@@ -109,15 +118,21 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         digest=text.body.digest if text.body.truncated else b"",
         media_type=text.media,
         size=text.size,
-        flags=flags,
+        flags=(*flags, *redirects(around.status)),
     )
     return refused(kind, around.effect), reply
 
 
 def acknowledged(around: Circumstances) -> Ending:
     """Return how a notification ended: nobody answers it, but the status may refuse it."""
-    kind = _kind_of_status(None, around)
+    kind = _kind_of_answer(around)
     return succeeded() if kind is None else refused(kind, around.effect)
+
+
+def redirects(status: int) -> tuple[Flag, ...]:
+    """Return the flag of a status that leads elsewhere."""
+    leads = kind_of_redirect(status) is not None and status != _NOT_MODIFIED
+    return (Flag.REDIRECTED,) if leads else ()
 
 
 def _unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
@@ -131,15 +146,34 @@ def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
 
 
 def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
-    """Return what went wrong, as the answer says; `None` for nothing."""
+    """Return what went wrong; `None` for nothing.
+
+    A status of the way there counts first, then how the body says that the call ended, then any
+    other status: a result that says nothing of an end is no success under 400 or 500.
+    """
+    if is_of_transport(around.status):
+        return kind_of_status(around.status)
     if said.is_error:
         return ErrorKind.TOOL_FAILED
-    if said.status is Status.ERROR:
-        lost = _kind_of_status(said.code, around)
-        return lost if lost is ErrorKind.SESSION_LOST else kind_of_error(said.code, around.status)
-    if said.void:
-        return ErrorKind.NULL_RESULT
-    return None if said.status.parked else _kind_of_status(None, around)
+    if said.status is Status.ERROR or said.code is not None:
+        return _kind_of_code(said, around)
+    if said.status.parked:
+        return None
+    nothing = ErrorKind.NULL_RESULT if said.void else None
+    return _kind_of_status(None, around) or nothing
+
+
+def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+    """Return what a JSON-RPC error says; `None` where it asks for more input."""
+    lost = _kind_of_status(said.code, around)
+    if lost is ErrorKind.SESSION_LOST:
+        return lost
+    return None if said.status.parked else kind_of_error(said.code, around.status)
+
+
+def _kind_of_answer(around: Circumstances) -> ErrorKind | None:
+    """Return what the HTTP status says where no body answers."""
+    return kind_of_redirect(around.status) or _kind_of_status(None, around)
 
 
 def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
@@ -163,7 +197,7 @@ def _flags(
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
     if nameless_error(message) and status < 400:
         flags = (*flags, Flag.ID_MISMATCH)
-    return flags
+    return (*flags, *redirects(status))
 
 
 def _content(message: Message | Outline, text: Text) -> bytes:
