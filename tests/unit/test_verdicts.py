@@ -160,3 +160,43 @@ def test_no_body_is_a_null_result_only_where_the_status_is_a_success(
 ) -> None:
     ending, _ = unanswered(text_of(), around(status))
     assert (ending.kind, ending.executed) == (kind, executed)
+
+
+BIG = b"x" * 5000
+RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":["' + BIG + b'"]}}'
+UNFIT = [
+    (RESULT[:-1], ("malformed",)),
+    (RESULT[:-10], ("malformed",)),
+    (RESULT + b"x", ("not_json",)),
+    (b"<html>" + BIG, ("not_json",)),
+    (b'{"content":"' + BIG + b'"}', ("malformed",)),
+    (RESULT, ("id_mismatch",)),
+    (b"\0" + RESULT, ("not_json",)),
+]
+
+
+@pytest.mark.parametrize("limit", [100, 1 << 20])
+@pytest.mark.parametrize(("body", "flags"), UNFIT, ids=[str(i) for i in range(len(UNFIT))])
+def test_what_answers_nothing_is_malformed_whether_it_is_held_or_skimmed(
+    body: bytes, flags: tuple[str, ...], limit: int
+) -> None:
+    ending, reply = unanswered(text_of(body, limit=limit), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == ("malformed_result", "maybe", flags)
+    assert reply.content == body[:limit]
+    assert reply.complete == (limit > len(body))
+
+
+def test_an_answer_that_could_not_be_decoded_is_not_called_empty() -> None:
+    body = MessageReader()
+    body.finish()
+    ending, reply = unanswered(Text(body, JSON, 17), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == (
+        "malformed_result",
+        "maybe",
+        ("not_json",),
+    )
+
+
+def test_a_large_batch_that_is_not_read_has_no_flag() -> None:
+    ending, reply = unanswered(text_of(b"[" + RESULT + b"]", limit=100), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == ("malformed_result", "maybe", ())

@@ -7,9 +7,8 @@ from msgspec import Raw
 
 from turnlog.wire.http import decoder_for
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
-from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import text_of
-from turnlog.wire.skim import Outline
+from turnlog.wire.skim import Skimmer
 
 from .context import Context
 from .downstream import Downstream
@@ -135,11 +134,10 @@ def _decoded(request: Request, body: bytes) -> bytes:
 
 def _start(body: bytes) -> Message | None:
     """Return what the start of a large body says, if that is JSON-RPC."""
-    reader = MessageReader(0)
-    reader.feed(body[:START])
-    reader.finish()
-    outline = reader.content
-    if not isinstance(outline, Outline) or text_of(outline.raw("jsonrpc")) != "2.0":
+    skimmer = Skimmer()
+    skimmer.feed(body[:START])
+    outline = skimmer.finish()
+    if text_of(outline.raw("jsonrpc")) != "2.0":
         return None
     name = outline.raw("params.name")
     params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")

@@ -100,17 +100,10 @@ def answered(
 
 def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     """Return how a call ended whose answer came whole and does not answer it."""
-    content = text.body.content
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
     kind = _kind_of_answer(around)
-    if kind is None and isinstance(content, Malformed):
-        flags = _unreadable_flags(content)
-        void = content.reason is Reason.EMPTY
-        kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
-    elif kind is None:
-        foreign = isinstance(content, Message) and not content.jsonrpc
-        flags = (Flag.MALFORMED if foreign else Flag.ID_MISMATCH,)
-        kind = ErrorKind.MALFORMED_RESULT
+    if kind is None:
+        kind, flags = _unfit(text)
     reply = Reply(
         http_status=around.status,
         content=text.body.finish(),
@@ -135,9 +128,23 @@ def redirects(status: int) -> tuple[Flag, ...]:
     return (Flag.REDIRECTED,) if leads else ()
 
 
-def _unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
-    """Return the flags of a text that is no JSON-RPC."""
-    return (*content.flags, *_REASON_FLAGS[content.reason])
+def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
+    """Return what a body is that comes with a success and answers nothing, and its flags."""
+    match text.body.content:
+        case Malformed(reason=Reason.EMPTY) if text.size and not text.body.size:
+            # Something came, in a coding that could not be undone.
+            return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
+        case Malformed(reason, flags):
+            void = reason is Reason.EMPTY
+            kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
+            return kind, (*flags, *_REASON_FLAGS[reason])
+        case Outline() as outline if not outline.complete or outline.raw("").startswith(b"["):
+            # Too large to be read to its end, or item by item.
+            return ErrorKind.MALFORMED_RESULT, ()
+        case Message(jsonrpc=False):
+            return ErrorKind.MALFORMED_RESULT, (Flag.MALFORMED,)
+        case _:
+            return ErrorKind.MALFORMED_RESULT, (Flag.ID_MISMATCH,)
 
 
 def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
