@@ -1,6 +1,7 @@
 """What stands in the log of messages that are too large to be held."""
 
 import gzip
+import hashlib
 import json
 
 import pytest
@@ -68,3 +69,14 @@ def test_a_correct_answer_that_inflates_beyond_what_is_read_stays_ok(rig: Rig) -
     assert given.body == packed
     row = rig.row()
     assert (row.status, row.executed, row.flags) == ("ok", "yes", ["truncated_record"])
+
+
+def test_a_large_request_that_is_cut_is_recorded_with_what_came(rig: Rig) -> None:
+    body = call("add", {"text": "z" * (2 << 20)})[:-2]
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
+    rig.post(body)
+    assert rig.upstream.requests[0].body == body
+    row = rig.row()
+    assert (row.tool, row.bytes_in) == ("add", len(body))
+    assert sorted(row.flags) == ["malformed", "truncated_record"]
+    assert row.input_hash == "raw-sha256:" + hashlib.sha256(body).hexdigest()

@@ -7,9 +7,17 @@ import pytest
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Status
 from turnlog.serve.attempt import Reply
-from turnlog.serve.verdicts import Circumstances, Text, acknowledged, answered, unanswered
+from turnlog.serve.verdicts import (
+    Circumstances,
+    Text,
+    acknowledged,
+    answered,
+    instead,
+    is_unfit,
+    unanswered,
+)
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Batch, Message
 from turnlog.wire.message import MessageReader
 
 JSON = "application/json"
@@ -200,3 +208,55 @@ def test_an_answer_that_could_not_be_decoded_is_not_called_empty() -> None:
 def test_a_large_batch_that_is_not_read_has_no_flag() -> None:
     ending, reply = unanswered(text_of(b"[" + RESULT + b"]", limit=100), around(200))
     assert (ending.kind, ending.executed, reply.flags) == ("malformed_result", "maybe", ())
+
+
+@pytest.mark.parametrize("value", [5, 0, False, True, "x", "", [], [1]], ids=repr)
+def test_a_result_that_is_no_object_is_malformed(value: object) -> None:
+    ending, reply = ended(200, {"result": value})
+    assert (ending.kind, ending.executed) == ("malformed_result", "maybe")
+    assert reply.flags == ("malformed",)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "executed"),
+    [
+        (302, "invalid_request", "no"),
+        (401, "unauthenticated", "no"),
+        (503, "upstream_unavailable", "maybe"),
+    ],
+)
+def test_a_stream_without_response_is_what_its_status_says(
+    status: int, kind: str, executed: str
+) -> None:
+    for unfit in (None, text_of(RESULT)):
+        verdict = instead(unfit, around(status))
+        assert verdict is not None
+        assert (verdict[0].kind, verdict[0].executed) == (kind, executed)
+
+
+def test_a_stream_that_held_nothing_like_a_response_has_broken_off() -> None:
+    assert instead(None, around(200)) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "unfit"),
+    [
+        (b"", False),
+        (b" \n", False),
+        (b'{"method":"notifications/progress"}', False),
+        (b'{"id":1,"method":"ping"}', False),
+        (b'{"error":"Session not found"}', True),
+        (b'{"jsonrpc":"2.0","id":7,"result":{}}', True),
+        (b'{"jsonrpc":"2.0","id":7,"resu', True),
+        (b"<html>", True),
+        (b'{"event":"ready"}', True),
+    ],
+)
+def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> None:
+    for limit in (5, 1000):
+        text = text_of(data, limit=limit)
+        content = text.body.content
+        assert not isinstance(content, Batch)
+        assert is_unfit(text, content) is unfit
+        ping = Text(text.body, JSON, text.size, "ping")
+        assert not is_unfit(ping, content)

@@ -68,6 +68,7 @@ _CODES: dict[int | None, ErrorKind] = {
     -32600: _K.INVALID_REQUEST,
     -32601: _K.TOOL_NOT_FOUND,
     -32602: _K.INVALID_REQUEST,
+    -32603: _K.UPSTREAM_INTERNAL,
     # MCP 2026-07-28: header mismatch, missing capability, unsupported version.
     -32020: _K.INVALID_REQUEST,
     -32021: _K.INVALID_REQUEST,
@@ -177,8 +178,7 @@ def kind_of_error(code: int | None, status: int) -> ErrorKind:
     """Return what a JSON-RPC error says that came under an HTTP status."""
     if status in _OF_TRANSPORT:
         return _STATUSES[status]
-    named = kind_of_code(code)
-    if named is ErrorKind.UPSTREAM_INTERNAL and 400 <= status < 500:
+    if code not in _CODES and 400 <= status < 500:
         # A code of the server's own under a status that blames the request.
         return ErrorKind.CONFLICT if status in _CONFLICTS else ErrorKind.INVALID_REQUEST
-    return named
+    return kind_of_code(code)

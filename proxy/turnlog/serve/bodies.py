@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
+from turnlog.core.kinds import Flag
 from turnlog.wire.http import decoder_for
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
 from turnlog.wire.rawjson import text_of
@@ -57,8 +58,11 @@ async def _large(
             ),
             down.rest(body),
         )
-    messages = _messages(parse(body)) or (start,)
-    return McpExchange(context, request, messages, size=len(body)), body
+    content = parse(body)
+    if messages := _messages(content):
+        return McpExchange(context, request, messages, size=len(body)), body
+    unreadable = (structs.replace(start, flags=_flags(content)),)
+    return McpExchange(context, request, unreadable, size=len(body), start=body), body
 
 
 def _passes_by(request: Request, transport: Transport) -> bool:
@@ -121,7 +125,14 @@ def _messages(content: Message | Batch | Malformed) -> Sequence[Message]:
 
 def _unreadable(content: Message | Batch | Malformed) -> Message:
     """Return what stands in the record for a body that an MCP endpoint got and nobody can read."""
-    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=content.flags)
+    flags = _flags(content)
+    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=flags)
+
+
+def _flags(content: Message | Batch | Malformed) -> tuple[Flag, ...]:
+    """Return the flags of a body that is no JSON-RPC."""
+    no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
+    return (*content.flags, Flag.NOT_JSON if no_json else Flag.MALFORMED)
 
 
 def _decoded(request: Request, body: bytes) -> bytes:

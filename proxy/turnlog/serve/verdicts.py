@@ -19,11 +19,15 @@ from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
+from turnlog.wire.sse import EventReader
 
 from .attempt import Reply
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
+_EVENTS: Final = "text/event-stream"
+_EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
+_ANSWERS: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
@@ -44,6 +48,8 @@ class Text(Struct, frozen=True):
     media: str
     size: int
     """Bytes on the wire."""
+    event: str = "message"
+    """Type of the event, where it is one."""
 
 
 def is_answer(message: Message | Outline) -> bool:
@@ -52,9 +58,8 @@ def is_answer(message: Message | Outline) -> bool:
     A bare `{"error": ...}` without version and id is some other server's page.
     """
     if isinstance(message, Outline):
-        return outline_kind(message) in {Kind.RESPONSE, Kind.ERROR}
-    answers = message.kind in {Kind.RESPONSE, Kind.ERROR}
-    return answers and (message.jsonrpc or message.id not in _NO_ID)
+        return outline_kind(message) in _ANSWERS
+    return message.kind in _ANSWERS and (message.jsonrpc or message.id not in _NO_ID)
 
 
 def raw_id(message: Message | Outline) -> bytes:
@@ -66,6 +71,16 @@ def nameless_error(message: Message | Outline) -> bool:
     """Tell whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
     kind = message.kind if isinstance(message, Message) else outline_kind(message)
     return kind is Kind.ERROR and raw_id(message) in _NO_ID
+
+
+def mislabelled(body: MessageReader, keep: int) -> list[Text]:
+    """Return the events of a stream that came under another media type; none of other bodies."""
+    start = body.finish()
+    if not isinstance(body.content, Malformed) or not start.lstrip().startswith(_EVENT_STARTS):
+        return []
+    events = [piece.event for piece in EventReader(keep).feed(start)]
+    bodies = [event.body for event in events if event is not None and event.body is not None]
+    return [Text(reader, _EVENTS, reader.size) for reader in bodies]
 
 
 class Circumstances(Struct, frozen=True):
@@ -114,6 +129,34 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         flags=(*flags, *redirects(around.status)),
     )
     return refused(kind, around.effect), reply
+
+
+def instead(unfit: Text | None, around: Circumstances) -> tuple[Ending, Reply] | None:
+    """Return how a call ended whose stream ended without the response; `None` for broken off.
+
+    `unfit` is what stood in the place of the response.
+    """
+    if unfit is not None:
+        return unanswered(unfit, around)
+    kind = _kind_of_answer(around)
+    if kind is None:
+        return None
+    reply = Reply(http_status=around.status, flags=redirects(around.status))
+    return refused(kind, around.effect), reply
+
+
+def is_unfit(text: Text, content: Message | Outline | Malformed) -> bool:
+    """Tell whether what answered nothing stands in the place of a response.
+
+    Blanks do not, nor events of a type that no message has; a request stands for itself.
+    """
+    if text.event != "message":
+        return False
+    if isinstance(content, Malformed):
+        return content.reason is not Reason.EMPTY
+    if isinstance(content, Outline):
+        return outline_kind(content) in _ANSWERS
+    return content.kind in _ANSWERS
 
 
 def acknowledged(around: Circumstances) -> Ending:
@@ -166,8 +209,14 @@ def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
         return _kind_of_code(said, around)
     if said.status.parked:
         return None
-    nothing = ErrorKind.NULL_RESULT if said.void else None
-    return _kind_of_status(None, around) or nothing
+    return _kind_of_status(None, around) or _kind_of_shape(said)
+
+
+def _kind_of_shape(said: mcp.Answer) -> ErrorKind | None:
+    """Return what is wrong with a result whose shape the protocol forbids."""
+    if said.foreign:
+        return ErrorKind.MALFORMED_RESULT
+    return ErrorKind.NULL_RESULT if said.void else None
 
 
 def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
@@ -198,8 +247,8 @@ def _flags(
     flags = message.flags if isinstance(message, Message) else ()
     if said.null_shape:
         flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
-    elif said.empty:
-        flags = (*flags, Flag.EMPTY)
+    elif said.empty or said.foreign:
+        flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
     if text.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
     if nameless_error(message) and status < 400:
