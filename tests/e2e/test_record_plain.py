@@ -124,7 +124,8 @@ def test_the_status_tells_how_it_ended(rig: Rig, status: int, wanted: str, execu
         ("POST", "200 OK", b"null", ["null_result"]),
         ("POST", "200 OK", b"[]", []),
         ("DELETE", "204 No Content", b"", []),
-        ("POST", "302 Found", b"", []),
+        ("POST", "302 Found", b"", ["redirected"]),
+        ("POST", "304 Not Modified", b"", []),
         ("HEAD", "200 OK", b"", []),
     ],
 )

@@ -11,6 +11,7 @@ from kit.faults import Hangs
 from kit.upstreams import (
     Peer,
     chunked,
+    event,
     result,
     text_result,
 )
@@ -305,3 +306,104 @@ def test_a_batch_whose_answer_lacks_a_member_leaves_that_call_unanswered(rig: Ri
     by_tool = {row.tool: row for row in rig.ended_rows(2)}
     assert by_tool["a"].status == "ok"
     assert (by_tool["b"].status, by_tool["b"].executed) == ("error", "maybe")
+
+
+ALIEN = event(text_result(77, "for somebody else"))
+NOTE = event(PROGRESS)
+STREAMS: list[tuple[str, bytes, str, list[str]]] = [
+    ("nothing", b": ping\n\n", "connection_lost", []),
+    ("a notification", NOTE, "connection_lost", []),
+    ("blanks", b"data:  \n\n", "connection_lost", []),
+    ("an event of its own type", b"event: ping\ndata: 12:00\n\n", "connection_lost", []),
+    ("another id", NOTE + ALIEN + NOTE, "malformed_result", ["id_mismatch"]),
+    (
+        "an id of another type",
+        event(text_result("1", "x")),
+        "malformed_result",
+        ["id_mismatch"],
+    ),
+    ("a bare error", b'data: {"error":"Session not found"}\n\n', "malformed_result", ["malformed"]),
+    (
+        "cut JSON",
+        ALIEN + b'data: {"jsonrpc":"2.0","id":1,"res\n\n',
+        "malformed_result",
+        ["malformed"],
+    ),
+    ("no JSON", b"data: sorry, no\n\n", "malformed_result", ["not_json"]),
+    (
+        "a large one that is cut",
+        event(text_result(1, "z" * (2 << 20)))[:-5] + b"\n\n",
+        "malformed_result",
+        ["malformed", "truncated_record"],
+    ),
+    (
+        "a large one with something behind",
+        event(text_result(1, "z" * (2 << 20)))[:-2] + b"}\n\n",
+        "malformed_result",
+        ["not_json", "truncated_record"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind", "flags"), [row[1:] for row in STREAMS], ids=[row[0] for row in STREAMS]
+)
+def test_a_stream_that_ends_without_the_response_says_what_stood_in_its_place(
+    rig: Rig, stream: bytes, kind: str, flags: list[str]
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send(chunked(stream))
+        peer.end()
+
+    rig.upstream.script = script
+    assert rig.post(call("add")) == stream
+    row = rig.row()
+    assert (row.kind, row.executed, sorted(row.flags)) == (kind, "maybe", flags)
+    assert row.status == ("unknown" if kind == "connection_lost" else "error")
+
+
+def test_a_large_event_that_answers_is_ok(rig: Rig) -> None:
+    stream = event(text_result(1, "z" * (2 << 20)))
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send(chunked(ALIEN + stream))
+        peer.end()
+
+    rig.upstream.script = script
+    assert rig.post(call("add")) == ALIEN + stream
+    row = rig.row()
+    assert (row.status, row.executed, row.flags) == ("ok", "yes", ["truncated_record"])
+
+
+def test_a_connection_that_breaks_is_lost_whatever_came_before(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send(chunked(ALIEN))
+        peer.close()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        client.head()
+        client.event()
+    row = rig.row()
+    assert (row.status, row.kind) == ("unknown", "connection_lost")
+
+
+def test_a_refusal_that_comes_as_a_stream_is_what_its_status_says(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(
+            b"HTTP/1.1 401 Unauthorized\r\nContent-Type: text/event-stream\r\n"
+            b"Content-Length: 8\r\n\r\n: sorry\n"
+        )
+
+    rig.upstream.script = script
+    rig.post(call("add"))
+    row = rig.row()
+    assert (row.status, row.kind, row.executed) == ("error", "unauthenticated", "no")

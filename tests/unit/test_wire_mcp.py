@@ -332,6 +332,19 @@ def test_other_shapes_are_not_void(result: str) -> None:
     assert not answer(result.encode()).void
 
 
+@pytest.mark.parametrize("result", [b"5", b"0", b"false", b'"x"', b'""', b"[]", b"[{}]", b"NaN"])
+def test_a_value_that_no_result_may_be_is_foreign_and_not_null(result: bytes) -> None:
+    said = answer(result)
+    assert (said.status, said.foreign) == (Status.OK, True)
+    assert not said.void
+    assert not said.null_shape
+
+
+@pytest.mark.parametrize("result", [b"null", b"{}", b'{"content":5}', b'{"structuredContent":5}'])
+def test_an_object_and_null_are_not_foreign(result: bytes) -> None:
+    assert not answer(result).foreign
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

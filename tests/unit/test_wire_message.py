@@ -2,6 +2,8 @@
 
 from hashlib import sha256
 
+import pytest
+
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
@@ -36,6 +38,46 @@ def test_a_text_beyond_the_limit_keeps_its_start_and_is_skimmed() -> None:
         assert isinstance(content, Outline)
         assert content.complete
         assert content.raw("result.isError") == b"false"
+
+
+NO_ANSWERS = [
+    (TEXT[:-1], Reason.CUT),
+    (TEXT[:-8], Reason.CUT),
+    (b'{"jsonrpc":"2.0","id":1,"result":{"content":["', Reason.CUT),
+    (TEXT + b"}", Reason.NOT_JSON),
+    (TEXT + TEXT, Reason.NOT_JSON),
+    (TEXT.replace(b":false", b":fals"), Reason.NOT_JSON),
+    (b"<html>" + TEXT, Reason.NOT_JSON),
+    (b'{"id":1,"other":{"content":[]}}', Reason.NOT_JSONRPC),
+    (b'"a text"', Reason.NOT_JSONRPC),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), NO_ANSWERS)
+def test_a_text_that_is_no_message_is_none_whatever_its_length(text: bytes, reason: Reason) -> None:
+    for limit in (0, 1, 10, 1000):
+        for size in (1, 7, 1000):
+            pieces = [text[place : place + size] for place in range(0, len(text), size)]
+            reader = fed(limit, *pieces)
+            reader.finish()
+            content = reader.content
+            assert isinstance(content, Malformed)
+            assert content.reason is reason
+
+
+def test_a_text_that_could_not_be_read_to_its_end_is_not_called_cut() -> None:
+    reader = fed(10, TEXT[:-1])
+    reader.unread = True
+    reader.finish()
+    content = reader.content
+    assert isinstance(content, Outline)
+    assert content.raw("id") == b"1"
+
+
+def test_a_large_batch_is_no_message_and_no_fault() -> None:
+    reader = fed(10, b"[" + TEXT + b"]")
+    reader.finish()
+    assert isinstance(reader.content, Outline)
 
 
 def test_size_and_digest_are_those_of_the_whole_text() -> None:

@@ -68,6 +68,7 @@ _CODES: dict[int | None, ErrorKind] = {
     -32600: _K.INVALID_REQUEST,
     -32601: _K.TOOL_NOT_FOUND,
     -32602: _K.INVALID_REQUEST,
+    -32603: _K.UPSTREAM_INTERNAL,
     # MCP 2026-07-28: header mismatch, missing capability, unsupported version.
     -32020: _K.INVALID_REQUEST,
     -32021: _K.INVALID_REQUEST,
@@ -92,7 +93,8 @@ _STATUSES = {
 `upstream_internal`."""
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
-"""Statuses that say more than a JSON-RPC error in the body does."""
+"""Statuses that say more than the body does."""
+_SEE_OTHER = 303
 
 
 def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
@@ -151,6 +153,22 @@ def kind_of_status(status: int) -> ErrorKind | None:
     return _STATUSES.get(status, other)
 
 
+def kind_of_redirect(status: int) -> ErrorKind | None:
+    """Return what a redirect in place of an answer says; `None` outside of 3xx.
+
+    It asks for the same request elsewhere, so nothing ran; but 303 asks for the answer elsewhere
+    (RFC 9110 section 15.4.4).
+    """
+    if not 300 <= status < 400:
+        return None
+    return ErrorKind.MALFORMED_RESULT if status == _SEE_OTHER else ErrorKind.INVALID_REQUEST
+
+
+def is_of_transport(status: int) -> bool:
+    """Tell whether a status comes from the way to the tool, so that no body says more."""
+    return status in _OF_TRANSPORT
+
+
 def kind_of_code(code: int | None) -> ErrorKind:
     """Return what a JSON-RPC error code says went wrong."""
     return _CODES.get(code, ErrorKind.UPSTREAM_INTERNAL)
@@ -160,8 +178,7 @@ def kind_of_error(code: int | None, status: int) -> ErrorKind:
     """Return what a JSON-RPC error says that came under an HTTP status."""
     if status in _OF_TRANSPORT:
         return _STATUSES[status]
-    named = kind_of_code(code)
-    if named is ErrorKind.UPSTREAM_INTERNAL and 400 <= status < 500:
+    if code not in _CODES and 400 <= status < 500:
         # A code of the server's own under a status that blames the request.
         return ErrorKind.CONFLICT if status in _CONFLICTS else ErrorKind.INVALID_REQUEST
-    return named
+    return kind_of_code(code)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
+from turnlog.core.kinds import Flag
 from turnlog.wire.http import decoder_for
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
-from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import text_of
-from turnlog.wire.skim import Outline
+from turnlog.wire.skim import Skimmer
 
 from .context import Context
 from .downstream import Downstream
@@ -58,8 +58,11 @@ async def _large(
             ),
             down.rest(body),
         )
-    messages = _messages(parse(body)) or (start,)
-    return McpExchange(context, request, messages, size=len(body)), body
+    content = parse(body)
+    if messages := _messages(content):
+        return McpExchange(context, request, messages, size=len(body)), body
+    unreadable = (structs.replace(start, flags=_flags(content)),)
+    return McpExchange(context, request, unreadable, size=len(body), start=body), body
 
 
 def _passes_by(request: Request, transport: Transport) -> bool:
@@ -122,7 +125,14 @@ def _messages(content: Message | Batch | Malformed) -> Sequence[Message]:
 
 def _unreadable(content: Message | Batch | Malformed) -> Message:
     """Return what stands in the record for a body that an MCP endpoint got and nobody can read."""
-    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=content.flags)
+    flags = _flags(content)
+    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=flags)
+
+
+def _flags(content: Message | Batch | Malformed) -> tuple[Flag, ...]:
+    """Return the flags of a body that is no JSON-RPC."""
+    no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
+    return (*content.flags, Flag.NOT_JSON if no_json else Flag.MALFORMED)
 
 
 def _decoded(request: Request, body: bytes) -> bytes:
@@ -135,11 +145,10 @@ def _decoded(request: Request, body: bytes) -> bytes:
 
 def _start(body: bytes) -> Message | None:
     """Return what the start of a large body says, if that is JSON-RPC."""
-    reader = MessageReader(0)
-    reader.feed(body[:START])
-    reader.finish()
-    outline = reader.content
-    if not isinstance(outline, Outline) or text_of(outline.raw("jsonrpc")) != "2.0":
+    skimmer = Skimmer()
+    skimmer.feed(body[:START])
+    outline = skimmer.finish()
+    if text_of(outline.raw("jsonrpc")) != "2.0":
         return None
     name = outline.raw("params.name")
     params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")

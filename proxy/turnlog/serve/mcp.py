@@ -5,7 +5,6 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -22,7 +21,7 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import members
 from turnlog.wire.skim import Outline
 from turnlog.wire.splice import with_cancelled_id, with_id, with_meta
-from turnlog.wire.sse import Event, EventReader
+from turnlog.wire.sse import Event
 
 from .answers import KEY, NOT_RECORDED, Made, envelope, failed_request, together
 from .asking import Asking
@@ -39,14 +38,14 @@ from .verdicts import (
     Text,
     acknowledged,
     answered,
+    instead,
     is_answer,
+    is_unfit,
+    mislabelled,
     nameless_error,
     raw_id,
     unanswered,
 )
-
-_EVENTS: Final = "text/event-stream"
-_EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
 
 
 class McpExchange:
@@ -90,6 +89,8 @@ class McpExchange:
         """Id of the attempt that a cancel in this request is for, if the caller knows another."""
         self._answer: Answer | None = None
         self._resumable = False
+        self._unfit: Text | None = None
+        """What came last in the place of a response and answers nothing."""
         self._recorded = False
         self._events = 0
         self.revision = self._asking.revision(messages[0] if messages else None)
@@ -195,7 +196,7 @@ class McpExchange:
         assert self.attempt is not None
         message, before = self._messages[0], self.attempt
         wire_id = self._context.recorder.new_request_id()
-        self._answer, self._lost, self._events = None, None, 0
+        self._answer, self._lost, self._unfit, self._events = None, None, None, 0
         self._waiting[id_key(wire_id)] = message
         self.attempt = await self._begin(message, following(before.ask), id_key(wire_id))
         self.attempt.wire_id = wire_id
@@ -300,14 +301,14 @@ class McpExchange:
         self._resumable = self._resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
-        return self._read(Text(event.body, JSON, event.body.size))
+        return self._read(Text(event.body, JSON, event.body.size, event.type))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""
         text = Text(body, media, size)
         tickets = list(self._read(text))
-        if self._attempts and isinstance(body.content, Malformed):
-            tickets += self._mislabelled(body.finish())
+        if self._attempts:
+            tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
         for attempt in list(self._attempts):
             around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
@@ -316,24 +317,18 @@ class McpExchange:
             tickets += self._end(attempt, ending, reply)
         return tickets
 
-    def _mislabelled(self, body: bytes) -> Sequence[Ticket]:
-        """Read a stream of events that came under another media type."""
-        if not body.lstrip().startswith(_EVENT_STARTS):
-            return ()
-        events = [piece.event for piece in EventReader(self._context.keep).feed(body)]
-        bodies = [event.body for event in events if event is not None and event.body is not None]
-        return [
-            ticket for reader in bodies for ticket in self._read(Text(reader, _EVENTS, reader.size))
-        ]
-
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         if self._resumable and not self.stateless:
             self._detach()
             return ()
-        return self._lose(
-            Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
-        )
+        tickets: list[Ticket] = []
+        for attempt in list(self._attempts):
+            verdict = instead(self._unfit, self._around(attempt.ask))
+            if verdict is not None and not attempt.cancelled:
+                tickets += self._end(attempt, *verdict)
+        lost = Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
+        return [*tickets, *self._lose(lost)]
 
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Learn that the answer will never be complete."""
@@ -360,13 +355,22 @@ class McpExchange:
                 if isinstance(item, Message)
                 for ticket in self._message(item, text)
             ]
-        return () if isinstance(content, Malformed) else self._message(content, text)
+        if not isinstance(content, Malformed):
+            return self._message(content, text)
+        return self._answers_nothing(content, text)
+
+    def _answers_nothing(
+        self, content: Message | Outline | Malformed, text: Text
+    ) -> Sequence[Ticket]:
+        if not isinstance(content, Malformed) and mcp.is_request(content):
+            self._server_asks(id_key(raw_id(content)))
+        elif self._attempts and is_unfit(text, content):
+            self._unfit = text
+        return ()
 
     def _message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         if not is_answer(message):
-            if mcp.is_request(message):
-                self._server_asks(id_key(raw_id(message)))
-            return ()
+            return self._answers_nothing(message, text)
         key = self._key_of(message)
         own = next((attempt for attempt, its in self._attempts.items() if its == key), None)
         if own is not None:
@@ -375,7 +379,7 @@ class McpExchange:
             return self._notice_answer(self._waiting.pop(key), message, text)
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None:
-            return ()
+            return self._answers_nothing(message, text)
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
         return self._close(attempt, message, text)
@@ -401,15 +405,19 @@ class McpExchange:
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
         ending, reply = answered(said, message, text, self._around(attempt.ask))
-        if said.code == mcp.INVALID_PARAMS and self._asking.is_unlisted(attempt.ask.tool):
-            # MCP says of a tool that is not there what JSON-RPC says of wrong arguments.
+        if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         is_result = isinstance(message, Message) and message.kind is Kind.RESPONSE
         attempt.amends = is_result and bool(ending.error) and not said.is_error
-        if links := self._legs.links(attempt.ask, said):
+        if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)
         return self._end(attempt, ending, reply)
+
+    def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
+        """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
+        wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
+        return wrong and self._asking.is_unlisted(ask.tool)
 
     def _around(self, ask: Ask) -> Circumstances:
         in_session = bool(self._request.mcp_session) and not self.stateless

@@ -18,6 +18,7 @@ from .context import Context
 from .fault import Failure, Progress
 from .request import Request
 from .upstream import Answer, Content
+from .verdicts import redirects
 
 _WITH_BODY: Final = frozenset({200, 202})
 _REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
@@ -136,9 +137,13 @@ class PlainCall:
             digest=body.digest if body.size else b"",
             media_type=media,
             size=size,
-            flags=(Flag.NULL_RESULT,) if self._says_nothing(content, size) else (),
+            flags=self._flags(content, size),
         )
         return self._end(_ending(self._status, self._ask.effect), reply)
+
+    def _flags(self, content: bytes, size: int) -> tuple[Flag, ...]:
+        nothing = (Flag.NULL_RESULT,) if self._says_nothing(content, size) else ()
+        return (*nothing, *redirects(self._status))
 
     def _says_nothing(self, content: bytes, size: int) -> bool:
         """Tell whether JSON says `null`, or a body is missing where the status promises one."""

@@ -168,6 +168,7 @@ class Relay:
         text = self._decoded(raw)
         body = MessageReader(self._keep)
         body.feed(text)
+        body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._media, size)
         self._out.judged()
         await self._whole(raw, text)
@@ -217,6 +218,7 @@ class Relay:
         except Failure as failure:
             await self._broken(failure, held)
             return
+        body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._media, seen)
         await self._out.end(held)
 
@@ -361,3 +363,8 @@ class Relay:
         if self._unreadable:
             return b""
         return chunk if self._decoder is None else self._decoder.feed(chunk)
+
+    @property
+    def _gave_up(self) -> bool:
+        """Whether more came than was decoded."""
+        return self._unreadable or (self._decoder is not None and self._decoder.overflow)

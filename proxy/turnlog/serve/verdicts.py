@@ -5,20 +5,33 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.classify import Ending, kind_of_error, kind_of_status, refused, succeeded
+from turnlog.core.classify import (
+    Ending,
+    is_of_transport,
+    kind_of_error,
+    kind_of_redirect,
+    kind_of_status,
+    refused,
+    succeeded,
+)
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
+from turnlog.wire.sse import EventReader
 
 from .attempt import Reply
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
+_EVENTS: Final = "text/event-stream"
+_EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
+_ANSWERS: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
+_NOT_MODIFIED: Final = 304
 _METHOD_NOT_FOUND: Final = -32601
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
@@ -35,6 +48,8 @@ class Text(Struct, frozen=True):
     media: str
     size: int
     """Bytes on the wire."""
+    event: str = "message"
+    """Type of the event, where it is one."""
 
 
 def is_answer(message: Message | Outline) -> bool:
@@ -43,9 +58,8 @@ def is_answer(message: Message | Outline) -> bool:
     A bare `{"error": ...}` without version and id is some other server's page.
     """
     if isinstance(message, Outline):
-        return outline_kind(message) in {Kind.RESPONSE, Kind.ERROR}
-    answers = message.kind in {Kind.RESPONSE, Kind.ERROR}
-    return answers and (message.jsonrpc or message.id not in _NO_ID)
+        return outline_kind(message) in _ANSWERS
+    return message.kind in _ANSWERS and (message.jsonrpc or message.id not in _NO_ID)
 
 
 def raw_id(message: Message | Outline) -> bytes:
@@ -57,6 +71,16 @@ def nameless_error(message: Message | Outline) -> bool:
     """Tell whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
     kind = message.kind if isinstance(message, Message) else outline_kind(message)
     return kind is Kind.ERROR and raw_id(message) in _NO_ID
+
+
+def mislabelled(body: MessageReader, keep: int) -> list[Text]:
+    """Return the events of a stream that came under another media type; none of other bodies."""
+    start = body.finish()
+    if not isinstance(body.content, Malformed) or not start.lstrip().startswith(_EVENT_STARTS):
+        return []
+    events = [piece.event for piece in EventReader(keep).feed(start)]
+    bodies = [event.body for event in events if event is not None and event.body is not None]
+    return [Text(reader, _EVENTS, reader.size) for reader in bodies]
 
 
 class Circumstances(Struct, frozen=True):
@@ -91,17 +115,10 @@ def answered(
 
 def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     """Return how a call ended whose answer came whole and does not answer it."""
-    content = text.body.content
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
-    kind = _kind_of_status(None, around)
-    if kind is None and isinstance(content, Malformed):
-        flags = _unreadable_flags(content)
-        void = content.reason is Reason.EMPTY
-        kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
-    elif kind is None:
-        foreign = isinstance(content, Message) and not content.jsonrpc
-        flags = (Flag.MALFORMED if foreign else Flag.ID_MISMATCH,)
-        kind = ErrorKind.MALFORMED_RESULT
+    kind = _kind_of_answer(around)
+    if kind is None:
+        kind, flags = _unfit(text)
     reply = Reply(
         http_status=around.status,
         content=text.body.finish(),
@@ -109,20 +126,68 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         digest=text.body.digest if text.body.truncated else b"",
         media_type=text.media,
         size=text.size,
-        flags=flags,
+        flags=(*flags, *redirects(around.status)),
     )
     return refused(kind, around.effect), reply
 
 
+def instead(unfit: Text | None, around: Circumstances) -> tuple[Ending, Reply] | None:
+    """Return how a call ended whose stream ended without the response; `None` for broken off.
+
+    `unfit` is what stood in the place of the response.
+    """
+    if unfit is not None:
+        return unanswered(unfit, around)
+    kind = _kind_of_answer(around)
+    if kind is None:
+        return None
+    reply = Reply(http_status=around.status, flags=redirects(around.status))
+    return refused(kind, around.effect), reply
+
+
+def is_unfit(text: Text, content: Message | Outline | Malformed) -> bool:
+    """Tell whether what answered nothing stands in the place of a response.
+
+    Blanks do not, nor events of a type that no message has; a request stands for itself.
+    """
+    if text.event != "message":
+        return False
+    if isinstance(content, Malformed):
+        return content.reason is not Reason.EMPTY
+    if isinstance(content, Outline):
+        return outline_kind(content) in _ANSWERS
+    return content.kind in _ANSWERS
+
+
 def acknowledged(around: Circumstances) -> Ending:
     """Return how a notification ended: nobody answers it, but the status may refuse it."""
-    kind = _kind_of_status(None, around)
+    kind = _kind_of_answer(around)
     return succeeded() if kind is None else refused(kind, around.effect)
 
 
-def _unreadable_flags(content: Malformed) -> tuple[Flag, ...]:
-    """Return the flags of a text that is no JSON-RPC."""
-    return (*content.flags, *_REASON_FLAGS[content.reason])
+def redirects(status: int) -> tuple[Flag, ...]:
+    """Return the flag of a status that leads elsewhere."""
+    leads = kind_of_redirect(status) is not None and status != _NOT_MODIFIED
+    return (Flag.REDIRECTED,) if leads else ()
+
+
+def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
+    """Return what a body is that comes with a success and answers nothing, and its flags."""
+    match text.body.content:
+        case Malformed(reason=Reason.EMPTY) if text.size and not text.body.size:
+            # Something came, in a coding that could not be undone.
+            return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
+        case Malformed(reason, flags):
+            void = reason is Reason.EMPTY
+            kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
+            return kind, (*flags, *_REASON_FLAGS[reason])
+        case Outline() as outline if not outline.complete or outline.raw("").startswith(b"["):
+            # Too large to be read to its end, or item by item.
+            return ErrorKind.MALFORMED_RESULT, ()
+        case Message(jsonrpc=False):
+            return ErrorKind.MALFORMED_RESULT, (Flag.MALFORMED,)
+        case _:
+            return ErrorKind.MALFORMED_RESULT, (Flag.ID_MISMATCH,)
 
 
 def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
@@ -131,15 +196,40 @@ def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
 
 
 def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
-    """Return what went wrong, as the answer says; `None` for nothing."""
+    """Return what went wrong; `None` for nothing.
+
+    A status of the way there counts first, then how the body says that the call ended, then any
+    other status: a result that says nothing of an end is no success under 400 or 500.
+    """
+    if is_of_transport(around.status):
+        return kind_of_status(around.status)
     if said.is_error:
         return ErrorKind.TOOL_FAILED
-    if said.status is Status.ERROR:
-        lost = _kind_of_status(said.code, around)
-        return lost if lost is ErrorKind.SESSION_LOST else kind_of_error(said.code, around.status)
-    if said.void:
-        return ErrorKind.NULL_RESULT
-    return None if said.status.parked else _kind_of_status(None, around)
+    if said.status is Status.ERROR or said.code is not None:
+        return _kind_of_code(said, around)
+    if said.status.parked:
+        return None
+    return _kind_of_status(None, around) or _kind_of_shape(said)
+
+
+def _kind_of_shape(said: mcp.Answer) -> ErrorKind | None:
+    """Return what is wrong with a result whose shape the protocol forbids."""
+    if said.foreign:
+        return ErrorKind.MALFORMED_RESULT
+    return ErrorKind.NULL_RESULT if said.void else None
+
+
+def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+    """Return what a JSON-RPC error says; `None` where it asks for more input."""
+    lost = _kind_of_status(said.code, around)
+    if lost is ErrorKind.SESSION_LOST:
+        return lost
+    return None if said.status.parked else kind_of_error(said.code, around.status)
+
+
+def _kind_of_answer(around: Circumstances) -> ErrorKind | None:
+    """Return what the HTTP status says where no body answers."""
+    return kind_of_redirect(around.status) or _kind_of_status(None, around)
 
 
 def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
@@ -157,13 +247,13 @@ def _flags(
     flags = message.flags if isinstance(message, Message) else ()
     if said.null_shape:
         flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
-    elif said.empty:
-        flags = (*flags, Flag.EMPTY)
+    elif said.empty or said.foreign:
+        flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
     if text.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
     if nameless_error(message) and status < 400:
         flags = (*flags, Flag.ID_MISMATCH)
-    return flags
+    return (*flags, *redirects(status))
 
 
 def _content(message: Message | Outline, text: Text) -> bytes:

@@ -21,9 +21,9 @@ _decode_blocks = msgspec.json.Decoder(list[_Block]).decode
 
 
 def says_nothing(outer: Shape, content: Raw, structured: Raw) -> bool:
-    """Tell whether a result of shape `outer` has nothing to read (semantics, section 3)."""
+    """Tell whether an object, or null, of shape `outer` has nothing to read (semantics, section 3)."""
     if outer is not Shape.FULL:
-        return outer is not Shape.SCALAR
+        return True
     if structured and not _is_nullish(structured):
         return False
     found = shape(content)

@@ -98,6 +98,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Whether the result has a shape that says nothing (semantics, section 3)."""
     void: bool = False
     """Whether it has one that the protocol forbids: `null`, `{}`, no content of any kind."""
+    foreign: bool = False
+    """Whether it is a value that no result may be: a number, a string, an array."""
     empty: bool = False
     """Whether its structured content is a value that holds nothing, such as `[]`."""
 
@@ -222,11 +224,11 @@ def read_answer(message: Message | Outline, *, revision: str) -> Answer:
             return _failed(message.raw("error"), _skimmed(message, "error", _Error))
         result = _skimmed(message, "result", _Result)
         task = _skimmed(message, "result.task", _Task)
-        return _ended(message.shape("result"), result, task, revision)
+        return _ended(message.raw("result"), result, task, revision)
     if message.kind is Kind.ERROR:
         return _error(message.error_code, message.error_message)
     result = load(_Result, message.result)
-    return _ended(shape(message.result), result, load(_Task, result.task), revision)
+    return _ended(bytes(message.result), result, load(_Task, result.task), revision)
 
 
 def read_task_poll(
@@ -262,16 +264,16 @@ def _standing(message: Message | Outline, revision: str) -> Answer:
         task = _skimmed(message, "result", _Result)
         inner = _skimmed(message, "result.result", _Result)
         error = _skimmed(message, "result.error", _Error)
-        inner_shape = message.shape("result.result")
+        whole = message.raw("result.result")
     else:
         task = load(_Result, message.result)
         inner, error = load(_Result, task.result), load(_Error, task.error)
-        inner_shape = shape(task.result)
+        whole = bytes(task.result)
     match text_of(bytes(task.status)):
-        case "completed" if inner_shape is Shape.ABSENT:
+        case "completed" if not whole:
             ended = Answer(status=Status.OK)
         case "completed":
-            ended = _ended(inner_shape, inner, _Task(), revision)
+            ended = _ended(whole, inner, _Task(), revision)
         case "failed":
             ended = _failed(bytes(task.error), error)
         case "cancelled":
@@ -309,7 +311,10 @@ def _error(code: int | None, message: str) -> Answer:
     return Answer(status=status, code=code, message=message[:MESSAGE_LIMIT])
 
 
-def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
+def _ended(whole: bytes, result: _Result, task: _Task, revision: str) -> Answer:
+    """Return what a result says: `whole` as text, and what was read out of it."""
+    if not whole.startswith((b"{", b"n")):
+        return Answer(status=Status.OK, foreign=True)
     counts = result.result_type and (not revision or is_stateless(revision))
     result_type = _text(result.result_type) if counts else ""
     is_error = bytes(result.is_error) in _TRUE
@@ -321,6 +326,7 @@ def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
         return _accepted(result, task, result_type)
     else:
         status = Status.OK
+    outer = shape(whole)
     return Answer(
         status=status,
         is_error=is_error,
@@ -335,7 +341,7 @@ def _ended(outer: Shape, result: _Result, task: _Task, revision: str) -> Answer:
 
 def _is_void(outer: Shape, result: _Result) -> bool:
     if outer is not Shape.FULL:
-        return outer is not Shape.SCALAR
+        return True
     return all(shape(part) in _NOTHING for part in (result.content, result.structured_content))
 
 

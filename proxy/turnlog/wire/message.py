@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Protocol
 
-from .jsonrpc import Batch, Malformed, Message, parse
+from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
 from .skim import Outline, Skimmer
 
 LIMIT = 1 << 20
@@ -21,12 +21,14 @@ class MessageReader:
     Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
     """
 
-    __slots__ = ("_content", "_hash", "_kept", "_pieces", "_skimmer", "limit", "size")
+    __slots__ = ("_content", "_hash", "_kept", "_pieces", "_skimmer", "limit", "size", "unread")
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.size = 0
         """Bytes fed so far."""
+        self.unread = False
+        """Whether there was more that could not be fed: then the text is not to blame for its end."""
         self._pieces: list[bytes] = []
         self._kept: bytes | None = None
         self._hash: _Hash | None = None
@@ -78,7 +80,19 @@ class MessageReader:
         """What the text says; of a truncated one an `Outline`. Call after `finish`."""
         if self._content is None:
             if self._skimmer is not None:
-                self._content = self._skimmer.finish()
+                self._content = self._skimmed(self._skimmer)
             else:
                 self._content = parse(self.finish())
         return self._content
+
+    def _skimmed(self, skimmer: Skimmer) -> Malformed | Outline:
+        outline = skimmer.finish()
+        if skimmer.failed:
+            return Malformed(Reason.NOT_JSON)
+        if self.unread:
+            return outline
+        if not outline.complete:
+            return Malformed(Reason.CUT)
+        # A batch is not read item by item.
+        known = outline_kind(outline) is not None or outline.raw("").startswith(b"[")
+        return outline if known else Malformed(Reason.NOT_JSONRPC)

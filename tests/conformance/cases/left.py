@@ -56,10 +56,7 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     },
     "C19": {
         "record: no mark session_suspect": Left("", _SUSPECT),
-        "c200: error": Left(
-            "connection_lost",
-            "semantics, 3: a stream without event ids that ends without its response broke off",
-        ),
+        "record: flag malformed": Left("", "semantics, 3: an error that is no JSON-RPC is flagged"),
     },
     "C25": {
         "call: status": Left("429, 1 chunks, 9 bytes", _RETRY),

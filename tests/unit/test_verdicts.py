@@ -1,0 +1,262 @@
+"""`serve.verdicts`: what an answer says of a call, from its text and its HTTP status."""
+
+import json
+
+import pytest
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import Effect, Status
+from turnlog.serve.attempt import Reply
+from turnlog.serve.verdicts import (
+    Circumstances,
+    Text,
+    acknowledged,
+    answered,
+    instead,
+    is_unfit,
+    unanswered,
+)
+from turnlog.wire import mcp
+from turnlog.wire.jsonrpc import Batch, Message
+from turnlog.wire.message import MessageReader
+
+JSON = "application/json"
+DONE: dict[str, object] = {"content": [{"type": "text", "text": "done"}]}
+FAILED: dict[str, object] = {**DONE, "isError": True}
+WANTS_MORE: dict[str, object] = {"resultType": "input_required", "requestState": "s"}
+TASK: dict[str, object] = {"task": {"taskId": "t", "status": "working"}}
+ELICITS = {"code": -32042, "message": "visit"}
+
+
+def text_of(*pieces: bytes, limit: int = 1 << 20, media: str = JSON) -> Text:
+    body = MessageReader(limit)
+    for piece in pieces:
+        body.feed(piece)
+    body.finish()
+    return Text(body, media, body.size)
+
+
+def around(status: int, *, in_session: bool = False) -> Circumstances:
+    return Circumstances(status, Effect.WRITE, in_session)
+
+
+def ended(
+    status: int, said: dict[str, object], *, in_session: bool = False
+) -> tuple[Ending, Reply]:
+    """Return what an answer with these members comes to."""
+    text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode())
+    message = text.body.content
+    assert isinstance(message, Message)
+    answer = mcp.read_answer(message, revision="")
+    return answered(answer, message, text, around(status, in_session=in_session))
+
+
+OF_TRANSPORT = {
+    401: ("unauthenticated", "no"),
+    403: ("permission_denied", "no"),
+    408: ("response_timeout", "maybe"),
+    429: ("rate_limited", "no"),
+    502: ("upstream_unavailable", "maybe"),
+    503: ("upstream_unavailable", "maybe"),
+    504: ("response_timeout", "maybe"),
+}
+BODIES: list[dict[str, object]] = [
+    {"result": None},
+    {"result": {}},
+    {"result": DONE},
+    {"result": FAILED},
+    {"result": WANTS_MORE},
+    {"result": TASK},
+    {"error": ELICITS},
+    {"error": {"code": -32603, "message": "internal"}},
+]
+
+
+@pytest.mark.parametrize("status", OF_TRANSPORT)
+@pytest.mark.parametrize("said", BODIES, ids=str)
+def test_a_status_of_the_way_there_counts_before_any_body(
+    status: int, said: dict[str, object]
+) -> None:
+    ending, _ = ended(status, said)
+    assert (ending.kind, ending.executed) == OF_TRANSPORT[status]
+    assert ending.status is Status.ERROR
+
+
+@pytest.mark.parametrize("said", [None, {}, {"content": None}, DONE], ids=str)
+@pytest.mark.parametrize(
+    ("status", "kind", "executed"),
+    [
+        (400, "invalid_request", "no"),
+        (404, "invalid_request", "no"),
+        (409, "conflict", "maybe"),
+        (500, "upstream_internal", "maybe"),
+    ],
+)
+def test_a_result_that_says_nothing_of_an_end_is_what_its_status_says(
+    status: int, kind: str, executed: str, said: object
+) -> None:
+    ending, _ = ended(status, {"result": said})
+    assert (ending.kind, ending.executed) == (kind, executed)
+
+
+@pytest.mark.parametrize("status", [200, 302, 400, 404, 500])
+def test_a_tool_that_says_it_failed_has_failed_under_any_other_status(status: int) -> None:
+    ending, _ = ended(status, {"result": FAILED}, in_session=True)
+    assert (ending.kind, ending.executed, ending.retry) == ("tool_failed", "maybe", "never")
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"result": WANTS_MORE}, Status.INPUT_REQUIRED),
+        ({"error": ELICITS}, Status.INPUT_REQUIRED),
+        ({"result": TASK}, Status.ACCEPTED),
+    ],
+)
+def test_a_call_that_goes_on_goes_on_under_any_other_status(
+    status: int, said: dict[str, object], wanted: Status
+) -> None:
+    ending, _ = ended(status, said)
+    assert (ending.status, ending.kind) == (wanted, "")
+
+
+@pytest.mark.parametrize("said", [None, {}, DONE], ids=str)
+def test_a_lost_session_counts_before_a_result(said: object) -> None:
+    ending, _ = ended(404, {"result": said}, in_session=True)
+    assert (ending.kind, ending.executed) == ("session_lost", "no")
+
+
+REDIRECTS = [
+    (300, "invalid_request", "no", ("redirected",)),
+    (301, "invalid_request", "no", ("redirected",)),
+    (302, "invalid_request", "no", ("redirected",)),
+    (303, "malformed_result", "maybe", ("redirected",)),
+    (304, "invalid_request", "no", ()),
+    (307, "invalid_request", "no", ("redirected",)),
+    (308, "invalid_request", "no", ("redirected",)),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "executed", "flags"), REDIRECTS)
+def test_a_redirect_in_place_of_an_answer_ran_nothing_but_for_303(
+    status: int, kind: str, executed: str, flags: tuple[str, ...]
+) -> None:
+    ending, reply = unanswered(text_of(), around(status))
+    assert (ending.kind, ending.executed, reply.flags) == (kind, executed, flags)
+    assert acknowledged(around(status)) == ending
+
+
+def test_an_answer_in_a_redirect_is_an_answer() -> None:
+    ending, reply = ended(307, {"result": DONE})
+    assert (ending.status, reply.flags) == (Status.OK, ("redirected",))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "executed"),
+    [
+        (200, "null_result", "yes"),
+        (202, "null_result", "yes"),
+        (204, "null_result", "yes"),
+        (400, "invalid_request", "no"),
+        (401, "unauthenticated", "no"),
+        (500, "upstream_internal", "maybe"),
+    ],
+)
+def test_no_body_is_a_null_result_only_where_the_status_is_a_success(
+    status: int, kind: str, executed: str
+) -> None:
+    ending, _ = unanswered(text_of(), around(status))
+    assert (ending.kind, ending.executed) == (kind, executed)
+
+
+BIG = b"x" * 5000
+RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":["' + BIG + b'"]}}'
+UNFIT = [
+    (RESULT[:-1], ("malformed",)),
+    (RESULT[:-10], ("malformed",)),
+    (RESULT + b"x", ("not_json",)),
+    (b"<html>" + BIG, ("not_json",)),
+    (b'{"content":"' + BIG + b'"}', ("malformed",)),
+    (RESULT, ("id_mismatch",)),
+    (b"\0" + RESULT, ("not_json",)),
+]
+
+
+@pytest.mark.parametrize("limit", [100, 1 << 20])
+@pytest.mark.parametrize(("body", "flags"), UNFIT, ids=[str(i) for i in range(len(UNFIT))])
+def test_what_answers_nothing_is_malformed_whether_it_is_held_or_skimmed(
+    body: bytes, flags: tuple[str, ...], limit: int
+) -> None:
+    ending, reply = unanswered(text_of(body, limit=limit), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == ("malformed_result", "maybe", flags)
+    assert reply.content == body[:limit]
+    assert reply.complete == (limit > len(body))
+
+
+def test_an_answer_that_could_not_be_decoded_is_not_called_empty() -> None:
+    body = MessageReader()
+    body.finish()
+    ending, reply = unanswered(Text(body, JSON, 17), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == (
+        "malformed_result",
+        "maybe",
+        ("not_json",),
+    )
+
+
+def test_a_large_batch_that_is_not_read_has_no_flag() -> None:
+    ending, reply = unanswered(text_of(b"[" + RESULT + b"]", limit=100), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == ("malformed_result", "maybe", ())
+
+
+@pytest.mark.parametrize("value", [5, 0, False, True, "x", "", [], [1]], ids=repr)
+def test_a_result_that_is_no_object_is_malformed(value: object) -> None:
+    ending, reply = ended(200, {"result": value})
+    assert (ending.kind, ending.executed) == ("malformed_result", "maybe")
+    assert reply.flags == ("malformed",)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "executed"),
+    [
+        (302, "invalid_request", "no"),
+        (401, "unauthenticated", "no"),
+        (503, "upstream_unavailable", "maybe"),
+    ],
+)
+def test_a_stream_without_response_is_what_its_status_says(
+    status: int, kind: str, executed: str
+) -> None:
+    for unfit in (None, text_of(RESULT)):
+        verdict = instead(unfit, around(status))
+        assert verdict is not None
+        assert (verdict[0].kind, verdict[0].executed) == (kind, executed)
+
+
+def test_a_stream_that_held_nothing_like_a_response_has_broken_off() -> None:
+    assert instead(None, around(200)) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "unfit"),
+    [
+        (b"", False),
+        (b" \n", False),
+        (b'{"method":"notifications/progress"}', False),
+        (b'{"id":1,"method":"ping"}', False),
+        (b'{"error":"Session not found"}', True),
+        (b'{"jsonrpc":"2.0","id":7,"result":{}}', True),
+        (b'{"jsonrpc":"2.0","id":7,"resu', True),
+        (b"<html>", True),
+        (b'{"event":"ready"}', True),
+    ],
+)
+def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> None:
+    for limit in (5, 1000):
+        text = text_of(data, limit=limit)
+        content = text.body.content
+        assert not isinstance(content, Batch)
+        assert is_unfit(text, content) is unfit
+        ping = Text(text.body, JSON, text.size, "ping")
+        assert not is_unfit(ping, content)
