@@ -76,6 +76,8 @@ def test_the_log_lists_every_attempt_newest_last(data: Path) -> None:
         (["work", "--turns", "..1"], ["read_file", "write_file"]),
         (["work", "--turns", "4"], [WORK_TOOLS[4]]),
         (["--tool", "read_*"], ["read_file", "read_file"]),
+        (["--tool", "files/read_*"], ["read_file", "read_file"]),
+        (["--tool", "web/*"], ["search"]),
         (["--server", "web"], ["search"]),
         (["--error", "connection"], ["write_file"]),
         (["--kind", "outcome_unknown"], ["read_file"]),

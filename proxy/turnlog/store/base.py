@@ -161,6 +161,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     first_turn: int | None = None
     last_turn: int | None = None
     tool: str = ""
+    """A tool's name; with a `/` in it also `server/tool`."""
     server: str = ""
     error: str = ""
     kind: str = ""

@@ -70,6 +70,22 @@ async def test_attempts_are_found_by_tool_and_server(store: Store) -> None:
         assert find(view, Filter(tool="[!r]*", server="*")) == [write, push, odd]
 
 
+async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: Store) -> None:
+    ref = session()
+    write = await whole_call(store, ref, tool="write_file")
+    push = await whole_call(store, ref, tool="push", server="git")
+    items = await whole_call(store, ref, tool="GET /items/*", server="web")
+    odd = await whole_call(store, ref, tool="x" * 600, server="git")
+    with store.view() as view:
+        assert find(view, Filter(tool="files/write_*")) == [write]
+        assert find(view, Filter(tool="git/*")) == [push, odd]
+        assert find(view, Filter(tool="*/push")) == [push]
+        assert find(view, Filter(tool="GET /items/*")) == [items]
+        assert find(view, Filter(tool="web/GET /items/*")) == [items]
+        assert find(view, Filter(tool="git/*", server="files")) == []
+        assert find(view, Filter(tool="gitpush")) == []
+
+
 async def test_attempts_are_found_by_how_they_ended_last(store: Store) -> None:
     ref = session()
     await whole_call(store, ref)
