@@ -49,7 +49,12 @@ _MOST = 10**12
 @click.option("--before", type=click.IntRange(0, _MOST), metavar="SEQ", help="The last before it.")
 @click.option("--around", type=click.IntRange(0, _MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
-@click.option("--tool", default="", metavar="GLOB", help="Tools whose name matches; with a / also SERVER/TOOL.")
+@click.option(
+    "--tool",
+    default="",
+    metavar="GLOB",
+    help="Tools whose name matches; with a / also SERVER/TOOL.",
+)
 @click.option("--server", default="", metavar="NAME", help="One upstream.")
 @click.option("--error", default="", metavar="FAMILY", help="Attempts that failed like this.")
 @click.option("--kind", default="", metavar="KIND", help="Attempts of this error kind.")

@@ -61,6 +61,22 @@ def find_attempts(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> It
             yield attempt
 
 
+def ended_attempts(snapshot: Snapshot, want: Filter, positions: range) -> Iterator[Attempt]:
+    """Yield for each outcome at `positions` its attempt as it stood then, if `want` covers it."""
+    reader = AttemptReader(snapshot)
+    for position in positions:
+        outcome = snapshot.readable(position)
+        if not outcome or outcome.facts.kind is not CommitKind.OUTCOME:
+            continue
+        at = _intent_of(snapshot, position)
+        intent = None if at is None else snapshot.readable(at)
+        if not intent or not wants_intent(want, intent):
+            continue
+        attempt = [entry for entry in reader.read(intent) if entry.position <= position]
+        if wants_outcome(want, attempt):
+            yield attempt
+
+
 def wants_intent(want: Filter, intent: Entry) -> bool:
     """Tell whether an attempt's intent is what `want` asks for."""
     link, facts = intent.link, intent.facts
