@@ -280,6 +280,9 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["verify", "--anchor", "/nowhere/anchors"], "No such file or directory"),
         (["sessions", "burn"], "no such command 'burn'"),
         (["fly"], "no such command 'fly'"),
+        (["lgo"], "no such command 'lgo', did you mean 'log'? (`turnlog --help` tells how)"),
+        (["log", "--flag", "lat"], "no flag is called 'lat', did you mean 'late'?"),
+        (["log", "--error", "zzz"], "no error family is called 'zzz', the reference lists them"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(
