@@ -29,6 +29,7 @@ COMMANDS = {
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",
     "status": "Tell what the store holds, and what is in flight.",
+    "tail": "Print attempts as they end.",
     "verify": "Check that the log is as it was written.",
 }
 """Each is `command` in the module of its name."""
