@@ -208,6 +208,16 @@ def test_sessions_are_listed_the_most_recently_active_first(
     assert WORK in turnlog(*arguments, data=data).stdout
 
 
+def test_what_stands_under_names_finds_the_session(data: Path) -> None:
+    header, *lines = turnlog("sessions", data=data).stdout.splitlines()
+
+    assert header.split()[-2:] == ["NAMES", "CLIENT"]
+    for line, session in zip(lines, (WORK, OTHER), strict=True):
+        name, client, release = line.split()[-3:]
+        assert (client, release) == ("test-agent", "1.0")
+        assert {row["session"] for row in _lines(data, "log", name)} == {session}
+
+
 def test_options_may_stand_before_a_subcommand(data: Path) -> None:
     done = turnlog("sessions", "--data", str(data), "--json", "list")
 
