@@ -76,6 +76,8 @@ def test_the_log_lists_every_attempt_newest_last(data: Path) -> None:
         (["work", "--turns", "..1"], ["read_file", "write_file"]),
         (["work", "--turns", "4"], [WORK_TOOLS[4]]),
         (["--tool", "read_*"], ["read_file", "read_file"]),
+        (["--tool", "files/read_*"], ["read_file", "read_file"]),
+        (["--tool", "web/*"], ["search"]),
         (["--server", "web"], ["search"]),
         (["--error", "connection"], ["write_file"]),
         (["--kind", "outcome_unknown"], ["read_file"]),
@@ -206,6 +208,16 @@ def test_sessions_are_listed_the_most_recently_active_first(
     assert WORK in turnlog(*arguments, data=data).stdout
 
 
+def test_what_stands_under_names_finds_the_session(data: Path) -> None:
+    header, *lines = turnlog("sessions", data=data).stdout.splitlines()
+
+    assert header.split()[-2:] == ["NAMES", "CLIENT"]
+    for line, session in zip(lines, (WORK, OTHER), strict=True):
+        name, client, release = line.split()[-3:]
+        assert (client, release) == ("test-agent", "1.0")
+        assert {row["session"] for row in _lines(data, "log", name)} == {session}
+
+
 def test_options_may_stand_before_a_subcommand(data: Path) -> None:
     done = turnlog("sessions", "--data", str(data), "--json", "list")
 
@@ -278,6 +290,9 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["verify", "--anchor", "/nowhere/anchors"], "No such file or directory"),
         (["sessions", "burn"], "no such command 'burn'"),
         (["fly"], "no such command 'fly'"),
+        (["lgo"], "no such command 'lgo', did you mean 'log'? (`turnlog --help` tells how)"),
+        (["log", "--flag", "lat"], "no flag is called 'lat', did you mean 'late'?"),
+        (["log", "--error", "zzz"], "no error family is called 'zzz', the reference lists them"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(

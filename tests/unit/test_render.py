@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.cli.render import Cell, Style, clean, clean_lines, cut, json_line, table
+from turnlog.cli.render import Cell, Style, aligned, clean, clean_lines, cut, json_line, table
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
 
@@ -56,6 +56,39 @@ def test_the_last_column_is_cut_to_the_terminal() -> None:
 
     assert [len(line) for line in lines] == [19, 40]
     assert lines[1].endswith("…")
+
+
+def _row(*texts: str) -> list[Cell]:
+    return [Cell(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (None, ["ok    files/write_everything_now  a long summary"]),
+        (60, ["ok    files/write_everything_now  a long summary"]),
+        (44, ["ok    files/write_everything_…  a long summ…"]),
+        (32, ["ok    files/write…  a long summ…"]),
+        (25, ["ok    files/write…  a lo…"]),
+        (8, ["ok    f…"]),
+        (6, ["ok"]),
+        (1, ["…"]),
+    ],
+)
+def test_lines_that_go_on_fit_a_terminal(width: int | None, expected: list[str]) -> None:
+    row = _row("ok", "files/write_everything_now", "a long summary")
+
+    assert aligned([row], (4, 6, 0), elastic=1, width=width) == expected
+
+
+def test_lines_that_go_on_stand_below_those_before() -> None:
+    lines = [
+        *aligned([_row("A", "B", "C")], (4, 6, 0), elastic=1, width=40),
+        *aligned([_row("ok", "漢字", "x" * 90)], (4, 6, 0), elastic=1, width=40),
+        *aligned([], (4, 6, 0), elastic=1, width=40),
+    ]
+
+    assert lines == ["A     B       C", "ok    漢字    " + "x" * 25 + "…"]
 
 
 def test_without_a_terminal_nothing_is_cut_or_coloured() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnlog.store import folder
-from turnlog.store.base import StoreError
+from turnlog.store.base import StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
 
@@ -50,6 +50,21 @@ async def test_a_store_of_somebody_else_that_is_open_to_others_is_refused(tmp_pa
     os.chown(tmp_path / "data", 65534, 65534)
     with pytest.raises(StoreError, match=r"\(mode 750\) and belongs to user 65534"):
         LmdbStore.open(tmp_path / "data")
+
+
+async def test_a_store_that_a_proxy_would_make_is_absent_and_no_other(tmp_path: Path) -> None:
+    await make(tmp_path / "headless")
+    (tmp_path / "headless" / "log" / "data.mdb").unlink()
+    (tmp_path / "begun" / "log").mkdir(parents=True)
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "letter.txt").write_text("dear all")
+    for name in ("nowhere", "begun", "headless"):
+        with pytest.raises(StoreAbsent):
+            LmdbReader.open(tmp_path / name)
+    for name in ("strange", "strange/letter.txt"):
+        with pytest.raises(StoreError) as refused:
+            LmdbReader.open(tmp_path / name)
+        assert not isinstance(refused.value, StoreAbsent)
 
 
 async def test_a_folder_with_other_files_is_no_store(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What can go wrong for a user, in one line and with an exit code."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 import click
 
 from turnlog.packs.errors import ConfigError, SettingError
@@ -39,6 +42,12 @@ def describe(error: Exception) -> tuple[str, int]:
             return _system(error)
         case _:
             return str(error), WRONG_USE
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return a question about the nearest of `words`; empty when none is near."""
+    close = get_close_matches(word, list(map(str, words)), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _system(error: OSError) -> tuple[str, int]:

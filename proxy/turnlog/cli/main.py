@@ -12,7 +12,15 @@ from pathlib import Path
 
 import click
 
-from .failures import FAILURES, INTERRUPTED, PIPE_CLOSED, WRONG_USE, PipeClosedError, describe
+from .failures import (
+    FAILURES,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    WRONG_USE,
+    PipeClosedError,
+    describe,
+    did_you_mean,
+)
 
 COMMANDS = {
     "demo": "Watch an agent's calls go through turnlog.",
@@ -21,6 +29,7 @@ COMMANDS = {
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",
     "status": "Tell what the store holds, and what is in flight.",
+    "tail": "Print attempts as they end.",
     "verify": "Check that the log is as it was written.",
 }
 """Each is `command` in the module of its name."""
@@ -37,6 +46,15 @@ class _Commands(click.Group):
             return None
         command: click.Command = import_module(f"turnlog.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Click compares with commands that were imported already: none.
+        hint = "" if args[0] in COMMANDS else did_you_mean(args[0], COMMANDS)
+        if hint:
+            raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

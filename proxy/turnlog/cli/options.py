@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import click
 
@@ -86,9 +86,14 @@ def open_view(data: str) -> Generator[View]:
         reader.close()
 
 
-def warn_of_damage(view: View) -> None:
+class _Listing(Protocol):
+    @property
+    def left_out(self) -> int: ...
+
+
+def warn_of_damage(listing: _Listing) -> None:
     """Say on stderr that a listing is not all there was."""
-    if count := view.left_out:
+    if count := listing.left_out:
         records = "1 record is" if count == 1 else f"{count} records are"
         click.echo(f"turnlog: {records} damaged and left out, run `turnlog verify`", err=True)
 

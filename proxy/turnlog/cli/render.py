@@ -15,7 +15,7 @@ import msgspec
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _WIDE = frozenset({"W", "F"})
-_NARROWEST_LAST = 12
+_NARROWEST = 12
 
 
 class Style(StrEnum):
@@ -56,12 +56,26 @@ def json_line(value: object) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, width: int | None) -> list[str]:
     """Return lines of aligned columns. `width` cuts them to fit; `None` leaves them whole."""
-    body = [[Cell(clean(cell.text), cell.style) for cell in row] for row in rows]
-    lines = [[Cell(name, Style.FAINT) for name in header], *body]
-    widths = [max(_width(row[n].text) for row in lines) for n in range(len(header))]
+    lines = [[Cell(name, Style.FAINT) for name in header], *_cleaned(rows)]
+    widths = _widest(lines, [0] * len(header))
     if width is not None:
         taken = sum(widths[:-1]) + 2 * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(width - taken, _NARROWEST_LAST))
+        widths[-1] = min(widths[-1], max(width - taken, _NARROWEST))
+    return [_line(row, widths) for row in lines]
+
+
+def aligned(
+    rows: Iterable[Sequence[Cell]], least: Sequence[int], *, elastic: int, width: int | None
+) -> list[str]:
+    """Return lines whose columns are at least so wide, so that those to come stand below them.
+
+    No line is wider than `width`: first the last column gives room, then column number `elastic`,
+    then what stands on the right is left out. `None` leaves all whole.
+    """
+    lines = _cleaned(rows)
+    widths = _widest(lines, least)
+    if width is not None:
+        widths = _fitted(widths, elastic, width)
     return [_line(row, widths) for row in lines]
 
 
@@ -80,6 +94,8 @@ def cut(text: str, width: int) -> str:
     """Return the beginning of `text` that fits in `width` columns, ending in an ellipsis if cut."""
     if _width(text) <= width:
         return text
+    if width < 1:
+        return ""
     kept: list[str] = []
     used = 1
     for character in text:
@@ -88,6 +104,27 @@ def cut(text: str, width: int) -> str:
             break
         kept.append(character)
     return "".join(kept) + "…"
+
+
+def _cleaned(rows: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
+    return [[Cell(clean(cell.text), cell.style) for cell in row] for row in rows]
+
+
+def _widest(lines: Sequence[Sequence[Cell]], least: Sequence[int]) -> list[int]:
+    return [max(n, *(_width(row[at].text) for row in lines), 0) for at, n in enumerate(least)]
+
+
+def _fitted(widths: Sequence[int], elastic: int, width: int) -> list[int]:
+    wanted = [*widths[:-1], min(widths[-1], _NARROWEST)]
+    over = sum(wanted) + 2 * (len(wanted) - 1) - width
+    wanted[elastic] = max(wanted[elastic] - max(over, 0), min(wanted[elastic], _NARROWEST))
+    wanted[-1] = widths[-1]
+    fitted: list[int] = []
+    left = width
+    for want in wanted:
+        fitted.append(min(want, max(left, 0)))
+        left -= want + 2
+    return fitted
 
 
 def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
@@ -101,7 +138,7 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
 
 
 def _painted(text: str, style: Style | None) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if style else text
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
 
 
 def _escaped(character: str) -> str:

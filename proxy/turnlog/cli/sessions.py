@@ -10,7 +10,8 @@ from turnlog.sessions.listing import SessionLine, sessions
 from .options import data_option, json_option, open_view, printout
 from .render import Cell, Style, json_line, table, terminal_width
 
-_HEADER = ("SESSION", "NAMED BY", "OPENED", "ACTIVE", "TURNS", "COMMITS", "OPEN", "NAMES")
+_HEADER = ("SESSION", "NAMED BY", "OPENED", "ACTIVE", "TURNS", "COMMITS", "OPEN", "NAMES", "CLIENT")
+"""The client stands last, where a terminal cuts: half a name would find no session."""
 
 
 @click.group("sessions", invoke_without_command=True)
@@ -59,5 +60,6 @@ def _cells(line: SessionLine) -> list[Cell]:
         Cell(str(line.turn)),
         Cell(str(line.seq + 1)),
         Cell(str(line.in_flight or ""), Style.OPEN),
-        Cell(", ".join(line.names) or line.metadata.get("client", "")),
+        Cell(", ".join(line.names)),
+        Cell(line.metadata.get("client", "")),
     ]

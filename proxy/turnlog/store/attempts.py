@@ -61,6 +61,22 @@ def find_attempts(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> It
             yield attempt
 
 
+def ended_attempts(snapshot: Snapshot, want: Filter, positions: range) -> Iterator[Attempt]:
+    """Yield for each outcome at `positions` its attempt as it stood then, if `want` covers it."""
+    reader = AttemptReader(snapshot)
+    for position in positions:
+        outcome = snapshot.readable(position)
+        if not outcome or outcome.facts.kind is not CommitKind.OUTCOME:
+            continue
+        at = _intent_of(snapshot, position)
+        intent = None if at is None else snapshot.readable(at)
+        if not intent or not wants_intent(want, intent):
+            continue
+        attempt = [entry for entry in reader.read(intent) if entry.position <= position]
+        if wants_outcome(want, attempt):
+            yield attempt
+
+
 def wants_intent(want: Filter, intent: Entry) -> bool:
     """Tell whether an attempt's intent is what `want` asks for."""
     link, facts = intent.link, intent.facts
@@ -69,9 +85,18 @@ def wants_intent(want: Filter, intent: Entry) -> bool:
         and _within(link.seq, want.after, want.before, exclusive=True)
         and _within(link.turn, want.first_turn, want.last_turn, exclusive=False)
         and _within(facts.at, want.since, want.until, exclusive=False)
-        and (not want.tool or fnmatchcase(facts.tool, want.tool))
-        and (not want.server or fnmatchcase(facts.server, want.server))
+        and wants_tool(want, facts.server, facts.tool)
     )
+
+
+def wants_tool(want: Filter, server: str, tool: str) -> bool:
+    """Tell whether a tool of a server is what `want` asks for."""
+    if want.server and not fnmatchcase(server, want.server):
+        return False
+    if not want.tool or fnmatchcase(tool, want.tool):
+        return True
+    # Names of plain HTTP tools hold a slash themselves: neither reading excludes the other.
+    return "/" in want.tool and fnmatchcase(f"{server}/{tool}", want.tool)
 
 
 def wants_outcome(want: Filter, attempt: Attempt) -> bool:
@@ -178,9 +203,4 @@ def _intent_of(snapshot: Snapshot, outcome: int) -> int | None:
 
 def _may_match(want: Filter, term: bytes) -> bool:
     names = read_tool_term(term)
-    if names is None:
-        return True
-    server, tool = names
-    return (not want.server or fnmatchcase(server, want.server)) and (
-        not want.tool or fnmatchcase(tool, want.tool)
-    )
+    return names is None or wants_tool(want, *names)

@@ -20,6 +20,10 @@ class StoreError(Exception):
     """The store cannot be used. The message says what, where and what to do."""
 
 
+class StoreAbsent(StoreError):
+    """There is no store yet, and nothing in the way of one: a proxy that starts makes it."""
+
+
 class StoreFull(StoreError):
     """There is no room left for an intent: the limit, or the disk, is nearly reached."""
 
@@ -161,6 +165,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     first_turn: int | None = None
     last_turn: int | None = None
     tool: str = ""
+    """A tool's name; with a `/` in it also `server/tool`."""
     server: str = ""
     error: str = ""
     kind: str = ""
@@ -175,6 +180,10 @@ class Reader(Protocol):
 
     def view(self) -> "View":
         """Open a snapshot."""
+        ...
+
+    def replaced(self) -> bool:
+        """Tell whether by now the folder holds another store, or none."""
         ...
 
     def close(self) -> None:
@@ -227,6 +236,13 @@ class View(Protocol):
         """
         ...
 
+    def ended(self, want: Filter, *, after: int, until: int) -> Iterator[list[Commit]]:
+        """Yield for each outcome at a position in (`after`, `until`] its attempt as it stood then.
+
+        Order is by the outcome's position; one attempt may come again. Otherwise as `attempts`.
+        """
+        ...
+
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
         """Yield the newest attempt of each call that belongs in `pending_actions`."""
         ...
@@ -259,8 +275,13 @@ class View(Protocol):
         ...
 
     @property
+    def last(self) -> int:
+        """Position of the newest commit; 0 for none."""
+        ...
+
+    @property
     def left_out(self) -> int:
-        """How many records `attempts` could not read and left out so far."""
+        """How many records `attempts` and `ended` could not read and left out so far."""
         ...
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from .base import StoreError
+from .base import StoreAbsent, StoreError
 
 FORMAT = 2
 """1 had a value for each record; no version that was released wrote it."""
@@ -81,8 +81,7 @@ def create(path: Path) -> None:
         fresh = not (path / "format").exists()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if fresh:
-            strange = sorted(e.name for e in path.iterdir() if not _is_ours(e.name))
-            if strange:
+            if strange := _strange(path):
                 raise StoreError(
                     f"cannot make {str(path)!r} a store: it holds other files ({strange[0]!r}); "
                     "give an empty or a new folder with --data"
@@ -109,6 +108,11 @@ def _make_private(path: Path) -> None:
     path.chmod(0o700)
 
 
+def _strange(path: Path) -> list[str]:
+    """Return the names in a folder that no store has."""
+    return sorted(entry.name for entry in path.iterdir() if not _is_ours(entry.name))
+
+
 def _is_ours(name: str) -> bool:
     # What `_publish` is writing, maybe in another process, or left behind when it was killed.
     return name in _OURS or name.startswith((".format-", ".key-"))
@@ -122,19 +126,24 @@ def mark(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise `StoreError` unless `path` is a store that this version can read."""
+    """Raise `StoreError` unless `path` is a store that this version can read.
+
+    `StoreAbsent` where a proxy that starts would make one.
+    """
     with translated("open", path):
-        there = path.is_dir()
-    if not there:
-        raise StoreError(
-            f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
-            "with --data"
-        )
+        if not path.is_dir():
+            kind = StoreError if path.exists() else StoreAbsent
+            raise kind(
+                f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
+                "with --data"
+            )
     marker = path / "format"
     try:
         name, _, version = marker.read_text().strip().partition(" ")
     except FileNotFoundError:
-        raise StoreError(
+        with translated("open", path):
+            kind = StoreError if _strange(path) else StoreAbsent
+        raise kind(
             f"{str(path)!r} is not a turnlog store; name the data folder with --data"
         ) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ import lmdb
 from turnlog.core.commit import Commit
 
 from . import epochs, folder
-from .base import Draft, StoreClosed, StoreError
+from .base import Draft, StoreAbsent, StoreClosed, StoreError
 from .blobs import BlobReader, BlobWriter, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Sources
 from .intake import Backlog, Intake
@@ -172,8 +172,9 @@ class LmdbStore:
 class LmdbReader:
     """A `Reader`: what commands use beside running writers."""
 
-    def __init__(self, data: Path, env: lmdb.Environment, tables: Tables) -> None:
+    def __init__(self, data: Path, env: lmdb.Environment, tables: Tables, *, identity: int) -> None:
         self._data = data
+        self._identity = identity
         self._env = env
         self._tables = tables
         self._tails = TailCache()
@@ -184,6 +185,13 @@ class LmdbReader:
         """Open the store in folder `path` for reading. Needs no writer. Raises `StoreError`."""
         data = Path(path)
         folder.check(data)
+        with folder.translated("open", data):
+            identity = folder.identity(data / "log")
+        if not identity:
+            raise StoreAbsent(
+                f"cannot open {str(data)!r}: its log is missing; restore it from a backup, or "
+                "start `turnlog serve` there to begin a new one"
+            )
         env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
         try:
             with folder.translated("open", data):
@@ -191,7 +199,7 @@ class LmdbReader:
         except BaseException:
             folder.close_environment(env)
             raise
-        return cls(data, env, tables)
+        return cls(data, env, tables, identity=identity)
 
     def __enter__(self) -> Self:
         return self
@@ -203,6 +211,10 @@ class LmdbReader:
         with folder.translated("read", self._data):
             snapshot = Snapshot(self._env, self._tables, self._tails)
         return LmdbView(snapshot, self._data, self._blobs)
+
+    def replaced(self) -> bool:
+        with folder.translated("read", self._data):
+            return folder.identity(self._data / "log") != self._identity
 
     def close(self) -> None:
         self._blobs.close()

@@ -9,7 +9,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.ids import to_text
 from turnlog.core.kinds import Rung
 
-from .attempts import AttemptReader, find_attempts
+from .attempts import AttemptReader, ended_attempts, find_attempts
 from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, SessionRow, Usage
 from .blobs import BlobReader
 from .guard import guarded, guarded_iterator
@@ -89,6 +89,11 @@ class LmdbView:
             yield [self._snapshot.readable_commit(entry) for entry in attempt]
 
     @guarded_iterator
+    def ended(self, want: Filter, *, after: int, until: int) -> Iterator[list[Commit]]:
+        for attempt in ended_attempts(self._snapshot, want, range(after + 1, until + 1)):
+            yield [self._snapshot.readable_commit(entry) for entry in attempt]
+
+    @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
         reader = AttemptReader(self._snapshot)
         intents = sorted(
@@ -138,6 +143,11 @@ class LmdbView:
     @guarded_iterator
     def damaged(self) -> Iterator[tuple[int, int]]:
         yield from self._snapshot.damaged()
+
+    @property
+    @guarded
+    def last(self) -> int:
+        return self._snapshot.last
 
     @property
     def left_out(self) -> int:

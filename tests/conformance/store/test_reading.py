@@ -70,6 +70,22 @@ async def test_attempts_are_found_by_tool_and_server(store: Store) -> None:
         assert find(view, Filter(tool="[!r]*", server="*")) == [write, push, odd]
 
 
+async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: Store) -> None:
+    ref = session()
+    write = await whole_call(store, ref, tool="write_file")
+    push = await whole_call(store, ref, tool="push", server="git")
+    items = await whole_call(store, ref, tool="GET /items/*", server="web")
+    odd = await whole_call(store, ref, tool="x" * 600, server="git")
+    with store.view() as view:
+        assert find(view, Filter(tool="files/write_*")) == [write]
+        assert find(view, Filter(tool="git/*")) == [push, odd]
+        assert find(view, Filter(tool="*/push")) == [push]
+        assert find(view, Filter(tool="GET /items/*")) == [items]
+        assert find(view, Filter(tool="web/GET /items/*")) == [items]
+        assert find(view, Filter(tool="git/*", server="files")) == []
+        assert find(view, Filter(tool="gitpush")) == []
+
+
 async def test_attempts_are_found_by_how_they_ended_last(store: Store) -> None:
     ref = session()
     await whole_call(store, ref)
@@ -93,6 +109,47 @@ async def test_attempts_are_found_by_how_they_ended_last(store: Store) -> None:
     with store.view() as view:
         assert find(view, Filter(error="timeout")) == [slow]
         assert find(view, Filter(flag="late")) == [call]
+
+
+async def test_attempts_that_ended_behind_a_position_come_as_each_outcome_left_them(
+    store: Store,
+) -> None:
+    ref = session()
+    await whole_call(store, ref)
+    slow, quick = new_id(), new_id()
+    ticket = await begin(store, intent(ref, slow, tool="slow"))
+    with store.view() as view:
+        after = view.last
+        assert list(view.ended(Filter(), after=after, until=after)) == []
+    await put(store, outcome(ref, quick, await begin(store, intent(ref, quick, tool="quick"))))
+    await begin(store, intent(ref, new_id(), tool="endless"))
+    await put(store, outcome(ref, slow, ticket, status=Status.ERROR, error="timeout"))
+    await put(store, outcome(ref, slow, ticket, n=1, flags=(Flag.LATE,)))
+    with store.view() as view:
+        tools = [
+            (attempt[0].facts.tool, len(attempt), attempt[-1].facts.status)
+            for attempt in view.ended(Filter(), after=after, until=view.last)
+        ]
+        failed = list(view.ended(Filter(error="timeout"), after=after, until=view.last))
+        elsewhere = list(view.ended(Filter(server="git"), after=after, until=view.last))
+        early = list(view.ended(Filter(), after=0, until=after))
+    assert tools == [("quick", 2, Status.OK), ("slow", 2, Status.ERROR), ("slow", 3, Status.OK)]
+    assert [len(attempt) for attempt in failed] == [2]
+    assert elsewhere == []
+    assert len(early) == 1
+
+
+async def test_a_reader_tells_when_the_folder_holds_another_store(
+    engine: Engine, tmp_path: Path
+) -> None:
+    await engine.open(tmp_path / "data").close()
+    reader = engine.read(tmp_path / "data")
+    assert not reader.replaced()
+    (tmp_path / "data").rename(tmp_path / "old")
+    assert reader.replaced()
+    await engine.open(tmp_path / "data").close()
+    assert reader.replaced()
+    reader.close()
 
 
 async def test_attempts_are_found_by_session_seq_and_turn(store: Store) -> None:

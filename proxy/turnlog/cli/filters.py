@@ -1,0 +1,53 @@
+"""Options that say which attempts are wanted, by tool and by outcome."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
+
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
+from turnlog.store.base import Filter
+
+from .failures import did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAMES = ("tool", "server", "error", "kind", "flag")
+_OPTIONS = (
+    click.option(
+        "--tool",
+        default="",
+        metavar="GLOB",
+        help="Tools whose name matches; with a / also SERVER/TOOL.",
+    ),
+    click.option("--server", default="", metavar="NAME", help="One upstream."),
+    click.option("--error", default="", metavar="FAMILY", help="Attempts that failed like this."),
+    click.option("--kind", default="", metavar="KIND", help="Attempts of this error kind."),
+    click.option("--flag", default="", metavar="FLAG", help="Attempts that carry the flag."),
+)
+
+MOST = 10**12
+"""No store holds more commits."""
+
+
+def filter_options(command: F) -> F:
+    """Add the options whose values `filter_of` reads."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def filter_of(given: dict[str, Any]) -> Filter:
+    """Return the filter that options name. Raises `click.UsageError`."""
+    _check_word("flag", given["flag"], Flag)
+    _check_word("error family", given["error"], ErrorFamily)
+    _check_word("error kind", given["kind"], ErrorKind)
+    return Filter(**{name: given[name] for name in _NAMES})
+
+
+def _check_word(what: str, word: str, words: type[StrEnum]) -> None:
+    """Refuse a word that stands in no record: its filter would find nothing for ever."""
+    if word and word not in set(words):
+        hint = did_you_mean(word, words) or "the reference lists them"
+        raise click.UsageError(f"no {what} is called {word!r}, {hint}")

@@ -1,0 +1,93 @@
+"""`turnlog tail`: print attempts as they end."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from turnlog.sessions.follow import News, Wanted, follow
+from turnlog.sessions.rows import Row
+from turnlog.store.base import Reader
+
+from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
+from .failures import FINE
+from .filters import MOST, filter_of, filter_options
+from .options import data_option, json_option, warn_of_damage
+from .render import Cell, Style, aligned, json_line, terminal_width
+from .stream import pause, write_now
+
+_HEADER = ("TIME", "SESSION", "TOOL", *OUTCOME)
+_WIDTHS = (12, 13, 20, 11, 5, 5, 0)
+"""Columns of the terminal for each: what most attempts need, as those to come are not known."""
+_TOOL = 2
+_PAUSE = 0.15
+"""s between two looks: soon enough for people, and an idle machine does not notice."""
+
+
+@click.command("tail")
+@click.option("--session", default="", metavar="SESSION", help="An id, its beginning, or a name.")
+@filter_options
+@click.option(
+    "--last", type=click.IntRange(0, MOST), default=0, metavar="N", help="The newest N first."
+)
+@data_option
+@json_option
+def command(session: str, last: int, data: str, as_json: bool, **wanted: Any) -> int:
+    """Print each attempt of all running proxies when its outcome is known, until Ctrl-C.
+
+    Nothing of the past is printed unless --last asks for it. An outcome that comes late is a line
+    more. There need be no proxy, store or session yet: tail waits for them.
+
+    \b
+    turnlog tail --tool 'files/write_*'
+    turnlog tail --json --error timeout | jq .call
+    """
+    follower = follow(
+        lambda: _open(data), Wanted(session=session, last=last, match=filter_of(wanted))
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with closing(follower) as looks:
+            _print(looks, as_json=as_json)
+    except KeyboardInterrupt:
+        # That is how it is meant to end.
+        return FINE
+    return FINE
+
+
+def _open(data: str) -> Reader:
+    from turnlog.store.lmdb import LmdbReader
+
+    return LmdbReader.open(Path(data).expanduser())
+
+
+def _print(looks: Iterator[News], *, as_json: bool) -> None:
+    head = [] if as_json else [[Cell(name, Style.FAINT) for name in _HEADER]]
+    awaited = ""
+    for news in looks:
+        if news.awaited and news.awaited != awaited:
+            click.echo(f"turnlog: waiting: {news.awaited}", err=True)
+        awaited = news.awaited
+        rows = chain(head, map(_cells, news.rows))
+        write_now(map(json_line, news.rows) if as_json else _text(rows))
+        head = []
+        warn_of_damage(news)
+        if not news.behind:
+            pause(_PAUSE)
+
+
+def _text(rows: Iterable[list[Cell]]) -> list[str]:
+    return aligned(rows, _WIDTHS, elastic=_TOOL, width=terminal_width())
+
+
+def _cells(row: Row) -> list[Cell]:
+    return [
+        Cell(row.timestamp[11:23], Style.FAINT),
+        session_cell(row),
+        tool_cell(row),
+        *outcome_cells(row),
+    ]

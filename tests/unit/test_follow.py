@@ -1,0 +1,215 @@
+"""`sessions.follow` on real stores: a look, something is written, the next look."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conformance.store.kit import begin, intent, new_id, outcome, put, session, whole_call
+from turnlog.core.kinds import Flag, Status
+from turnlog.sessions.follow import News, Wanted, follow
+from turnlog.sessions.log import NotFoundError
+from turnlog.store.base import Filter, StoreError
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.view import LmdbView
+
+PRESENT = News()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LmdbStore]:
+    """A store that flushes its indexes after every third commit."""
+    opened = LmdbStore.open(tmp_path / "data", flush_every=3)
+    yield opened
+    await opened.close()
+
+
+class Follower:
+    """Looks at the store in a folder whenever a test says so."""
+
+    def __init__(self, data: Path, wanted: Wanted | None = None, *, at_once: int = 1000) -> None:
+        self._looks = follow(lambda: LmdbReader.open(data), wanted or Wanted(), at_once=at_once)
+
+    def look(self) -> News:
+        """Look once."""
+        return next(self._looks)
+
+    def tools(self) -> list[str]:
+        """Look once, and return the tools whose attempts are new."""
+        return [row.tool for row in self.look().rows]
+
+    def close(self) -> None:
+        """Stop following."""
+        self._looks.close()
+
+
+async def test_what_is_new_comes_once_and_nothing_of_the_past(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    ref = session()
+    await whole_call(store, ref, tool="past")
+    follower = Follower(tmp_path / "data")
+    assert follower.look() == PRESENT
+    assert follower.look() == PRESENT
+
+    await whole_call(store, ref, tool="one")
+    await whole_call(store, ref, tool="two")
+
+    assert follower.tools() == ["one", "two"]
+    assert follower.tools() == []
+    follower.close()
+
+
+async def test_an_attempt_comes_with_its_outcome_and_again_with_a_late_one(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    ref, call = session(), new_id()
+    before = await begin(store, intent(ref, call))
+    follower = Follower(tmp_path / "data")
+    follower.look()
+    assert follower.look().rows == []
+
+    await put(store, outcome(ref, call, before, status=Status.ERROR, error="timeout"))
+    (first,) = follower.look().rows
+    await put(store, outcome(ref, call, before, n=1, flags=(Flag.LATE,)))
+    (second,) = follower.look().rows
+
+    assert (first.status, first.error, first.intent_seq) == (Status.ERROR, "timeout", 1)
+    assert (second.status, second.flags, second.intent_seq) == (Status.OK, [Flag.LATE], 1)
+    follower.close()
+
+
+async def test_two_outcomes_between_two_looks_are_two_rows(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    ref, call = session(), new_id()
+    follower = Follower(tmp_path / "data")
+    follower.look()
+    before = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, before, status=Status.ERROR, error="timeout"))
+    await put(store, outcome(ref, call, before, n=1, flags=(Flag.LATE,)))
+
+    assert [row.status for row in follower.look().rows] == [Status.ERROR, Status.OK]
+    follower.close()
+
+
+async def test_many_commits_come_in_several_looks_without_a_gap(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    follower = Follower(tmp_path / "data", at_once=4)
+    follower.look()
+    ref = session()
+    for number in range(25):
+        await whole_call(store, ref, tool=f"t{number}")
+
+    looks = [follower.look()]
+    while looks[-1].behind:
+        looks.append(follower.look())
+
+    assert [row.tool for news in looks for row in news.rows] == [f"t{n}" for n in range(25)]
+    assert max(len(news.rows) for news in looks) <= 4
+    assert follower.tools() == []
+    follower.close()
+
+
+views: list[LmdbView] = []
+"""What `_Remembering` gave."""
+
+
+class _Remembering(LmdbReader):
+    """A reader that keeps the views it gave."""
+
+    def view(self) -> LmdbView:
+        views.append(super().view())
+        return views[-1]
+
+
+async def test_no_snapshot_is_open_between_looks(tmp_path: Path, store: LmdbStore) -> None:
+    looks = follow(lambda: _Remembering.open(tmp_path / "data"), Wanted(last=1))
+    next(looks)
+    await whole_call(store, session())
+    assert len(next(looks).rows) == 1
+
+    assert len(views) == 2
+    for view in views:
+        with pytest.raises(StoreError):
+            list(view.sessions())
+    looks.close()
+
+
+async def test_the_last_attempts_may_come_first(tmp_path: Path, store: LmdbStore) -> None:
+    ref = session()
+    for tool in ("one", "two", "three"):
+        await whole_call(store, ref, tool=tool)
+    await begin(store, intent(ref, new_id(), tool="slow"))
+    follower = Follower(tmp_path / "data", Wanted(last=2, match=Filter(tool="t*", server="files")))
+
+    assert follower.tools() == ["two", "three"]
+    await whole_call(store, ref, tool="four")
+    await whole_call(store, ref, tool="ten")
+    assert follower.tools() == ["ten"]
+    follower.close()
+
+
+async def test_a_session_may_be_still_to_come(tmp_path: Path, store: LmdbStore) -> None:
+    follower = Follower(tmp_path / "data", Wanted(session="mine"))
+    assert follower.look() == News(awaited="no session is called 'mine' yet")
+    await whole_call(store, session("theirs"), tool="foreign")
+    assert follower.look() == News(awaited="no session is called 'mine' yet")
+
+    mine = session("mine")
+    await whole_call(store, mine, tool="first")
+    await whole_call(store, session("others"), tool="foreign")
+    await whole_call(store, mine, tool="second")
+
+    news = follower.look()
+    assert ([row.tool for row in news.rows], news.awaited) == (["first", "second"], "")
+    follower.close()
+
+
+async def test_a_name_of_two_sessions_is_refused(tmp_path: Path, store: LmdbStore) -> None:
+    await whole_call(store, session("mine", principal="a"))
+    await whole_call(store, session("mine", principal="b"))
+    follower = Follower(tmp_path / "data", Wanted(session="mine"))
+    with pytest.raises(NotFoundError, match="means 2 sessions"):
+        follower.look()
+
+
+async def test_a_store_that_is_made_later_is_new_from_its_beginning(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "data")
+    assert "no data folder at" in follower.look().awaited
+    assert "no data folder at" in follower.look().awaited
+
+    store = LmdbStore.open(tmp_path / "data")
+    await whole_call(store, session(), tool="first")
+
+    assert follower.tools() == ["first"]
+    assert follower.look() == PRESENT
+    follower.close()
+    await store.close()
+
+
+async def test_a_store_in_the_place_of_another_is_followed_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    store = LmdbStore.open(data)
+    await whole_call(store, session(), tool="past")
+    await store.close()
+    follower = Follower(data)
+    assert follower.tools() == []
+
+    data.rename(tmp_path / "old")
+    assert "no data folder at" in follower.look().awaited
+    store = LmdbStore.open(data)
+    await whole_call(store, session(), tool="first")
+
+    assert follower.tools() == ["first"]
+    follower.close()
+    await store.close()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear all")
+    with pytest.raises(StoreError, match="is not a turnlog store"):
+        Follower(tmp_path).look()
