@@ -17,6 +17,7 @@ from .failures import FAILURES, INTERRUPTED, PIPE_CLOSED, WRONG_USE, PipeClosedE
 COMMANDS = {
     "demo": "Watch an agent's calls go through turnlog.",
     "log": "List attempts: what was called, and what came of it.",
+    "rules": "Check, explain and test rules.",
     "serve": "Forward tool calls, and record each of them.",
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",
