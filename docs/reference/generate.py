@@ -85,7 +85,7 @@ def _as_read(made: Any) -> Any:
 
 
 def _is_noise(key: str, value: Any) -> bool:
-    nothing = isinstance(value, dict) or value in (None, math.inf, [], "")
+    nothing = isinstance(value, dict) or value in (None, math.inf, (), [], "")
     return key in ("default", "required") and nothing
 
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.cli.main import COMMANDS
+from turnlog.cli.rules import command as rules_command
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, Retry
 from turnlog.packs.load import load
@@ -55,7 +56,16 @@ def test_generated_parts_are_fresh(name: str) -> None:
 def test_every_command_has_its_help_in_the_reference() -> None:
     assert GENERATOR["documented"](_page("cli.md")) == {
         "turnlog", *(f"turnlog {name}" for name in COMMANDS),
+        *(f"turnlog rules {name}" for name in rules_command.commands),
     }  # fmt: skip
+
+
+def test_the_schema_of_rules_is_fresh() -> None:
+    schema: Callable[[], str] = GENERATOR["schema"]
+
+    assert GENERATOR["SCHEMA"].read_text("utf-8") == schema(), (
+        "run `python docs/reference/generate.py`"
+    )
 
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:

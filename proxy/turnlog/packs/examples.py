@@ -64,7 +64,7 @@ class ExampleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     examples: tuple[Example, ...]
 
 
-class Tested(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True):
     """How a file of rules stood its examples."""
 
     source: RuleSource
@@ -89,7 +89,7 @@ def check_both(source: RuleSource) -> list[ConfigError]:
     return [*found, *(problems(file, ExampleFile) if file.path.is_file() else ())]
 
 
-def run(source: RuleSource) -> Tested:
+def run(source: RuleSource) -> Report:
     """Run the examples beside a file of rules."""
     file = beside(source)
     try:
@@ -97,8 +97,8 @@ def run(source: RuleSource) -> Tested:
         document = read(file.path, shown=file.shown)
         examples = convert(document, ExampleFile).examples
     except ConfigError as error:
-        return Tested(source=source, problems=(error,))
-    return Tested(
+        return Report(source=source, problems=(error,))
+    return Report(
         source=source,
         rules=len(rules),
         samples=sum(len(each.fires) + len(each.silent) for each in examples),
