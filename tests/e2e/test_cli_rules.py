@@ -194,11 +194,12 @@ def schema() -> Any:
     ],
 )
 def test_the_schema_takes_what_turnlog_takes(
-    schema: Any, rules: Path, rule: object, is_fine: bool
+    schema: Any, rules: Path, rule: Any, is_fine: bool
 ) -> None:
     rules.write_text(json.dumps({"rules": [rule]}))
 
-    by_schema = jsonschema.Draft202012Validator(schema).is_valid({"rules": [rule]})
+    validator: Any = jsonschema.Draft202012Validator(schema)
+    by_schema = validator.is_valid({"rules": [rule]})
 
     assert by_schema is is_fine
     assert process("rules", "check", str(rules)).returncode == (0 if is_fine else 1)
