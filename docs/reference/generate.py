@@ -1,19 +1,29 @@
 """Write the generated parts of the reference: `python docs/reference/generate.py`.
 
 A part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; WHAT is a command, and the part
-its `--help`. `tests/unit/test_reference.py` fails when a part is out of date.
+its `--help`. `rules/schema.json` is made of the types of the rule language, with the docstrings of
+their fields. `tests/unit/test_reference.py` fails when any of it is out of date.
 """
 
+import ast
+import json
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from turnlog.cli.main import turnlog
+from turnlog.core import rules
+from turnlog.core.values import READ
 
 PAGES = ("cli.md", "configuration.md")
 _PART = re.compile(r"(<!-- generated: (turnlog[a-z ]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 88
+SCHEMA = Path(__file__).parents[2] / "rules" / "schema.json"
 
 
 def refreshed(page: str) -> str:
@@ -43,8 +53,55 @@ def _help(command_line: str) -> str:
     return command.get_help(context)
 
 
+def schema() -> str:
+    """Return the JSON Schema of a file of rules."""
+    made = _as_read(msgspec.json.schema(rules.RuleFile))
+    texts = dict(_field_texts(ast.parse(Path(rules.__file__).read_text("utf-8"))))
+    for name, kind in made["$defs"].items():
+        properties: dict[str, Any] = kind.get("properties", {})
+        for key, value in properties.items():
+            text = texts.get((name, key))
+            properties[key] = {"description": text, **value} if text else value
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "turnlog rules"}
+    return json.dumps(head | made, indent=2) + "\n"
+
+
+def _as_read(made: Any) -> Any:
+    """Return a schema of what readers take, and leave out what helps nobody who writes a file."""
+    if isinstance(made, list):
+        return [_as_read(item) for item in made if item != {"type": "null"}]
+    if not isinstance(made, dict):
+        return made
+    merged = made | made.get(READ, {})
+    kept = {k: _as_read(v) for k, v in merged.items() if k != READ and not _is_noise(k, v)}
+    if kept.get("type") == ["string", "array"]:
+        many = {"type": "array", **{k: kept.pop(k) for k in ("items", "minItems") if k in kept}}
+        del kept["type"]
+        return {"anyOf": [many["items"], many], **kept}
+    if len(kept.get("anyOf", ())) == 1:
+        (only,) = kept.pop("anyOf")
+        return kept | only
+    return kept
+
+
+def _is_noise(key: str, value: Any) -> bool:
+    nothing = isinstance(value, dict) or value in (None, math.inf, (), [], "")
+    return key in ("default", "required") and nothing
+
+
+def _field_texts(module: ast.Module) -> Iterator[tuple[tuple[str, str], str]]:
+    """Return the docstring below each field, by class and field."""
+    for kind in module.body:
+        if isinstance(kind, ast.ClassDef):
+            for field, below in zip(kind.body, kind.body[1:], strict=False):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                        yield (kind.name, name), " ".join(text.split())
+
+
 def main() -> None:
-    """Rewrite the pages beside this file."""
+    """Rewrite the pages beside this file, and the schema."""
+    SCHEMA.write_text(schema(), "utf-8")
     for name in PAGES:
         path = Path(__file__).with_name(name)
         path.write_text(refreshed(path.read_text("utf-8")), "utf-8")

@@ -1,18 +1,28 @@
 """The reference says what the program does: generated parts are fresh, tables are complete."""
 
+import math
 import re
 import runpy
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from msgspec import structs
 
 from turnlog.cli.main import COMMANDS
+from turnlog.cli.rules import command as rules_command
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, Retry
+from turnlog.core.policy import Policy
+from turnlog.core.rules import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
+from turnlog.core.rules import Retry as RetryRule
+from turnlog.core.values import in_words
+from turnlog.packs.examples import Sample, check_both, run
 from turnlog.packs.load import load
+from turnlog.packs.sources import RuleSource
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
 from turnlog.sessions.rows import Row
@@ -55,7 +65,16 @@ def test_generated_parts_are_fresh(name: str) -> None:
 def test_every_command_has_its_help_in_the_reference() -> None:
     assert GENERATOR["documented"](_page("cli.md")) == {
         "turnlog", *(f"turnlog {name}" for name in COMMANDS),
+        *(f"turnlog rules {name}" for name in rules_command.commands),
     }  # fmt: skip
+
+
+def test_the_schema_of_rules_is_fresh() -> None:
+    schema: Callable[[], str] = GENERATOR["schema"]
+
+    assert GENERATOR["SCHEMA"].read_text("utf-8") == schema(), (
+        "run `python docs/reference/generate.py`"
+    )
 
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
@@ -120,3 +139,60 @@ def test_every_flag_that_is_set_anywhere_is_documented() -> None:
     }
     listed = " ".join(row[0] for row in _rows("outcomes.md", "Flags")).replace(",", "").split()
     assert {Flag[name] for name in used} == {Flag(word) for word in listed}
+
+
+def _default(value: object) -> str:
+    """Return a default as the tables of the rule language have it."""
+    if isinstance(value, float):
+        return "none" if value in (0, math.inf) else in_words(value)
+    texts = cast("tuple[str, ...]", value) if isinstance(value, tuple) else (value,)
+    return " ".join(str(text) for text in texts if text not in (None, "")) or "none"
+
+
+LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
+    ("match", Match, {"path": "any", "effect": "any"}),
+    ("timeout", Timeouts, {}),
+    ("retry", RetryRule, {"factor": "2"}),
+    ("map_error", ErrorMap, {"text": "any", "code": "any", "status": "any"}),
+    ("delta", Extractor, {}),
+    ("A rule", Rule, {"name": "file and line", "match": "every call"}),
+    ("Examples", Sample, {"args": "{}", "gives": "anything"}),
+]
+
+
+@pytest.mark.parametrize(("heading", "kind", "words"), LANGUAGE)
+def test_every_key_of_the_rule_language_is_in_its_table_with_its_default(
+    heading: str, kind: type[msgspec.Struct], words: dict[str, str]
+) -> None:
+    defaults = {
+        field.name: "required" if field.required else _default(field.default)
+        for field in structs.fields(kind)
+    }
+    if kind is Rule:
+        defaults |= {
+            name: str(value)
+            for name in ASPECTS
+            if isinstance(value := getattr(Policy(), name), StrEnum)
+        }
+
+    described = {row[0]: row[1] for row in _rows("rules.md", heading)}
+
+    assert described == defaults | words
+
+
+def test_every_rule_on_the_page_is_one(tmp_path: Path) -> None:
+    first, *others = re.findall(r"```yaml\n(.*?)```", _page("rules.md"), re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(first)
+    for number, text in enumerate(others):
+        name = "mine.examples.yaml" if text.startswith("examples") else f"{number}.yaml"
+        (tmp_path / name).write_text(text)
+
+    found = [
+        str(problem)
+        for file in tmp_path.glob("*.yaml")
+        if not file.stem.endswith(".examples")
+        for problem in check_both(RuleSource(file, file.name))
+    ]
+
+    assert found == []
+    assert run(RuleSource(tmp_path / "mine.yaml", "mine.yaml")).samples == 2

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.values import duration, size
+from turnlog.core.values import duration, in_words, size
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,16 @@ from turnlog.core.values import duration, size
     [("200ms", 0.2), ("30s", 30), ("2m", 120), ("7d", 604_800), ("1.5h", 5400), ("45", 45)],
 )
 def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "200ms"), (0.0005, "0.5ms"), (1.5, "1.5s"), (90, "90s"), (120, "2m"), (7200, "2h"),
+     (604_800, "7d"), (0, "0ms")],
+)  # fmt: skip
+def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
+    assert in_words(seconds) == text
     assert duration(text) == pytest.approx(seconds)
 
 

@@ -11,7 +11,7 @@ from turnlog.store.base import StoreError
 
 FINE = 0
 FAILED = 1
-"""A check found something: `verify`."""
+"""A check found something: `verify`, `rules check`, `rules test`."""
 WRONG_USE = 2
 NO_STORE = 3
 

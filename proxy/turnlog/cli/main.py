@@ -25,6 +25,7 @@ from .failures import (
 COMMANDS = {
     "demo": "Watch an agent's calls go through turnlog.",
     "log": "List attempts: what was called, and what came of it.",
+    "rules": "Check, explain and test rules.",
     "serve": "Forward tool calls, and record each of them.",
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",

@@ -34,7 +34,8 @@ def expression(value: object) -> str:
     return value
 
 
-Expression = Annotated[str, reads(expression)]
+PATTERN: Final = {"pattern": r"^\$"}
+Expression = Annotated[str, reads(expression, {**PATTERN})]
 """Text that `expression` accepted."""
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, cast
 import re2  # type: ignore[import-untyped]
 from msgspec import Struct, structs
 
-from .expression import Expression, expression
+from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
 from .values import Duration, reads
 
@@ -129,8 +129,12 @@ def read_pattern(value: object) -> str:
     return value
 
 
-Texts = Annotated[tuple[str, ...], reads(read_texts)]
-Expressions = Annotated[tuple[str, ...], reads(read_expressions)]
+_ONE_OR_MORE: Final = {"type": ["string", "array"], "minItems": 1}
+Texts = Annotated[tuple[str, ...], reads(read_texts, {**_ONE_OR_MORE})]
+Expressions = Annotated[
+    tuple[str, ...],
+    reads(read_expressions, {"type": ["string", "array"], "items": {"type": "string", **PATTERN}}),
+]
 Limit = Duration
 """Seconds; infinite for no limit."""
 
@@ -149,7 +153,7 @@ class Match(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Texts = ()
     """Paths of plain HTTP tools; `*` is one segment, `**` any number. The one that fits first names
     the tool: `GET /users/*`."""
-    effect: Annotated[tuple[Effect, ...], reads(read_texts)] = ()
+    effect: Annotated[tuple[Effect, ...], reads(read_texts, {**_ONE_OR_MORE})] = ()
     """As the rules before this one decided."""
     when: Expressions = ()
     """Each of these has to select something in `{args}`."""
@@ -172,12 +176,17 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which failures are tried again, and when. Times are in seconds."""
 
-    on: Annotated[tuple[str, ...], reads(read_causes)]
+    on: Annotated[
+        tuple[str, ...],
+        reads(read_causes, {**_ONE_OR_MORE, "items": {"enum": sorted(_CAUSES)}}),
+    ]
     """Error families and kinds."""
-    max_attempts: Annotated[int, reads(read_attempts)] = 3
+    max_attempts: Annotated[
+        int, reads(read_attempts, {"minimum": 1, "maximum": _MOST_ATTEMPTS})
+    ] = 3
     """The first one counts."""
     base_interval: Duration = 0.2
-    factor: Annotated[float, reads(read_factor)] = 2.0
+    factor: Annotated[float, reads(read_factor, {"minimum": 1, "maximum": 100})] = 2.0
     max_interval: Duration = 5.0
     jitter: Jitter = Jitter.FULL
     budget: Duration = 60.0
@@ -204,7 +213,7 @@ class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     field: Field
     op: Change
     key: Expression
-    to: Annotated[str, reads(expression)] = ""
+    to: Annotated[str, reads(expression, {**PATTERN})] = ""
     """The new names of what is renamed, in the same order."""
     when: Expressions = ()
 

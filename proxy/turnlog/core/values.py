@@ -13,6 +13,8 @@ from msgspec import Meta
 Reader = Callable[[object], object]
 READER = "read"
 """Where `reads` puts the function in a type's `Meta.extra`."""
+READ = "x-read"
+"""Where it puts what a schema says of what the function takes; msgspec lets none replace its own."""
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES = {
@@ -31,9 +33,12 @@ _NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
 _LARGEST = 2.0**53
 
 
-def reads(reader: Reader) -> Meta:
-    """Return the annotation of a type whose values `reader` makes from plain data."""
-    return Meta(extra={READER: reader})
+def reads(reader: Reader, schema: dict[str, object] | None = None) -> Meta:
+    """Return the annotation of a type whose values `reader` makes from plain data.
+
+    `schema` is what a JSON Schema of the type says of what `reader` takes.
+    """
+    return Meta(extra={READER: reader}, extra_json_schema={READ: schema} if schema else None)
 
 
 def duration(value: object) -> float:
@@ -46,9 +51,18 @@ def size(value: object) -> int:
     return int(_measure(value, _BYTES, "write a size like 64KiB, 10MiB or 2GiB"))
 
 
-Duration = Annotated[float, reads(duration)]
+def in_words(seconds: float) -> str:
+    """Return a duration as `duration` reads it: `200ms`, `30s`, `2m`."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    units = [unit for unit in ("d", "h", "m") if seconds % _SECONDS[unit] == 0]
+    unit = units[0] if units else "s"
+    return f"{seconds / _SECONDS[unit]:g}{unit}"
+
+
+Duration = Annotated[float, reads(duration, {"type": ["number", "string"]})]
 """Seconds."""
-Size = Annotated[int, reads(size)]
+Size = Annotated[int, reads(size, {"type": ["integer", "string"]})]
 """Bytes."""
 
 

@@ -7,7 +7,7 @@ change its own retry policy.
 from pathlib import Path
 
 SUFFIX = ".yaml"
-_EXAMPLES = ".examples"
+EXAMPLES = ".examples"
 _OTHER = frozenset({"identity"})
 """Packs of something else than rules."""
 
@@ -22,7 +22,7 @@ def packs_folder() -> Path:
 def pack_names(folder: Path) -> list[str]:
     """Return the names of the packs in `folder`, sorted; their examples are no packs."""
     found = (path.stem for path in folder.glob("*" + SUFFIX))
-    return sorted(name for name in found if not name.endswith(_EXAMPLES))
+    return sorted(name for name in found if not name.endswith(EXAMPLES))
 
 
 def rule_packs(folder: Path) -> list[str]:

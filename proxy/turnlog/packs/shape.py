@@ -38,13 +38,23 @@ _WORDS = {
 
 
 class MismatchError(Exception):
-    """Data that is not of the type: the value at `steps`, or the entry `key` of the mapping there."""
+    """Data that is not of the type: the value at `steps`, or the entry `key` of the mapping there.
 
-    def __init__(self, steps: tuple[Step, ...], message: str, key: str | None = None) -> None:
+    `missing` is the entry that is not there.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        message: str,
+        key: str | None = None,
+        missing: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.steps = steps
         self.message = message
         self.key = key
+        self.missing = missing
 
 
 class _Raw(Struct, frozen=True):
@@ -121,10 +131,11 @@ def _translate(
             message = f"unknown key {key!r}, {suggest(key, _keys_at(kind, steps))}"
         return MismatchError(steps, message, key)
     if missing := _MISSING.fullmatch(what):
-        return MismatchError(steps, f"{missing[1]!r} is missing, add it")
+        message = f"{missing[1]!r} is missing, add it"
+        return MismatchError(steps, message, missing=missing[1])
     if wrong := _WRONG_TYPE.fullmatch(what):
         wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
-        return MismatchError(steps, f"{_called(steps)} must be {wanted}, not {got}")
+        return MismatchError(steps, f"{called(steps)} must be {wanted}, not {got}")
     if _NO_MEMBER.fullmatch(what):
         return MismatchError(steps, _no_member(steps, data, kind, later))
     return MismatchError(steps, what)
@@ -216,10 +227,10 @@ def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = Non
 def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]) -> str:
     value = dig(data, steps)
     if _is_later(steps, later, value):
-        return f"{_called(steps)} {value!r} is not supported yet, choose another"
+        return f"{called(steps)} {value!r} is not supported yet, choose another"
     info = _type_at(kind, steps)
     members = [str(item.value) for item in info.cls] if isinstance(info, inspect.EnumType) else []
-    return f"{_called(steps)} cannot be {value!r}, {suggest(str(value), members)}"
+    return f"{called(steps)} cannot be {value!r}, {suggest(str(value), members)}"
 
 
 def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
@@ -255,7 +266,7 @@ def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:
             return None
 
 
-def _called(steps: tuple[Step, ...]) -> str:
+def called(steps: tuple[Step, ...]) -> str:
     """Return how a person would name the value: its dotted path."""
     return repr(".".join(str(step) for step in steps)) if steps else "the file"
 

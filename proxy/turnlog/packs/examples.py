@@ -1,0 +1,154 @@
+"""Examples beside a file of rules: calls for which a rule fires, and calls for which it does not."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from turnlog.core.kinds import Effect, ErrorKind
+from turnlog.core.policy import decide
+from turnlog.core.rules import Match, Rule, RuleFile
+
+from .check import problems
+from .errors import ConfigError
+from .find import EXAMPLES, SUFFIX
+from .load import Document, convert, read
+from .rulebook import read_rules, twins
+from .shape import Step, suggest
+from .sources import RuleSource
+from .subject import MCP, arguments, effect, subject
+
+
+class Refusal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON-RPC error."""
+
+    code: int
+    message: str = ""
+
+
+class Gives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rules come to for a sample; what is left out may be anything."""
+
+    effect: Effect | None = None
+    kind: ErrorKind | None = None
+    null: bool | None = None
+    delta: tuple[dict[str, Any], ...] | None = None
+
+
+class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call, and the answer to it where that matters."""
+
+    server: str = "server"
+    tool: str = ""
+    method: str = MCP
+    path: str = ""
+    args: dict[str, Any] = {}
+    result: Any = None
+    error: Refusal | None = None
+    status: int = 200
+    gives: Gives = Gives()
+
+
+class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Calls for which a rule decides something, and calls for which it decides nothing."""
+
+    rule: str
+    fires: tuple[Sample, ...] = ()
+    silent: tuple[Sample, ...] = ()
+
+
+class ExampleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The examples of a file of rules."""
+
+    examples: tuple[Example, ...]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """How a file of rules stood its examples."""
+
+    source: RuleSource
+    rules: int = 0
+    samples: int = 0
+    problems: tuple[ConfigError, ...] = ()
+
+
+def beside(source: RuleSource) -> RuleSource:
+    """Return the file of examples that belongs to a file of rules; it need not exist."""
+    name = source.path.stem + EXAMPLES + SUFFIX
+    return RuleSource(source.path.with_name(name), str(Path(source.shown).with_name(name)))
+
+
+def check_both(source: RuleSource) -> list[ConfigError]:
+    """Return all that is wrong with a file of rules, and with its examples if it has any."""
+    found = problems(source, RuleFile)
+    if not found:
+        document = read(source.path, shown=source.shown)
+        found = list(twins(document, [rule.name for rule in convert(document, RuleFile).rules]))
+    file = beside(source)
+    return [*found, *(problems(file, ExampleFile) if file.path.is_file() else ())]
+
+
+def run(source: RuleSource) -> Report:
+    """Run the examples beside a file of rules."""
+    file = beside(source)
+    try:
+        rules = [placed.rule for placed in read_rules(source)]
+        document = read(file.path, shown=file.shown)
+        examples = convert(document, ExampleFile).examples
+    except ConfigError as error:
+        return Report(source=source, problems=(error,))
+    return Report(
+        source=source,
+        rules=len(rules),
+        samples=sum(len(each.fires) + len(each.silent) for each in examples),
+        problems=(*_failures(rules, examples, document), *_gaps(source, rules, examples)),
+    )
+
+
+def _failures(
+    rules: Sequence[Rule], examples: Sequence[Example], document: Document
+) -> Iterator[ConfigError]:
+    names = [rule.name for rule in rules]
+    for number, example in enumerate(examples):
+        place: tuple[Step, ...] = ("examples", number)
+        if example.rule not in names:
+            message = f"no rule is called {example.rule!r}, {suggest(example.rule, names)}"
+            yield document.error((*place, "rule"), message)
+            continue
+        for group, samples in (("fires", example.fires), ("silent", example.silent)):
+            for index, sample in enumerate(samples):
+                for message in _complaints(rules, example.rule, sample, fires=group == "fires"):
+                    yield document.error((*place, group, index), message)
+
+
+def _complaints(rules: Sequence[Rule], name: str, sample: Sample, *, fires: bool) -> Iterator[str]:
+    """Say in what a sample is not as it should be."""
+    call = subject(rules, sample.server, sample.tool, sample.method, sample.path)
+    given = arguments(sample.method, sample.path, sample.args)
+    policy = decide(rules, call, lambda: given)
+    aspects = [aspect for aspect, by in policy.decided_by.items() if by == name]
+    if fires and not aspects:
+        others = ", ".join(f"{aspect} by {by!r}" for aspect, by in policy.decided_by.items())
+        yield f"{name!r} decides nothing for this call, which has {others or 'no rule'}"
+    if not fires and aspects:
+        yield f"{name!r} decides {', '.join(aspects)} for this call and should decide nothing"
+    wanted = sample.gives.effect
+    if wanted is not None and wanted is not (found := effect(policy, call)):
+        yield f"the effect is {found.value!r}, not {wanted.value!r}"
+
+
+def _gaps(
+    source: RuleSource, rules: Sequence[Rule], examples: Sequence[Example]
+) -> Iterator[ConfigError]:
+    """Say which rules lack an example that fires, or one that does not."""
+    document = read(source.path, shown=source.shown)
+    fires = {each.rule for each in examples if each.fires}
+    silent = {each.rule for each in examples if each.silent}
+    for number, rule in enumerate(rules):
+        place = ("rules", number)
+        if rule.name not in fires:
+            yield document.error(place, f"no example shows that {rule.name!r} fires, add one")
+        # For what matches every call there is none.
+        if rule.name not in silent and rule.match != Match():
+            yield document.error(place, f"no example shows where {rule.name!r} is silent, add one")

@@ -1,0 +1,154 @@
+"""Examples beside a file of rules: which hold, which fail, and which are missing."""
+
+from pathlib import Path
+
+import pytest
+
+from turnlog.packs.examples import Report, check_both, run
+from turnlog.packs.find import packs_folder, rule_packs
+from turnlog.packs.sources import RuleSource, pack
+
+RULES = """\
+rules:
+  - name: reads
+    match: {tool: read_*}
+    effect: read
+  - name: writes
+    match: {tool: "*_file", when: $.args.path}
+    effect: write
+"""
+GOOD = """\
+examples:
+  - rule: reads
+    fires:
+      - {tool: read_file, gives: {effect: read}}
+    silent:
+      - {tool: write_file}
+  - rule: writes
+    fires:
+      - {tool: write_file, args: {path: /a}, gives: {effect: write}}
+    silent:
+      - {tool: write_file}
+"""
+
+
+def report(folder: Path, rules: str, examples: str) -> Report:
+    (folder / "mine.yaml").write_text(rules)
+    (folder / "mine.examples.yaml").write_text(examples)
+    return run(RuleSource(folder / "mine.yaml", "etc/mine.yaml"))
+
+
+def complaints(folder: Path, rules: str, examples: str) -> list[str]:
+    return [str(problem) for problem in report(folder, rules, examples).problems]
+
+
+def test_examples_that_hold_are_counted(tmp_path: Path) -> None:
+    done = report(tmp_path, RULES, GOOD)
+
+    assert (done.rules, done.samples, done.problems) == (2, 4, ())
+
+
+def test_a_sample_that_is_not_as_it_should_be_is_told_with_its_place(tmp_path: Path) -> None:
+    examples = """\
+examples:
+  - rule: reads
+    fires:
+      - {tool: read_file, gives: {effect: write}}
+      - {tool: list}
+    silent:
+      - {tool: read_file}
+  - rule: writes
+    fires:
+      - {tool: read_file, args: {path: /a}}
+      - {tool: write_file, args: {path: /a}}
+    silent:
+      - {tool: write_file, gives: {effect: read}}
+"""
+    assert complaints(tmp_path, RULES, examples) == [
+        "etc/mine.examples.yaml:4:9: the effect is 'read', not 'write'",
+        "etc/mine.examples.yaml:5:9: 'reads' decides nothing for this call, which has no rule",
+        (
+            "etc/mine.examples.yaml:7:9: 'reads' decides effect for this call and should decide "
+            "nothing"
+        ),
+        (
+            "etc/mine.examples.yaml:10:9: 'writes' decides nothing for this call, which has effect "
+            "by 'reads'"
+        ),
+        "etc/mine.examples.yaml:13:9: the effect is 'unknown', not 'read'",
+    ]
+
+
+def test_a_rule_without_examples_of_both_sorts_is_told(tmp_path: Path) -> None:
+    examples = """\
+examples:
+  - rule: reads
+    silent: [{tool: list}]
+"""
+    assert complaints(tmp_path, RULES, examples) == [
+        "etc/mine.yaml:2:5: no example shows that 'reads' fires, add one",
+        "etc/mine.yaml:5:5: no example shows that 'writes' fires, add one",
+        "etc/mine.yaml:5:5: no example shows where 'writes' is silent, add one",
+    ]
+
+
+def test_a_rule_for_every_call_needs_none_for_which_it_is_silent(tmp_path: Path) -> None:
+    rules = "rules:\n  - {name: all, expects: content}\n"
+
+    assert complaints(tmp_path, rules, "examples: [{rule: all, fires: [{tool: x}]}]\n") == []
+
+
+def test_an_example_of_no_rule_is_told(tmp_path: Path) -> None:
+    told = complaints(tmp_path, RULES, GOOD.replace("rule: writes", "rule: writs"))
+
+    assert told[0] == (
+        "etc/mine.examples.yaml:7:11: no rule is called 'writs', did you mean 'writes'?"
+    )
+
+
+def test_examples_that_are_not_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(RULES)
+
+    (problem,) = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml")).problems
+
+    assert str(problem).startswith("mine.examples.yaml:1:1: no such file or directory")
+
+
+def test_a_plain_call_is_a_sample_as_well(tmp_path: Path) -> None:
+    rules = """\
+rules:
+  - name: users
+    match: {path: /users/*, when: "$.args.path"}
+    expects: content
+"""
+    examples = """\
+examples:
+  - rule: users
+    fires:
+      - {method: GET, path: /users/17, gives: {effect: read}}
+      - {method: POST, path: /users/17, gives: {effect: unknown}}
+    silent:
+      - {method: GET, path: /users/17/posts}
+"""
+    assert complaints(tmp_path, rules, examples) == []
+
+
+def test_a_check_reads_rules_and_examples(tmp_path: Path) -> None:
+    twice = "rules:\n  - {name: one, effect: read}\n  - {name: one, effect: read}\n"
+    (tmp_path / "mine.yaml").write_text(twice)
+    (tmp_path / "mine.examples.yaml").write_text("examples:\n  - {rule: one, fire: []}\n")
+
+    found = check_both(RuleSource(tmp_path / "mine.yaml", "mine.yaml"))
+
+    assert [str(problem) for problem in found] == [
+        "mine.yaml:3:12: two rules are called 'one', give each a name of its own",
+        "mine.examples.yaml:2:17: unknown key 'fire', did you mean 'fires'?",
+    ]
+
+
+@pytest.mark.parametrize("name", rule_packs(packs_folder()))
+def test_the_examples_of_every_pack_hold(name: str) -> None:
+    done = run(pack(name))
+
+    assert [str(problem) for problem in done.problems] == []
+    assert done.rules
