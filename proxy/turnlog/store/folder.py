@@ -17,7 +17,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from .base import StoreError
+from .base import StoreError, StoreFull
 
 FORMAT = 2
 """1 had a value for each record; no version that was released wrote it."""
@@ -28,6 +28,10 @@ _READER = 128
 """Bytes of the lock file for each reader, more than it takes."""
 _UNWRITTEN = 64
 """Pages that LMDB may leave out at the end of a file."""
+_NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
+_SHORT_WRITE = "Input/output error"
+_FULL = 1 << 20
+"""Bytes: a disk with less took all that it could of what was written last."""
 _OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
@@ -46,7 +50,29 @@ def translated(doing: str, path: Path) -> Generator[None]:
 
 def explained(doing: str, path: Path, error: Exception) -> StoreError:
     """Return a `StoreError` that says what to do about one of `FAILURES`."""
+    if no_room := _no_room(error, path):
+        return StoreFull(f"cannot {doing} {str(path)!r}: {no_room}")
     return StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
+
+
+def _no_room(error: Exception, path: Path) -> str:
+    """Return what to say of an error that comes of a full disk; empty for all others."""
+    said = str(error) if isinstance(error, (OSError, lmdb.Error)) else ""
+    if any(words in said for words in _NO_ROOM):
+        return f"{said}; free space on the disk"
+    if not isinstance(error, lmdb.Error) or _SHORT_WRITE not in said:
+        return ""
+    # Less was written than LMDB asked for, and the system did not say why.
+    full = "the disk is full; free space on the disk"
+    return full if _free(path) < _FULL else f"{said}; free space on the disk, or check it"
+
+
+def _free(path: Path) -> int:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return _FULL
+    return disk.f_bavail * disk.f_frsize
 
 
 def _advice(error: Exception) -> str:
@@ -65,8 +91,6 @@ def _advice_of_system(error: Exception) -> str:
             return "too many readers are open: end some of them"
         case lmdb.VersionMismatchError() | lmdb.InvalidError() | lmdb.CorruptedError():
             return "the file is damaged or no store: restore it from a backup"
-        case _ if any(words in str(error) for words in ("No space left", "File too large")):
-            return "free space on the disk"
         case lmdb.PanicError():
             return "restart turnlog: the disk refused a write that cannot be taken back"
         case lmdb.Error() if "Permission denied" in str(error):
