@@ -25,6 +25,10 @@ class StoreFull(StoreError):
     anything, because the disk is full."""
 
 
+class StoreDamaged(StoreError):
+    """A file of the store is not as it was written."""
+
+
 class StoreClosed(StoreError):
     """The store was closed before the draft reached the disk."""
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from .base import StoreError, StoreFull
+from . import pages
+from .base import StoreDamaged, StoreError, StoreFull
 
 FORMAT = 2
 """1 had a value for each record; no version that was released wrote it."""
@@ -26,8 +27,6 @@ MAP_SIZE = 16 << 40
 READERS = 1024
 _READER = 128
 """Bytes of the lock file for each reader, more than it takes."""
-_UNWRITTEN = 64
-"""Pages that LMDB may leave out at the end of a file."""
 _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
 _FULL = 1 << 20
@@ -35,6 +34,7 @@ _FULL = 1 << 20
 _OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
+_NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
 FAILURES = (OSError, lmdb.Error, *_DAMAGE)
 """What using a store raises that is no bug; callers get a `StoreError` instead."""
 
@@ -52,7 +52,8 @@ def explained(doing: str, path: Path, error: Exception) -> StoreError:
     """Return a `StoreError` that says what to do about one of `FAILURES`."""
     if no_room := _no_room(error, path):
         return StoreFull(f"cannot {doing} {str(path)!r}: {no_room}")
-    return StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
+    kind = StoreDamaged if isinstance(error, _NO_STORE) else StoreError
+    return kind(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
 
 
 def _no_room(error: Exception, path: Path) -> str:
@@ -89,7 +90,7 @@ def _advice_of_system(error: Exception) -> str:
             return "give the data folder of a store with --data"
         case lmdb.ReadersFullError():
             return "too many readers are open: end some of them"
-        case lmdb.VersionMismatchError() | lmdb.InvalidError() | lmdb.CorruptedError():
+        case _ if isinstance(error, _NO_STORE):
             return "the file is damaged or no store: restore it from a backup"
         case lmdb.PanicError():
             return "restart turnlog: the disk refused a write that cannot be taken back"
@@ -262,7 +263,7 @@ def open_environment(
         )
         if missing := _missing(env, path):
             env.close()
-            raise StoreError(
+            raise StoreDamaged(
                 f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
                 "restore it from a backup"
             )
@@ -284,12 +285,10 @@ def _reserve(path: Path) -> None:
 
 
 def _missing(env: lmdb.Environment, path: Path) -> int:
-    """Return how many bytes a file was cut by: reading them would kill the process.
-
-    LMDB itself leaves out pages at the end that were taken and given back in one transaction.
-    """
-    pages = env.info()["last_pgno"] + 1 - _UNWRITTEN
-    return max(0, pages * env.stat()["psize"] - (path / "data.mdb").stat().st_size)
+    """Return how many bytes a file was cut by: reading them would kill the process."""
+    # While a snapshot is open, no page that its moment used is used again.
+    with env.begin():
+        return pages.missing(path / "data.mdb", env.stat()["psize"])
 
 
 def _key(path: Path) -> tuple[int, str, int]:

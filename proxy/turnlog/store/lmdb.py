@@ -109,7 +109,7 @@ class LmdbStore:
                 epoch=epoch,
                 lock=lock,
                 room=room,
-                blobs=BlobWriter(data, span, blobs, boot, epoch),
+                blobs=BlobWriter(data, span, blobs, boot, epoch, report=report),
                 redo=redo,
                 flush_every=flush_every,
                 sources=Sources(
