@@ -55,6 +55,14 @@ def test_a_cut_log_is_named_and_ends_no_command(data: Path, pages: int) -> None:
         assert said.endswith("restore it from a backup\n")
 
 
+def test_an_emptied_log_is_named_and_no_new_one_begun(data: Path) -> None:
+    os.truncate(data / "log" / "data.mdb", 0)
+    for command in (*COMMANDS, COMMANDS[0]):
+        code, said = ran(data, *command)
+        assert (command, code, said.count("\n")) == (command, 3, 1)
+        assert "log/data.mdb' is empty or missing" in said
+
+
 def test_a_log_that_lacks_nothing_but_free_pages_is_whole(data: Path) -> None:
     os.truncate(data / "log" / "data.mdb", _used(data) * PAGE)
     for command in COMMANDS[:4]:

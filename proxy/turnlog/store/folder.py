@@ -112,6 +112,8 @@ def create(path: Path) -> None:
                     f"cannot make {str(path)!r} a store: it holds other files ({strange[0]!r}); "
                     "give an empty or a new folder with --data"
                 )
+            if any((path / "blobs").glob("*-*/data.mdb")):
+                _check_log(path)
             path.chmod(0o700)
         else:
             check(path)
@@ -143,6 +145,7 @@ def mark(path: Path) -> None:
     """Say that the folder is complete: readers may open it from now on."""
     if not (path / "format").exists():
         with translated("write", path / "format"):
+            sync_folder(path / "log")
             _publish(path / "format", f"turnlog {FORMAT}\n".encode())
 
 
@@ -170,6 +173,21 @@ def check(path: Path) -> None:
         advice = "install a newer turnlog" if int(version) > FORMAT else "name another folder"
         raise StoreError(
             f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
+        )
+    with translated("open", path):
+        _check_log(path)
+
+
+def _check_log(path: Path) -> None:
+    """Refuse a folder that lost its log: LMDB would begin a new one beside what is left.
+
+    A folder that a killed process only began is not refused: it has neither marker nor blobs.
+    """
+    log = path / "log" / "data.mdb"
+    if not log.exists() or not log.stat().st_size:
+        raise StoreDamaged(
+            f"the log {str(log)!r} is empty or missing, and its folder held a store; restore it "
+            "from a backup, or name another folder with --data"
         )
 
 
