@@ -26,7 +26,7 @@ async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
     assert data.stat().st_mode & 0o777 == 0o700
     files = [path for path in data.rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o077 for path in files} == {0}
-    assert (data / "format").read_text() == "turnlog 2\n"
+    assert (data / "format").read_text() == f"turnlog {folder.FORMAT}\n"
 
 
 async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_folder_that_was_only_begun_becomes_a_store(
     LmdbReader.open(data).close()
 
 
-@pytest.mark.parametrize(("version", "advice"), [("1", "another folder"), ("3", "newer turnlog")])
+@pytest.mark.parametrize(("version", "advice"), [("2", "another folder"), ("4", "newer turnlog")])
 async def test_another_format_is_refused(tmp_path: Path, version: str, advice: str) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data" / "format").write_text(f"turnlog {version}\n")

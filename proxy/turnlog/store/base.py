@@ -5,6 +5,7 @@ waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
 """
 
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Protocol, Self
 
 from msgspec import Struct
@@ -102,6 +103,24 @@ class Draft(Struct, kw_only=True):
     """Another draft of the same session for the same transaction, right behind this one. An
     outcome there answers the intent before it when `intent` is not given. Nobody gives one yet:
     calls that are answered without being sent (never twice) will."""
+
+
+class FlawKind(StrEnum):
+    """What is wrong with records of the log."""
+
+    UNREADABLE = "unreadable"
+    ALTERED = "altered"
+    """They can be read, and are not what was written there."""
+    MISSING = "missing"
+    """They were the newest, and are gone."""
+
+
+class Flaw(Struct, frozen=True):
+    """Records of the log that are not as they were written: positions `first` to `last`."""
+
+    first: int
+    last: int
+    kind: FlawKind
 
 
 class Ticket(Protocol):
@@ -259,8 +278,8 @@ class View(Protocol):
         """
         ...
 
-    def damaged(self) -> Iterator[tuple[int, int]]:
-        """Yield first and last of each range of positions whose records cannot be read."""
+    def flaws(self) -> Iterator[Flaw]:
+        """Yield what is wrong with the log as a whole, whosever records they were."""
         ...
 
     @property

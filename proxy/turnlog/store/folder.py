@@ -20,8 +20,8 @@ import msgspec
 from . import pages
 from .base import StoreDamaged, StoreError, StoreFull
 
-FORMAT = 2
-"""1 had a value for each record; no version that was released wrote it."""
+FORMAT = 3
+"""2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
