@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kit.beside import proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
+from turnlog.core.kinds import Status
 
 LIMIT = 8 << 20
 """bytes: small enough to be filled in a moment."""
@@ -182,32 +184,58 @@ def test_a_disk_that_is_really_full_refuses_writes_and_goes_on(
     assert "pending" not in {row.status for row in rows(small_disk / "data")}
 
 
-def test_outcomes_that_find_no_disk_do_not_hold_back_answers(
-    tmp_path: Path, upstream: RawUpstream, small_disk: Path
+@pytest.mark.parametrize("running", [True, False])
+def test_outcomes_that_find_no_disk_are_written_later_and_hold_back_no_answer(
+    tmp_path: Path, upstream: RawUpstream, small_disk: Path, running: bool
 ) -> None:
-    go, asked = threading.Event(), threading.Event()
+    """Later: as soon as there is room, at the latest when the proxy stops."""
+    calls = 20
+    go, asked = threading.Event(), threading.Semaphore(0)
 
     def script(peer: Peer) -> None:
         peer.read()
-        asked.set()
+        asked.release()
         assert go.wait(BOUND)
         peer.send(ok(json.dumps(text_result(1, "z" * 300_000)).encode()))
 
     upstream.script = script
-    flags = ("--data", str(small_disk / "data"))
+    data = small_disk / "data"
     with proxy_beside(
-        tmp_path, settings=settings(upstream, "refuse_writes", 8 << 20), flags=flags
+        tmp_path,
+        settings=settings(upstream, "refuse_writes", 8 << 20),
+        flags=("--data", str(data)),
     ) as proxy:
-        with Client(proxy.url) as client:
-            client.ask("POST", "/mcp", call("write"), headers=MCP_HEADERS)
-            assert asked.wait(BOUND)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(Client(proxy.url)) for _ in range(calls)]
+            for client in clients:
+                client.ask("POST", "/mcp", call("write"), headers=MCP_HEADERS)
+                assert asked.acquire(timeout=BOUND)
             with (small_disk / "ballast").open("wb", buffering=0) as ballast:
                 _fill_up(ballast.write)
             go.set()
-            assert b"zzz" in client.response().body
+            assert all(b"zzz" in client.response().body for client in clients)
+        wait_until(lambda: len(proxy.events("call.ended")) == calls, "all calls are told of")
+        missed = [
+            event
+            for event in proxy.events("call.ended")
+            if event.get("turnlog.flags") == ["unrecorded"]
+        ]
+        said = {event["error.message"] for event in proxy.events("recorder.failed")}
+        assert all("free space on the disk" in text for text in said), said
+        pending = [row for row in rows(data) if row.status is Status.PENDING]
+        assert 0 < len(pending) <= len(missed)
+        assert b"isError" in post(proxy, call("write")).body
         (small_disk / "ballast").unlink()
-        wait_until(lambda: b"isError" not in post(proxy, call("write")).body, "writes go on")
-    assert turnlog("verify", data=small_disk / "data").returncode == 0
+        if running:
+            wait_until(lambda: settled(data), "the outcomes are written")
+            assert b"isError" not in post(proxy, call("write")).body
+    assert turnlog("verify", data=data).returncode == 0
+    assert {(row.status, row.executed) for row in rows(data)} == {("ok", "yes")}
+    assert not any("unrecorded" in row.flags for row in rows(data))
+
+
+def settled(data: Path) -> bool:
+    return Status.PENDING not in {row.status for row in rows(data)}
 
 
 def _fill_up(write: Callable[[bytes], int | None]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.store.kit import intent, known, new_id, put, seqs, session
 from turnlog.sessions.verify import Verdict, verify
-from turnlog.store.base import Corrupt, Filter
+from turnlog.store.base import Corrupt, Filter, Flaw, FlawKind
 from turnlog.store.keys import number
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.tables import NAMES
@@ -46,7 +46,7 @@ async def test_a_damaged_run_hides_no_other(tmp_path: Path, value: bytes, flush_
         else:
             # Nobody has written down yet whose record that was.
             assert view.get(alice, 2) is None
-        assert list(view.damaged()) == [(3, 3)]
+        assert list(view.flaws()) == [Flaw(3, 3, FlawKind.UNREADABLE)]
         assert len(list(view.attempts(Filter(), newest_first=True))) == 4
         assert view.left_out == 1
         (bob,) = view.find_sessions("bob")

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
+from kit.proxy import until
 from turnlog.core.commit import Body
+from turnlog.core.kinds import Status
 from turnlog.store.base import Blob, Filter, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.tickets import Pending
 
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
@@ -101,31 +104,72 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+def _fill_disk(folder: Path) -> Path:
+    """Take all room that is left; return the file that holds it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
 async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -> None:
     store = LmdbStore.open(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
+    filler = _fill_disk(small_disk)
     big = Body(summary="x" * 900_000)
     lost = [store.submit(outcome(ref, call, ticket, n=n, body=big), wait=True) for n in range(3)]
     for late in lost:
-        with pytest.raises(StoreError, match="free space"):
+        with pytest.raises(StoreFull, match="free space"):
             await late.done()
     with pytest.raises(StoreFull):
         store.submit(intent(ref, new_id()), wait=True)
     filler.unlink()
-    end = await put(store, outcome(ref, call, ticket))
-    assert (end.link.seq, end.link.ref) == (2, 1)
+    end = await put(store, outcome(ref, call, ticket, n=3))
+    assert (end.link.seq, end.link.ref) == (5, 1)
     await put(store, intent(ref, new_id()))
     await store.close()
     reader = LmdbReader.open(small_disk / "data")
     with reader.view() as view:
-        assert seqs(view, ref) == [0, 1, 2, 3]
+        assert seqs(view, ref) == [0, 1, 2, 3, 4, 5, 6]
         assert view.find_sessions("alice") == [known(ref)]
     reader.close()
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
+    small_disk: Path, closing: bool
+) -> None:
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+    ref, call = session("alice"), new_id()
+    ticket = await begin(store, intent(ref, call))
+    told: list[bool] = []
+    read = store.submit(intent(ref, new_id(), blob=_random()), wait=False)
+    filler = _fill_disk(small_disk)
+    big = Body(summary="x" * 900_000)
+    late = store.submit(outcome(ref, call, ticket, body=big), wait=True, told=told.append)
+    with pytest.raises(StoreFull, match="free space"):
+        await late.done()
+    lazy = store.submit(outcome(ref, read_call(read), read, blob=_random()), wait=False)
+    assert told == [False]
+    assert late.placed is None
+    filler.unlink()
+    if not closing:
+        await until(lambda: (late.placed and lazy.placed) or None, "both outcomes")
+    await store.close()
+    assert told == [False]
+    reader = LmdbReader.open(small_disk / "data")
+    with reader.view() as view:
+        made = list(view.attempts(Filter(), newest_first=False))
+        assert [[c.facts.status for c in one] for one in made] == 2 * [[Status.PENDING, Status.OK]]
+        blobs = [one[1].body.output_blob for one in made if one[1].body]
+        assert view.blob(blobs[1]) is not None
+    reader.close()
+
+
+def read_call(ticket: Pending) -> bytes:
+    return ticket.draft.facts.call
 
 
 async def test_blobs_that_have_no_room_end_no_process(small_disk: Path) -> None:

@@ -86,6 +86,7 @@ async def _read(data: Path, boot: str) -> dict[str, list[int]]:
                 ]
                 commits = list(view.commits(ref))
                 assert all(b.link.prev == a.hash for a, b in pairwise(commits))
+        assert list(view.flaws()) == []
     await store.close()
     return found
 

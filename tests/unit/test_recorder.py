@@ -237,6 +237,16 @@ async def test_the_log_tells_of_session_start_and_end(one: Bench) -> None:
     assert (end.status, end.turn, end.step, end.http_status) == (Status.OK, 1, 1, 200)
 
 
+async def test_an_end_is_told_of_once_it_is_on_disk_where_somebody_waits(one: Bench) -> None:
+    read, write = await begun(one, effect=Effect.READ), await begun(one)
+    one.recorder.end(read, OK, reply())
+    ticket = one.recorder.end(write, OK, reply())
+    assert [end.effect for end in one.log.of(CallEnded)] == [Effect.READ]
+    assert ticket is not None
+    await ticket.done()
+    assert [end.effect for end in one.log.of(CallEnded)] == [Effect.READ, Effect.UNKNOWN]
+
+
 async def test_a_session_is_told_of_once(one: Bench) -> None:
     ref = session()
     for _ in range(3):
@@ -248,7 +258,9 @@ async def test_a_session_is_told_of_once(one: Bench) -> None:
 
 async def test_a_plain_call_is_logged_as_http(one: Bench) -> None:
     attempt = await begun(one, method="PUT", tool="PUT /x", protocol="http/1.1")
-    one.recorder.end(attempt, succeeded(), Reply(http_status=204))
+    ticket = one.recorder.end(attempt, succeeded(), Reply(http_status=204))
+    assert ticket is not None
+    await ticket.done()
     (end,) = one.log.of(CallEnded)
     assert (end.http_method, end.method, end.http_version, end.protocol) == ("PUT", "", "1.1", "")
 

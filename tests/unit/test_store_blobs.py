@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.store import blobs
-from turnlog.store.base import Blob
+from turnlog.store.base import Blob, StoreError
 from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
 from turnlog.store.epochs import lock_epoch
 
@@ -37,7 +37,16 @@ class Pair:
         for name in ("blobs", "epochs"):
             (data / name).mkdir(exist_ok=True)
         self.reader = BlobReader(data / "blobs", boot, readonly=False)
-        self.writer = BlobWriter(data, 1000, self.reader, boot, epoch, remembered=remembered)
+        self.reports: list[StoreError] = []
+        self.writer = BlobWriter(
+            data,
+            1000,
+            self.reader,
+            boot,
+            epoch,
+            report=self.reports.append,
+            remembered=remembered,
+        )
 
     def put(self, content: bytes, now: int) -> bytes:
         return self.writer.write([blobs.pack(Blob(content))], now)[0]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.store.kit import intent, new_id, put, session
 from turnlog.store import folder
-from turnlog.store.base import StoreAbsent, StoreError
+from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
 
@@ -25,7 +26,7 @@ async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
     assert data.stat().st_mode & 0o777 == 0o700
     files = [path for path in data.rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o077 for path in files} == {0}
-    assert (data / "format").read_text() == "turnlog 2\n"
+    assert (data / "format").read_text() == f"turnlog {folder.FORMAT}\n"
 
 
 async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> None:
@@ -52,13 +53,11 @@ async def test_a_store_of_somebody_else_that_is_open_to_others_is_refused(tmp_pa
         LmdbStore.open(tmp_path / "data")
 
 
-async def test_a_store_that_a_proxy_would_make_is_absent_and_no_other(tmp_path: Path) -> None:
-    await make(tmp_path / "headless")
-    (tmp_path / "headless" / "log" / "data.mdb").unlink()
+def test_a_store_that_a_proxy_would_make_is_absent_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "begun" / "log").mkdir(parents=True)
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "letter.txt").write_text("dear all")
-    for name in ("nowhere", "begun", "headless"):
+    for name in ("nowhere", "begun"):
         with pytest.raises(StoreAbsent):
             LmdbReader.open(tmp_path / name)
     for name in ("strange", "strange/letter.txt"):
@@ -93,8 +92,8 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("something else")
     with pytest.raises(StoreError, match="not a turnlog store"):
         LmdbReader.open(tmp_path)
-    (tmp_path / "format").write_text("turnlog 2\n")
-    with pytest.raises(StoreError, match="cannot open"):
+    (tmp_path / "format").write_text(f"turnlog {folder.FORMAT}\n")
+    with pytest.raises(StoreError, match="empty or missing"):
         LmdbReader.open(tmp_path)
 
 
@@ -115,7 +114,55 @@ async def test_a_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, size: i
         LmdbStore.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize(("version", "advice"), [("1", "another folder"), ("3", "newer turnlog")])
+async def lose(data: Path, *, emptied: bool) -> None:
+    """Make a store with content, and take its log."""
+    store = LmdbStore.open(data)
+    await put(store, intent(session(), new_id(), blob=Blob(b"content")))
+    await store.close()
+    log = data / "log" / "data.mdb"
+    if emptied:
+        os.truncate(log, 0)
+    else:
+        log.unlink()
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+@pytest.mark.parametrize("marked", [True, False])
+async def test_no_new_log_is_begun_beside_what_is_left_of_a_store(
+    tmp_path: Path, emptied: bool, marked: bool
+) -> None:
+    data = tmp_path / "data"
+    await lose(data, emptied=emptied)
+    before = sorted(data.rglob("*"))
+    if not marked:
+        (data / "format").unlink()
+        before.remove(data / "format")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"data\.mdb' is empty or missing.*from a backup"):
+            LmdbStore.open(data)
+    assert sorted(data.rglob("*")) == before
+    if marked:
+        with pytest.raises(StoreError, match="empty or missing"):
+            LmdbReader.open(data)
+
+
+@pytest.mark.parametrize("left", [(), ("key",), ("key", "token")])
+async def test_a_folder_that_was_only_begun_becomes_a_store(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    data = tmp_path / "data"
+    await make(data)
+    (data / "format").unlink()
+    os.truncate(data / "log" / "data.mdb", 0)
+    (data / "epochs" / "1.lock").touch()
+    for path in data.iterdir():
+        if path.is_file() and path.name not in left:
+            path.unlink()
+    await make(data)
+    LmdbReader.open(data).close()
+
+
+@pytest.mark.parametrize(("version", "advice"), [("2", "another folder"), ("4", "newer turnlog")])
 async def test_another_format_is_refused(tmp_path: Path, version: str, advice: str) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data" / "format").write_text(f"turnlog {version}\n")

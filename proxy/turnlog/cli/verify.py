@@ -10,12 +10,17 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
-from turnlog.store.base import View
+from turnlog.store.base import Flaw, FlawKind, View
 
 from .failures import FAILED, FINE
 from .options import data_option, json_option, open_view, printout
 from .render import Cell, Style, json_line, table, terminal_width
 
+_SAID = {
+    FlawKind.UNREADABLE: "cannot be read",
+    FlawKind.ALTERED: "cannot be what was written there",
+    FlawKind.MISSING: "was there once",
+}
 _HEADER = ("SESSION", "VERDICT", "COMMITS", "BAD SEQ", "DETAIL")
 
 
@@ -50,8 +55,8 @@ class _Line(Struct, frozen=True, kw_only=True):
 def command(session: str | None, anchor: BinaryIO | None, data: str, as_json: bool) -> int:
     """Check that the log is as it was written; all sessions, or SESSION.
 
-    Finds any change that does not also rewrite every later commit of the session; with --anchor
-    that, too, and commits that were cut off. Exit code 1 when something was found.
+    Finds any change that does not also rewrite every later commit of the session and seal the log
+    anew; with --anchor that, too. Exit code 1 when something was found.
     """
     anchors = _read_anchors(anchor)
     with printout() as write, open_view(data) as view:
@@ -74,11 +79,16 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
             yield _line(session, verify(session, [], known))
-    # Whose they were nobody can tell: they may have been a session's newest, or all it had.
-    for first, last in view.damaged():
-        where = f"position {first}" if first == last else f"positions {first} to {last}"
-        detail = f"{where} of the log cannot be read"
-        yield _line(None, Finding(verdict=Verdict.MUTATED, commits=0, detail=detail))
+    # Whose they were the index may not know: they may have been a session's newest, or all it had.
+    for flaw in view.flaws():
+        yield _line(None, _unplaced(flaw))
+
+
+def _unplaced(flaw: Flaw) -> Finding:
+    one = flaw.first == flaw.last
+    where = f"position {flaw.first}" if one else f"positions {flaw.first} to {flaw.last}"
+    verdict = Verdict.TRUNCATED if flaw.kind is FlawKind.MISSING else Verdict.MUTATED
+    return Finding(verdict=verdict, commits=0, detail=f"{where} of the log {_SAID[flaw.kind]}")
 
 
 def _line(session: bytes | None, finding: Finding) -> _Line:

@@ -6,7 +6,7 @@ wait for the disk awaits the ticket that `begin` and `end` leave behind.
 
 import asyncio
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from turnlog.core import ids
@@ -149,10 +149,15 @@ class Recorder:
         return self._finish(attempt, draft)
 
     def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
-        ticket = self._submit_outcome(draft, wait=attempt.waits)
+        def told(written: bool) -> None:
+            self._log.emit(_ended(attempt, draft.facts, unrecorded=not written))
+
+        # Only who waits for the disk is told of an answer that was handed on without it.
+        ticket = self._submit_outcome(draft, told if attempt.waits else None)
         if self._opening:
             self._announce()
-        self._log.emit(_ended(attempt, draft.facts, unrecorded=ticket is None))
+        if ticket is None or not attempt.waits:
+            told(ticket is not None)
         return ticket
 
     def _met(self, session: SessionRef) -> None:
@@ -254,11 +259,11 @@ class Recorder:
             when_full=self._when_full,
         )
 
-    def _submit_outcome(self, draft: Draft, *, wait: bool) -> Ticket | None:
+    def _submit_outcome(self, draft: Draft, told: Callable[[bool], None] | None) -> Ticket | None:
         if draft.intent is None:
             return None
         try:
-            return self._store.submit(draft, wait=wait)
+            return self._store.submit(draft, wait=told is not None, told=told)
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
             return None

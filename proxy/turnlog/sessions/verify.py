@@ -1,8 +1,8 @@
 """Check a session's chain: a pure function over what is stored.
 
-What it proves: any change that does not also rewrite every later header. Against an anchor that
-was exported earlier and kept elsewhere, that too. Bodies and stored content may be gone, not other
-than they were.
+What it proves: any change that does not also rewrite every later header. (The newest has none; the
+store's seals speak for it.) Against an anchor that was exported earlier and kept elsewhere, that
+too. Bodies and stored content may be gone, not other than they were.
 """
 
 from collections.abc import Callable, Iterable, Iterator

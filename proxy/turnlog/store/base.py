@@ -4,7 +4,8 @@ Writing: `submit` a `Draft`, keep the `Ticket`, `await ticket.done()` where the 
 waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Protocol, Self
 
 from msgspec import Struct
@@ -25,7 +26,12 @@ class StoreAbsent(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room left for an intent: the limit, or the disk, is nearly reached."""
+    """There is no room left: for an intent, because the limit or the disk is nearly reached, or for
+    anything, because the disk is full."""
+
+
+class StoreDamaged(StoreError):
+    """A file of the store is not as it was written."""
 
 
 class StoreClosed(StoreError):
@@ -101,6 +107,24 @@ class Draft(Struct, kw_only=True):
     """Another draft of the same session for the same transaction, right behind this one. An
     outcome there answers the intent before it when `intent` is not given. Nobody gives one yet:
     calls that are answered without being sent (never twice) will."""
+
+
+class FlawKind(StrEnum):
+    """What is wrong with records of the log."""
+
+    UNREADABLE = "unreadable"
+    ALTERED = "altered"
+    """They can be read, and are not what was written there."""
+    MISSING = "missing"
+    """They were the newest, and are gone."""
+
+
+class Flaw(Struct, frozen=True):
+    """Records of the log that are not as they were written: positions `first` to `last`."""
+
+    first: int
+    last: int
+    kind: FlawKind
 
 
 class Ticket(Protocol):
@@ -270,8 +294,8 @@ class View(Protocol):
         """
         ...
 
-    def damaged(self) -> Iterator[tuple[int, int]]:
-        """Yield first and last of each range of positions whose records cannot be read."""
+    def flaws(self) -> Iterator[Flaw]:
+        """Yield what is wrong with the log as a whole, whosever records they were."""
         ...
 
     @property
@@ -301,13 +325,17 @@ class Store(Protocol):
         """How many writers had died whose attempts opening, or the last `recover`, closed."""
         ...
 
-    def submit(self, draft: Draft, *, wait: bool) -> Ticket:
+    def submit(
+        self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
+    ) -> Ticket:
         """Queue a draft. Called on the event loop's thread; never blocks.
 
         With `wait` the writer is woken at once, and what is done is on disk; without, the draft goes
         along with the next transaction, within 50 ms, which a power cut may undo, and without its blobs when too much is queued. An outcome whose
         n is taken by one that the store wrote itself (recovery, expiry) gets the next free n and
-        `Flag.LATE`: `Ticket.placed` tells.
+        `Flag.LATE`: `Ticket.placed` tells. One that the full disk refuses fails, and is written
+        later, when there is room: its ticket is placed then.
+        `told` gets once whether the commit is on disk, on the loop, before anybody who waits.
         Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,
         `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
         stored (text with a lone surrogate, an intent or outcome without a call).

@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count, islice
@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from . import runs
-from .base import Blob, StoreError
+from .base import Blob, StoreDamaged, StoreError
 from .epochs import lock_epoch
 from .folder import close_environment, identity, open_environment
 from .keys import number, unpack
@@ -249,8 +249,11 @@ class BlobWriter:
         boot: str,
         epoch: int,
         *,
+        report: Callable[[StoreError], None],
         remembered: int = REMEMBERED,
     ) -> None:
+        """`report` is told of damaged buckets, which are passed over."""
+        self._report = report
         self._remembered = remembered
         self._folder = data / "blobs"
         self._epochs = data / "epochs"
@@ -333,7 +336,7 @@ class BlobWriter:
         if self._env and bucket == self._bucket:
             return self._env, bucket
         self.close()
-        self._env = self._enter(bucket)
+        self._env, bucket = self._enter(bucket)
         self._bucket = bucket
         self._identity = identity(self._path)
         return self._env, bucket
@@ -344,7 +347,16 @@ class BlobWriter:
         there = [bucket for bucket in buckets(self._folder) if bucket.span >= span]
         return there[-1] if there else Bucket(span, 0)
 
-    def _enter(self, bucket: Bucket) -> lmdb.Environment:
+    def _enter(self, bucket: Bucket) -> tuple[lmdb.Environment, Bucket]:
+        """Open a bucket, or the next where it is damaged: what it holds stays as it is."""
+        while True:
+            try:
+                return self._opened(bucket), bucket
+            except StoreDamaged as error:
+                self._report(error)
+                bucket = Bucket(bucket.span, bucket.number + 1)
+
+    def _opened(self, bucket: Bucket) -> lmdb.Environment:
         path = self._folder / bucket.name
         if torn(path, self._boot):
             self.unlink(bucket)

@@ -78,6 +78,8 @@ class LmdbEngine:
         self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
         self._skipped: set[str] = set()
+        self._blobs_fail = False
+        """Whether blobs could not be written, and that was reported."""
         self.dead_epochs = 0
         """How many dead writers left what the last `recover` closed."""
 
@@ -254,11 +256,14 @@ class LmdbEngine:
             return
         # A commit without its blob is worth more than none: readers say `payload lost`.
         handles = [blob.digest for blob in blobs]
-
-        def write() -> None:
-            handles[:] = self._blobs.write(blobs, self._sources.now())
-
-        self._reported("write blobs to", write)
+        try:
+            with translated("write blobs to", self._data):
+                handles = self._blobs.write(blobs, self._sources.now())
+            self._blobs_fail = False
+        except StoreError as error:
+            if not self._blobs_fail:
+                self._sources.report(error)
+            self._blobs_fail = True
         self._room.wrote(sum(len(blob.value) for blob in blobs))
         left = iter(handles)
         for pending in full:

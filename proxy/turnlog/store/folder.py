@@ -17,20 +17,24 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from .base import StoreAbsent, StoreError
+from . import pages
+from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
 
-FORMAT = 2
-"""1 had a value for each record; no version that was released wrote it."""
+FORMAT = 3
+"""2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
 _READER = 128
 """Bytes of the lock file for each reader, more than it takes."""
-_UNWRITTEN = 64
-"""Pages that LMDB may leave out at the end of a file."""
+_NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
+_SHORT_WRITE = "Input/output error"
+_FULL = 1 << 20
+"""Bytes: a disk with less took all that it could of what was written last."""
 _OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
+_NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
 FAILURES = (OSError, lmdb.Error, *_DAMAGE)
 """What using a store raises that is no bug; callers get a `StoreError` instead."""
 
@@ -46,7 +50,30 @@ def translated(doing: str, path: Path) -> Generator[None]:
 
 def explained(doing: str, path: Path, error: Exception) -> StoreError:
     """Return a `StoreError` that says what to do about one of `FAILURES`."""
-    return StoreError(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
+    if no_room := _no_room(error, path):
+        return StoreFull(f"cannot {doing} {str(path)!r}: {no_room}")
+    kind = StoreDamaged if isinstance(error, _NO_STORE) else StoreError
+    return kind(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
+
+
+def _no_room(error: Exception, path: Path) -> str:
+    """Return what to say of an error that comes of a full disk; empty for all others."""
+    said = str(error) if isinstance(error, (OSError, lmdb.Error)) else ""
+    if any(words in said for words in _NO_ROOM):
+        return f"{said}; free space on the disk"
+    if not isinstance(error, lmdb.Error) or _SHORT_WRITE not in said:
+        return ""
+    # Less was written than LMDB asked for, and the system did not say why.
+    full = "the disk is full; free space on the disk"
+    return full if _free(path) < _FULL else f"{said}; free space on the disk, or check it"
+
+
+def _free(path: Path) -> int:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return _FULL
+    return disk.f_bavail * disk.f_frsize
 
 
 def _advice(error: Exception) -> str:
@@ -63,10 +90,8 @@ def _advice_of_system(error: Exception) -> str:
             return "give the data folder of a store with --data"
         case lmdb.ReadersFullError():
             return "too many readers are open: end some of them"
-        case lmdb.VersionMismatchError() | lmdb.InvalidError() | lmdb.CorruptedError():
+        case _ if isinstance(error, _NO_STORE):
             return "the file is damaged or no store: restore it from a backup"
-        case _ if any(words in str(error) for words in ("No space left", "File too large")):
-            return "free space on the disk"
         case lmdb.PanicError():
             return "restart turnlog: the disk refused a write that cannot be taken back"
         case lmdb.Error() if "Permission denied" in str(error):
@@ -86,6 +111,8 @@ def create(path: Path) -> None:
                     f"cannot make {str(path)!r} a store: it holds other files ({strange[0]!r}); "
                     "give an empty or a new folder with --data"
                 )
+            if any((path / "blobs").glob("*-*/data.mdb")):
+                _check_log(path)
             path.chmod(0o700)
         else:
             check(path)
@@ -122,6 +149,7 @@ def mark(path: Path) -> None:
     """Say that the folder is complete: readers may open it from now on."""
     if not (path / "format").exists():
         with translated("write", path / "format"):
+            sync_folder(path / "log")
             _publish(path / "format", f"turnlog {FORMAT}\n".encode())
 
 
@@ -154,6 +182,21 @@ def check(path: Path) -> None:
         advice = "install a newer turnlog" if int(version) > FORMAT else "name another folder"
         raise StoreError(
             f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
+        )
+    with translated("open", path):
+        _check_log(path)
+
+
+def _check_log(path: Path) -> None:
+    """Refuse a folder that lost its log: LMDB would begin a new one beside what is left.
+
+    A folder that a killed process only began is not refused: it has neither marker nor blobs.
+    """
+    log = path / "log" / "data.mdb"
+    if not log.exists() or not log.stat().st_size:
+        raise StoreDamaged(
+            f"the log {str(log)!r} is empty or missing, and its folder held a store; restore it "
+            "from a backup, or name another folder with --data"
         )
 
 
@@ -247,7 +290,7 @@ def open_environment(
         )
         if missing := _missing(env, path):
             env.close()
-            raise StoreError(
+            raise StoreDamaged(
                 f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
                 "restore it from a backup"
             )
@@ -269,12 +312,10 @@ def _reserve(path: Path) -> None:
 
 
 def _missing(env: lmdb.Environment, path: Path) -> int:
-    """Return how many bytes a file was cut by: reading them would kill the process.
-
-    LMDB itself leaves out pages at the end that were taken and given back in one transaction.
-    """
-    pages = env.info()["last_pgno"] + 1 - _UNWRITTEN
-    return max(0, pages * env.stat()["psize"] - (path / "data.mdb").stat().st_size)
+    """Return how many bytes a file was cut by: reading them would kill the process."""
+    # While a snapshot is open, no page that its moment used is used again.
+    with env.begin():
+        return pages.missing(path / "data.mdb", env.stat()["psize"])
 
 
 def _key(path: Path) -> tuple[int, str, int]:

@@ -14,6 +14,7 @@ from .base import Blob, Draft, StoreFull
 from .folder import explained
 from .room import Room
 from .tickets import Pending, pend
+from .writer import KEPT
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
@@ -23,6 +24,9 @@ class Backlog(Struct, frozen=True, kw_only=True):
     """Above this, drafts that nobody waits for are written without their blobs."""
     intents: int = 128 << 20
     """Above this, intents are refused."""
+    outcomes: int = KEPT
+    """This much of outcomes that found no room on the disk is kept until there is some; what comes
+    on top is lost."""
 
 
 class Intake:

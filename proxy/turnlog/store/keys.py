@@ -7,6 +7,7 @@ Durable, written in the transaction that a caller waits for:
     aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies
                "s" + session + digest -> alias text
     redo       see `redo`
+    and beside the tables' names "newest seal" -> position and seal of the newest run, see `seals`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
 
@@ -34,6 +35,9 @@ LONGEST_NAME = 400
 EPOCH = b"epoch"
 LIMIT = b"limit"
 WATERMARK = b"watermark"
+NEWEST_SEAL = b"newest seal"
+SEAL = 16
+"""Bytes of a seal."""
 
 _u64 = struct.Struct(">Q")
 number = _u64.pack

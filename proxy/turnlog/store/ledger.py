@@ -23,10 +23,10 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 
-from . import late, runs
+from . import late, runs, seals
 from .base import Draft, SessionRef
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
-from .keys import WATERMARK, alias_key, alias_text_key
+from .keys import SEAL, WATERMARK, alias_key, alias_text_key
 from .tables import (
     Appended,
     Pair,
@@ -64,6 +64,7 @@ class Ledger:
         self._names: list[Pair] = []
         self.again: list[Pending] = []
         """Intents of earlier, failed transactions that are written along."""
+        self._seal = seals.NONE
         self._loaded = False
 
     @property
@@ -92,6 +93,7 @@ class Ledger:
             if entry:
                 self._take_in(txn, entry)
         self._advance(txn, watermark)
+        self._seal = seals.read_newest(txn)
         self._loaded = True
 
     def append(self, txn: Txn, pending: Pending, before: Pending | None = None) -> None:
@@ -167,12 +169,14 @@ class Ledger:
         appended = Appended(
             before + 1,
             self.last,
-            runs.items(before, self._headers),
+            seals.sealed(runs.items(before, self._headers), self._seal),
             runs.items(before, self._bodies),
             self._names,
         )
         self._headers, self._bodies, self._names = [], [], []
         append(txn, self._tables, appended)
+        if appended.log:
+            self._seal = appended.log[-1][1][-SEAL:]
         return appended
 
     def settle(self) -> list[Pending]:

@@ -30,6 +30,7 @@ from .writer import Writer
 DEFAULT_LIMIT = 10 << 30
 COMMIT_LIMIT = 1 << 20
 DAY = 86_400_000_000_000
+_BACKLOG = Backlog()
 
 
 class LmdbStore:
@@ -67,7 +68,7 @@ class LmdbStore:
         *,
         limit: int = DEFAULT_LIMIT,
         commit_limit: int = COMMIT_LIMIT,
-        backlog: Backlog | None = None,
+        backlog: Backlog = _BACKLOG,
         span: int = DAY,
         flush_every: int = FLUSH_EVERY,
         now: Callable[[], int] = time.time_ns,
@@ -108,7 +109,7 @@ class LmdbStore:
                 epoch=epoch,
                 lock=lock,
                 room=room,
-                blobs=BlobWriter(data, span, blobs, boot, epoch),
+                blobs=BlobWriter(data, span, blobs, boot, epoch, report=report),
                 redo=redo,
                 flush_every=flush_every,
                 sources=Sources(
@@ -125,10 +126,10 @@ class LmdbStore:
                     data,
                     room,
                     commit_limit=commit_limit,
-                    backlog=backlog or Backlog(),
+                    backlog=backlog,
                     entropy=entropy,
                 ),
-                writer=lambda: Writer(engine, loop, report),
+                writer=lambda: Writer(engine, loop, report, keep=backlog.outcomes),
                 now=now(),
             )
             # From here on `close` gives everything back.
@@ -143,10 +144,13 @@ class LmdbStore:
     def recovered_epochs(self) -> int:
         return self._engine.dead_epochs
 
-    def submit(self, draft: Draft, *, wait: bool) -> Pending:
+    def submit(
+        self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
+    ) -> Pending:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
         pending = self._intake.take(draft, wait=wait, queued=self._writer.queued)
+        pending.told = told
         self._writer.submit(pending, wait=wait)
         return pending
 

@@ -20,7 +20,6 @@ from .tables import (
     Tables,
     Txn,
     block_positions,
-    damaged_positions,
     find_position,
     keys_with,
     last_position,
@@ -110,17 +109,6 @@ class Snapshot:
         except Corrupt:
             self.left_out.add(entry.position)
             return commit_of(entry, None)
-
-    def damaged(self) -> Iterator[tuple[int, int]]:
-        """Yield first and last of each range of positions whose records cannot be read."""
-        first = last = 0
-        for position in damaged_positions(self.txn, self.tables):
-            if last and position > last + 1:
-                yield first, last
-                first = 0
-            first, last = first or position, position
-        if last:
-            yield first, last
 
     def header(self, position: int) -> bytes:
         """Return the stored bytes at a position. Raises `Corrupt` when there are none."""

@@ -1,7 +1,7 @@
 """A draft on its way to the disk, and the promise that the caller holds for it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -27,6 +27,8 @@ class Pending:
     """What is stored instead of the draft's facts, where another outcome had taken its n."""
     commit: Commit | None = None
     """Set where the commit existed before, and by `placed` once it was asked for."""
+    told: Callable[[bool], None] | None = None
+    """Gets whether the commit is on disk, as soon as that is known."""
     _landed = False
     _waiters: "Sequence[asyncio.Future[None]]" = ()
     _error: StoreError | None = None
@@ -67,7 +69,7 @@ class Pending:
         raise self._error or StoreError("the draft was not written")
 
     def land(self) -> None:
-        """Say that the commit is written. Called on the loop."""
+        """Say that the commit is written, maybe after it had failed. Called on the loop."""
         self._landed = True
         self._wake()
 
@@ -84,6 +86,9 @@ class Pending:
         self.commit = None
 
     def _wake(self) -> None:
+        told, self.told = self.told, None
+        if told:
+            told(self._landed)
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             if not waiter.done():

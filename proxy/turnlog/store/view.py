@@ -10,12 +10,13 @@ from turnlog.core.ids import to_text
 from turnlog.core.kinds import Rung
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
-from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, SessionRow, Usage
+from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, SessionRow, Usage
 from .blobs import BlobReader
 from .guard import guarded, guarded_iterator
 from .index import Head
 from .keys import LIMIT, alias_key, alias_prefix, alias_text_prefix
 from .room import blob_size, disk_free, log_size
+from .seals import flaws
 from .snapshot import Snapshot
 from .tables import NEVER, keys_with, read_number, read_record
 
@@ -141,8 +142,8 @@ class LmdbView:
             yield position, header or b"", self._snapshot.body(position)
 
     @guarded_iterator
-    def damaged(self) -> Iterator[tuple[int, int]]:
-        yield from self._snapshot.damaged()
+    def flaws(self) -> Iterator[Flaw]:
+        yield from flaws(self._snapshot.txn, self._snapshot.tables)
 
     @property
     @guarded

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from .base import StoreClosed, StoreError
+from .base import StoreClosed, StoreError, StoreFull
+from .kept import Kept
 from .tickets import Pending
 
 _Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written all the same."""
+AGAIN = 1.0
+"""Seconds after which outcomes that found no room are tried again."""
+KEPT = 64 << 20
+"""Bytes of such outcomes that are kept."""
 T = TypeVar("T")
 
 
@@ -44,8 +49,13 @@ class Writer:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[StoreError], None],
+        *,
+        keep: int = KEPT,
     ) -> None:
-        """`report` gets the errors that no caller would see; the thread calls it."""
+        """`report` gets the errors that no caller would see; the thread calls it.
+
+        `keep` is how many bytes of outcomes that find no room are kept until there is some.
+        """
         self._engine = engine
         self._loop = loop
         self._report = report
@@ -57,6 +67,7 @@ class Writer:
         """What the thread has taken out of the queues and not finished."""
         self.queued = 0
         """Bytes of the drafts that are not on disk yet."""
+        self._kept = Kept(keep)
         self._told = False
         """Whether writes fail, and that was reported."""
         self._unsaid = 0
@@ -124,6 +135,9 @@ class Writer:
         try:
             while self._turn():
                 pass
+            # What the last turn did may have made room.
+            if error := self._again():
+                self._missed(len(self._kept), error)
         except BaseException as error:  # noqa: BLE001 - nobody stands above the thread
             self._say(StoreError(f"the store's writer has ended: {error!r}; restart turnlog"))
         finally:
@@ -145,15 +159,19 @@ class Writer:
         self._tell_rest()
 
     def _turn(self) -> bool:
-        self._sleep.acquire()
+        rested = self._sleep.acquire(timeout=AGAIN if self._kept else -1)
         with self._lock:
+            if not rested and self._awake:
+                # Called while this woke by itself: the next turn must not begin at once.
+                self._sleep.acquire()
             batch, self._queue = self._queue, []
             jobs, self._jobs = self._jobs, []
             self._writing, self._running = batch, jobs
             self._awake = False
             closing = self._closing
+        full = self._again() if self._kept else None
         if batch:
-            self._write(batch)
+            self._write(batch, full)
             written = sum(pending.size for pending in batch)
             with self._lock:
                 self._writing = []
@@ -164,23 +182,45 @@ class Writer:
         self._guarded("tend the store", self._engine.tend)
         return not closing
 
-    def _write(self, batch: list[Pending]) -> None:
+    def _write(self, batch: list[Pending], full: StoreFull | None) -> None:
+        """Write a batch, unless what came before it has no room."""
+        error = full or self._put(batch)
+        if error:
+            self._lost(batch, error)
+        elif self._told:
+            self._tell_rest()
+            self._told = False
+
+    def _put(self, batch: list[Pending]) -> StoreError | None:
+        """Write a batch; return why that failed."""
         try:
             along = self._engine.write(batch)
         except StoreError as error:
-            self._lost(batch, error)
+            return error
         except Exception as error:  # noqa: BLE001 - the thread must outlive a bug; the tickets tell
-            self._lost(batch, StoreError(f"cannot write {len(batch)} drafts: {error!r}"))
-        else:
-            self._tell(_land, batch, along)
-            if self._told:
-                self._tell_rest()
-                self._told = False
+            return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
+        self._tell(_land, batch, along)
+        return None
+
+    def _again(self) -> StoreFull | None:
+        """Write the outcomes that are kept; return why there is no room yet."""
+        for piece in self._kept.pieces():
+            error = self._put(piece)
+            if isinstance(error, StoreFull):
+                return error
+            if error:
+                self._missed(len(piece), error)
+        return None
 
     def _lost(self, batch: list[Pending], error: StoreError) -> None:
-        """Fail a batch. Where nobody waits for a draft, report the first failure of a row."""
+        """Fail a batch. What finds no room and is an outcome is kept, to be tried again."""
         self._tell(_fail, batch, error)
-        unseen = sum(pending.lazy for pending, _ in chained(batch))
+        full = isinstance(error, StoreFull)
+        gone = [pending for pending in batch if not (full and self._kept.take(pending))]
+        self._missed(sum(pending.lazy for pending, _ in chained(gone)), error)
+
+    def _missed(self, unseen: int, error: StoreError) -> None:
+        """Report the first failure of a row of drafts that nobody waits for."""
         if unseen and not self._told:
             self._told = True
             self._say(StoreError(f"{error} ({unseen} drafts were not written)"))

@@ -1,0 +1,121 @@
+"""Outcomes that found no room: kept, bounded, written later, and before what came after them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from conformance.store.kit import intent, new_id, outcome, session
+from turnlog.core.commit import Body
+from turnlog.store.base import StoreError, StoreFull
+from turnlog.store.folder import explained
+from turnlog.store.kept import Kept
+from turnlog.store.tickets import Pending, pend
+from turnlog.store.writer import Writer
+
+FULL = StoreFull("the disk is full")
+
+
+class Disk:
+    """An engine with room for so many drafts."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.written: list[Pending] = []
+        self.damaged: list[Pending] = []
+
+    def write(self, batch: list[Pending]) -> list[Pending]:
+        if any(pending in self.damaged for pending in batch):
+            raise StoreError("a page is damaged")
+        if len(batch) > self.room:
+            raise FULL
+        self.room -= len(batch)
+        self.written += batch
+        return []
+
+    def tend(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def ended(size: int = 0, begun: Pending | None = None) -> Pending:
+    return pend(outcome(session(), new_id(), begun, body=Body(summary="x" * size)), bytes(16))
+
+
+def begun(size: int = 0) -> Pending:
+    return pend(intent(session(), new_id(), body=Body(summary="x" * size)), bytes(16))
+
+
+async def refused(writer: Writer, *drafts: Pending) -> None:
+    for draft in drafts:
+        writer.submit(draft, wait=True)
+        with pytest.raises(StoreFull):
+            await draft.done()
+
+
+async def test_what_came_first_is_written_first() -> None:
+    disk = Disk(0)
+    writer = Writer(disk, asyncio.get_running_loop(), print)
+    first, second, after = ended(), ended(), begun()
+    await refused(writer, first, begun(), second)
+    disk.room = 1
+    await refused(writer, after)
+    assert disk.written == [first]
+    disk.room = 10
+    last = begun()
+    writer.submit(last, wait=True)
+    await writer.stop()
+    assert disk.written == [first, second, last]
+
+
+async def test_room_is_looked_for_again_when_nothing_else_comes() -> None:
+    disk = Disk(0)
+    writer = Writer(disk, asyncio.get_running_loop(), print)
+    lost = ended()
+    await refused(writer, lost)
+    told = asyncio.Event()
+    lost.told = lambda _: told.set()
+    disk.room = 1
+    async with asyncio.timeout(30):
+        await told.wait()
+    assert disk.written == [lost]
+    await writer.stop()
+
+
+async def test_what_still_finds_no_room_at_the_end_is_reported() -> None:
+    reports: list[StoreError] = []
+    writer = Writer(Disk(0), asyncio.get_running_loop(), reports.append)
+    await refused(writer, ended(), ended())
+    await writer.stop()
+    assert [str(report) for report in reports] == ["the disk is full (2 drafts were not written)"]
+
+
+async def test_what_cannot_be_written_at_all_holds_up_nothing() -> None:
+    reports: list[StoreError] = []
+    disk = Disk(0)
+    writer = Writer(disk, asyncio.get_running_loop(), reports.append)
+    bad, good = ended(), ended()
+    await refused(writer, bad, good)
+    disk.damaged.append(bad)
+    disk.room = 10
+    await writer.stop()
+    assert disk.written == [good]
+    assert "a page is damaged (1 drafts were not written)" in [str(report) for report in reports]
+
+
+def test_the_memory_for_it_is_bounded() -> None:
+    kept = Kept(10_000)
+    assert kept.take(ended(4000))
+    assert not kept.take(begun())
+    assert not kept.take(ended(2000, begun(4000))), "its intent stays in memory with it"
+    assert kept.take(ended(5000))
+    assert len(kept) == 2
+    assert [len(piece) for piece in kept.pieces()] == [1, 1]
+    assert kept.take(ended(9000))
+
+
+@pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
+def test_a_full_disk_is_named(tmp_path: Path, words: str) -> None:
+    error = explained("write to", tmp_path, OSError(words))
+    assert isinstance(error, StoreFull)
+    assert str(error) == f"cannot write to {str(tmp_path)!r}: {words}; free space on the disk"
