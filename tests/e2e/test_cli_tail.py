@@ -193,6 +193,18 @@ def test_it_ends_as_it_should(tmp_path: Path, number: signal.Signals) -> None:
         assert following.end(number) == (0, "", "")
 
 
+def test_it_ends_at_sigint_though_it_was_started_in_the_background(tmp_path: Path) -> None:
+    fill(tmp_path / "data", CALLS)
+    program = [sys.executable, "-m", "turnlog", "tail", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *program], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"TIME")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(BOUND) == 0
+
+
 def test_a_reader_that_takes_nothing_does_not_hold_it(tmp_path: Path) -> None:
     fill(tmp_path / "data", [Call(tool="t" * 900, minute=n) for n in range(120)])
     with tail(tmp_path / "data", "--last", "120", "--json") as following:

@@ -178,6 +178,7 @@ async def test_a_name_of_two_sessions_is_refused(tmp_path: Path, store: LmdbStor
 async def test_a_store_that_is_made_later_is_new_from_its_beginning(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "data")
     assert "no data folder at" in follower.look().awaited
+    (tmp_path / "data" / "log").mkdir(parents=True)
     assert "no data folder at" in follower.look().awaited
 
     store = LmdbStore.open(tmp_path / "data")

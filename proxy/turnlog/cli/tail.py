@@ -49,7 +49,9 @@ def command(session: str, last: int, data: str, as_json: bool, **wanted: Any) ->
     follower = follow(
         lambda: _open(data), Wanted(session=session, last=last, match=filter_of(wanted))
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell that starts it in the background may have had it ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         with closing(follower) as looks:
             _print(looks, as_json=as_json)

@@ -43,12 +43,16 @@ def follow(
     none covers more than `at_once` commits. Raises `NotFoundError` and `StoreError`.
     """
     anew = False
+    awaited = ""
     while True:
         try:
             reader = open_store()
         except StoreAbsent as error:
-            yield News(awaited=str(error))
+            # A folder that is on its way to be a store is no other thing to wait for.
+            awaited = awaited or str(error)
+            yield News(awaited=awaited)
         else:
+            awaited = ""
             with closing(reader):
                 yield from _follow_one(reader, wanted, anew=anew, at_once=at_once)
         anew = True

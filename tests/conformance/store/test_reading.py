@@ -139,6 +139,21 @@ async def test_attempts_that_ended_behind_a_position_come_as_each_outcome_left_t
     assert len(early) == 1
 
 
+async def test_a_reader_opens_beside_the_writer_of_its_own_process(
+    engine: Engine, tmp_path: Path
+) -> None:
+    store = engine.open(tmp_path / "data", flush_every=3)
+    ref = session()
+    for number in range(1, 101):
+        # The writer still flushes its indexes when the reader comes.
+        await whole_call(store, ref)
+        reader = engine.read(tmp_path / "data")
+        with reader.view() as view:
+            assert view.last == 1 + 2 * number
+        reader.close()
+    await store.close()
+
+
 async def test_a_reader_tells_when_the_folder_holds_another_store(
     engine: Engine, tmp_path: Path
 ) -> None:
