@@ -198,6 +198,14 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
     assert (row.upstream.http_status, row.bytes_out) == (status, len(body))
 
 
+@pytest.mark.parametrize("status", [200, 201, 400, 401, 500])
+def test_only_what_looks_like_a_success_gets_a_word_of_turnlog(rig: Rig, status: int) -> None:
+    rig.upstream.script = answer(ok(rpc({}), status=f"{status} X"))
+    given = rig.post(call("add"))
+    assert (b"turnlog/outcome" in given) == (status < 400)
+    assert (given == rpc({})) == (status >= 400)
+
+
 @pytest.mark.parametrize("status", [301, 304, 307])
 def test_a_call_that_is_sent_elsewhere_did_not_run(rig: Rig, status: int) -> None:
     raw = f"HTTP/1.1 {status} X\r\nLocation: /mcp/\r\nContent-Length: 0\r\n\r\n".encode()

@@ -81,15 +81,70 @@ def test_equal_inputs_have_equal_hashes_and_others_have_not(rig: Rig) -> None:
     assert hashes[3] == hashes[4]
 
 
-def test_a_large_body_is_recorded_by_its_start(rig: Rig) -> None:
-    items = ",".join(f'"item {number}"' for number in range(200_000))
+ITEMS = json.dumps({"items": [f"item {number}" for number in range(200_000)]}).encode()
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_large_json_body_is_recorded_by_its_start(rig: Rig, mark: bytes) -> None:
     with rig.client() as client:
-        client.request("PUT", f"/s/{rig.session}/x", f'{{"items":[{items}]}}'.encode())
+        client.request("PUT", f"/s/{rig.session}/x?of={rig.session}", mark + ITEMS)
+    assert rig.upstream.requests[0].body == mark + ITEMS
     row = rig.row()
     assert (row.input_hash, row.flags) == (None, ["truncated_record"])
-    (kept,) = [text for text in payloads(rig.proxy.data) if b'"item 1000"' in text]
-    assert kept.startswith(b'{"path":"/x","query":"","body":{"items":["item 0","item 1",')
-    assert len(kept) > 60_000
+    kept = kept_of(rig)
+    place = f'{{"path":"/x","query":"of={rig.session}","body_start":{{"items": ["item 0", "item 1",'
+    assert kept.startswith(place.encode())
+    assert 60_000 < len(kept) < 70_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"a line of text\n" * 140_000,
+        b"x" * (2 << 20),
+        bytes(range(256)) * 8192,
+        b"user=a&password=hunter2&file=" + b"x" * (2 << 20),
+    ],
+    ids=["text", "one run", "binary", "form"],
+)
+def test_of_a_large_body_that_is_no_json_path_query_and_a_digest_are_recorded(
+    rig: Rig, body: bytes
+) -> None:
+    with rig.client() as client:
+        client.request("POST", f"/s/{rig.session}/x?of={rig.session}", body)
+    assert rig.upstream.requests[0].body == body
+    row = rig.row()
+    assert (row.input_hash, row.flags, row.bytes_in) == (None, ["truncated_record"], len(body))
+    said = json.loads(kept_of(rig))
+    assert (said["path"], said["query"]) == ("/x", f"of={rig.session}")
+    assert said["body_start"].startswith("hmac-sha256:")
+    assert set(said) == {"path", "query", "body_start"}
+
+
+def kept_of(rig: Rig) -> bytes:
+    """Return the input that was recorded of this test's call, which names its session."""
+    (kept,) = [text for text in payloads(rig.proxy.data) if f"of={rig.session}".encode() in text]
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("media", "body"),
+    [
+        ("text/plain", b"a line of text\n" * 140_000),
+        ("application/octet-stream", bytes(range(256)) * 8192),
+        ("application/json", ITEMS),
+        ("application/json", b"\xef\xbb\xbf" + ITEMS),
+    ],
+)
+def test_of_a_large_answer_the_start_is_recorded(rig: Rig, media: str, body: bytes) -> None:
+    body = body[:10] + rig.session.encode() + body[10:]
+    rig.upstream.script = answer(ok(body, media=media))
+    with rig.client() as client:
+        assert client.request("GET", f"/s/{rig.session}/x").body == body
+    row = rig.row()
+    assert (row.status, row.flags, row.bytes_out) == ("ok", ["truncated_record"], len(body))
+    found = [text for text in payloads(rig.proxy.data) if text and body.startswith(text)]
+    assert max(map(len, found)) > 1_000_000
 
 
 STATUSES = [

@@ -55,11 +55,11 @@ def test_the_method_suggests_an_effect(method: str, effect: Effect) -> None:
 
 def test_the_input_holds_a_json_body_as_it_came() -> None:
     given = http_input("/orders", "dry=1", b'{"b": 1.0, "a": [1]}')
-    assert given == b'{"path":"/orders","query":"dry=1","body":{"b": 1.0, "a": [1]}}'
+    assert given.text == b'{"path":"/orders","query":"dry=1","body":{"b": 1.0, "a": [1]}}'
 
 
 def test_the_input_of_a_call_without_body_says_so() -> None:
-    assert json.loads(http_input("/", "", b"")) == {"path": "/", "query": "", "body": None}
+    assert json.loads(http_input("/", "", b"").text) == {"path": "/", "query": "", "body": None}
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,40 @@ def test_the_input_of_a_call_without_body_says_so() -> None:
     ids=lambda body: repr(body[:12]),
 )
 def test_a_body_that_is_no_json_is_named_by_its_digest(body: bytes) -> None:
-    said = json.loads(http_input("/", "", body))["body"]
+    said = json.loads(http_input("/", "", body).text)["body"]
     assert said == "sha256:" + sha256(body).hexdigest()
 
 
 def test_the_digest_can_be_keyed() -> None:
-    said = json.loads(http_input("/", "", b"a=1", digest=lambda data: data[::-1]))["body"]
+    said = json.loads(http_input("/", "", b"a=1", digest=lambda data: data[::-1]).text)["body"]
     assert said == "hmac-sha256:" + b"1=a".hex()
 
 
 def test_a_path_that_is_no_text_is_taken_all_the_same() -> None:
-    assert json.loads(http_input("/\udcff", "\ud800", b""))["path"] == "/?"
+    assert json.loads(http_input("/\udcff", "\ud800", b"").text)["path"] == "/?"
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_before_json_is_left_out(mark: bytes) -> None:
+    assert http_input("/", "", mark + b"[1]").text == b'{"path":"/","query":"","body":[1]}'
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b" \r\n"])
+@pytest.mark.parametrize("start", [b'{"a": "b', b"[1, 2, "])
+def test_of_a_json_body_that_is_not_whole_the_start_stands_at_the_end(
+    mark: bytes, start: bytes
+) -> None:
+    given = http_input("/x", "q=1", mark + start, whole=False)
+    assert given.cut
+    assert given.text == b'{"path":"/x","query":"q=1","body_start":' + start
+
+
+@pytest.mark.parametrize("start", [b"a=1&b=2", b"\xff\xfe", b"plain text", b"\x1f\x8b", b""])
+def test_of_any_other_body_that_is_not_whole_the_start_has_a_digest(start: bytes) -> None:
+    given = http_input("/x", "q=1", start, whole=False, digest=lambda data: data[::-1])
+    assert not given.cut
+    assert json.loads(given.text) == {
+        "path": "/x",
+        "query": "q=1",
+        "body_start": "hmac-sha256:" + start[::-1].hex(),
+    }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from hashlib import sha256
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from .kinds import Effect
 
@@ -15,6 +15,7 @@ SEGMENT_CHARS = 24
 
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
+_BOM = b"\xef\xbb\xbf"
 _CONTAINERS = (b"{", b"[")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _IDEMPOTENT = frozenset({"PUT", "DELETE"})
@@ -31,6 +32,13 @@ def http_tool(method: str, path: str) -> str:
     return name.encode("utf-8", "replace")[:TOOL_BYTES].decode("utf-8", "ignore")
 
 
+class Input(Struct, frozen=True):
+    """What a plain HTTP call was asked, as JSON that may be `cut`."""
+
+    text: bytes
+    cut: bool = False
+
+
 def http_input(
     path: str,
     query: str,
@@ -38,19 +46,22 @@ def http_input(
     *,
     whole: bool = True,
     digest: Callable[[bytes], bytes] | None = None,
-) -> bytes:
+) -> Input:
     """Return `{"path", "query", "body"}` as JSON: the body as JSON, `null` for none, or its digest.
 
-    Of a body that is not `whole` only the start is known: if that looks like JSON it stands at the
-    end of what is returned, which then is cut as well. `digest` gives a keyed digest of a body that
-    is no JSON (a form may hold a short password, and a bare sha256 of it can be guessed); without
-    it the digest is a plain sha256.
+    Of a body that is not `whole` only the start is known, and stands as `body_start`: its digest, or
+    what looks like JSON, at the end of what is returned, which then is `cut` as well. `digest` gives a
+    keyed digest of a body that is no JSON (a form may hold a short password, and a bare sha256 of it
+    can be guessed); without it the digest is a plain sha256.
     """
     place = {"path": _text(path), "query": _text(query)}
-    if not whole:
-        start = body.lstrip(b" \t\r\n")
-        return _encode(place)[:-1] + b',"body":' + (start if start[:1] in _CONTAINERS else b"")
-    return _encode({**place, "body": _body(body, digest)})
+    bare = body.removeprefix(_BOM)
+    if whole:
+        return Input(_encode({**place, "body": _body(body, bare, digest)}))
+    start = bare.lstrip(b" \t\r\n")
+    if start.startswith(_CONTAINERS):
+        return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)
+    return Input(_encode({**place, "body_start": _named(body, digest)}))
 
 
 def http_effect(method: str) -> Effect:
@@ -69,17 +80,22 @@ def _segment(segment: str) -> str:
     return segment if segment.isprintable() else "*"
 
 
-def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str | None:
+def _body(body: bytes, bare: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str | None:
+    """Return what stands for a body; `bare` is without its byte order mark."""
     if not body:
         return None
     try:
-        _decode_raw(body)
-        body.decode()
+        _decode_raw(bare)
+        bare.decode()
     except (ValueError, RecursionError):
-        if digest is None:
-            return "sha256:" + sha256(body).hexdigest()
-        return "hmac-sha256:" + digest(body).hex()
-    return Raw(body)
+        return _named(body, digest)
+    return Raw(bare)
+
+
+def _named(body: bytes, digest: Callable[[bytes], bytes] | None) -> str:
+    if digest is None:
+        return "sha256:" + sha256(body).hexdigest()
+    return "hmac-sha256:" + digest(body).hex()
 
 
 def _text(text: str) -> str:

@@ -32,6 +32,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     definition: bytes
     arguments: bytes
     complete: bool
+    says_all: bool = True
+    """Whether `arguments`, where complete, stands for the whole input: else it has no hash."""
     size: int
     flags: tuple[Flag, ...]
     trace: str

@@ -126,9 +126,10 @@ class Drafter:
 
     def _input(self, ask: Ask) -> Content:
         seen, complete = self._seen(ask.arguments, complete=ask.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=complete)
+        blob = self._blob(seen.data, touched=seen.touched, complete=complete and ask.says_all)
         key = self._hash_key if seen.touched else None
-        hashed = input_hash(ask.arguments, key=key) if ask.complete else None
+        known = ask.complete and ask.says_all
+        hashed = input_hash(ask.arguments, key=key) if known else None
         return Content(blob, preview(blob.data), hashed)
 
     def _output(self, reply: Reply) -> Content:

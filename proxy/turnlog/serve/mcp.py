@@ -408,7 +408,8 @@ class McpExchange:
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         is_result = isinstance(message, Message) and message.kind is Kind.RESPONSE
-        attempt.amends = is_result and bool(ending.error) and not said.is_error
+        succeeds = is_result and self._status < 400 and not said.is_error
+        attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
             reply = msgspec.structs.replace(reply, links=links)

@@ -190,8 +190,8 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
     method = request.method[:TOOL_CHARS]
-    arguments = http_input(path, query, body, whole=whole, digest=context.store.keyed)
-    tool, policy = _policy(context.rules.book, request, method, arguments)
+    asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
+    tool, policy = _policy(context.rules.book, request, method, asked.text)
     return Ask(
         session=session,
         turn_label=identity.turn_label,
@@ -203,8 +203,9 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         method=method,
         effect=policy.effect or http_effect(request.method),
         definition=b"",
-        arguments=arguments,
-        complete=whole,
+        arguments=asked.text,
+        complete=not asked.cut,
+        says_all=whole,
         size=size,
         flags=() if whole else (Flag.TRUNCATED_RECORD,),
         trace=request.trace,
