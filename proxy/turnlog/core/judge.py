@@ -43,6 +43,8 @@ class Said(Struct, frozen=True, kw_only=True):
     has_result: bool = True
     """Whether there is a result, be it one that says nothing."""
     is_structured: Callable[[], bool]
+    unstructured: ErrorKind = ErrorKind.NULL_RESULT
+    """What it is where structure is expected and there is none."""
     text: Callable[[], str]
     """The text of the result or error."""
     seen: Callable[[], Seen]
@@ -108,5 +110,7 @@ def _missing(expects: Expects | None, flags: tuple[Flag, ...], said: Said) -> Er
     """Return the error of a result that is not what a rule expects."""
     if expects is None or expects is Expects.NOTHING:
         return None
-    lacks = expects is Expects.STRUCTURED and not said.is_structured()
-    return ErrorKind.NULL_RESULT if lacks or Flag.NULL_RESULT in flags else None
+    if Flag.NULL_RESULT in flags:
+        return ErrorKind.NULL_RESULT
+    lacks = expects is Expects.STRUCTURED and said.has_result and not said.is_structured()
+    return said.unstructured if lacks else None

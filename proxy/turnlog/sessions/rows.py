@@ -7,6 +7,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.delta import used
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 
 _NS_PER_MS = 1_000_000
@@ -85,12 +86,13 @@ def row_of(attempt: list[Commit]) -> Row:
         method=intent.facts.method,
         input_hash=intent.body.input_hash if intent.body else None,
         output_summary="" if pending else body.summary,
-        delta=[_plain(operation) for operation in body.delta],
+        delta=[used(intent.facts.server, intent.facts.tool), *map(_plain, body.delta)],
         status=Status.PENDING if pending else facts.status,
         tool_result=UNSET if _has_result(facts) else None,
         error=facts.error or None,
         kind=facts.error_kind or None,
         retry=facts.retry or None,
+        retry_after_ms=facts.retry_after_ms,
         effect=intent.facts.effect,
         phase=facts.phase,
         # An intent is written before it is sent: without an outcome nobody knows how far it came.
