@@ -40,11 +40,12 @@ OUTCOME_FACTS = Facts(
     protocol="2025-11-25", http_status=200, flags=(Flag.LATE, Flag.DUPLICATE_KEYS),
 )  # fmt: skip
 USED = Operation(field="tools_used", op="called", key="files.read_file")
+MODIFIED = Operation(field="files_modified", op="modified", key="/a", maybe=True)
 INTENT = _commit(1, INTENT_FACTS, Body(input_hash="sha256:ab"))
 OUTCOME = _commit(
     4,
     OUTCOME_FACTS,
-    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode({"op": "modified"})),)),
+    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode(MODIFIED)),)),
 )
 
 
@@ -67,7 +68,7 @@ def test_an_intent_and_its_outcome_are_one_row() -> None:
         "files", "read_file", "tools/call", Effect.READ,
     )  # fmt: skip
     assert (row.input_hash, row.output_summary, row.delta) == (
-        "sha256:ab", "3 items", [USED, {"op": "modified"}],
+        "sha256:ab", "3 items", [USED, MODIFIED],
     )  # fmt: skip
     assert (row.status, row.executed, row.phase, row.duration_ms) == (
         Status.OK, Executed.YES, Phase.DONE, 12.346,
