@@ -9,11 +9,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from turnlog.cli.main import main
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
+from turnlog.core.delta import Operation
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
@@ -38,6 +40,10 @@ class Call(Struct, frozen=True, kw_only=True):
     summary: str = ""
     input: bytes = b'{"path":"/tmp/a"}'
     output: bytes = b'{"content":[{"type":"text","text":"hello"}]}'
+    attempt: int = 1
+    of: int | None = None
+    """Place of the call that this is another attempt of."""
+    delta: tuple[Operation, ...] = ()
 
 
 def call_id(number: int) -> bytes:
@@ -76,11 +82,12 @@ def _session(name: str) -> SessionRef:
 
 async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call) -> None:
     at = START + call.minute * MINUTE
+    name = call_id(number if call.of is None else call.of)
     intent = store.submit(
         Draft(
             session=session,
             facts=Facts(
-                kind=CommitKind.INTENT, at=at, clock=at, call=call_id(number), server=call.server,
+                kind=CommitKind.INTENT, at=at, clock=at, call=name, server=call.server, attempt=call.attempt,
                 tool=call.tool, method="tools/call", effect=Effect.WRITE, protocol="2025-11-25",
                 bytes_in=len(call.input),
             ),
@@ -97,12 +104,15 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
             session=session,
             intent=intent,
             facts=Facts(
-                kind=CommitKind.OUTCOME, at=at + 5_000_000, clock=at, call=call_id(number),
+                kind=CommitKind.OUTCOME, at=at + 5_000_000, clock=at, call=name, attempt=call.attempt,
                 phase=Phase.DONE, executed=Executed.YES, status=call.status, error=call.error,
                 error_kind=call.error_kind, duration=5_000_000, bytes_out=len(call.output),
                 flags=call.flags, protocol="2025-11-25", http_status=200,
             ),
-            body=Body(summary=call.summary),
+            body=Body(
+                summary=call.summary,
+                delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
+            ),
             output_blob=Blob(call.output) if call.output else None,
         ),
         wait=True,

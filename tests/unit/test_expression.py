@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.core.expression import Seen, expression, select
+from turnlog.core.expression import Seen, expression, locate, select
 
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []
@@ -36,3 +36,8 @@ def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert select("$..x", Seen(result=deep)) == []
+
+
+def test_a_place_tells_where_a_value_stands() -> None:
+    seen = Seen(args={"a": [{"id": "x/y"}]}, result={"id": 1})
+    assert locate("$..id", seen) == [(("args", "a", 0, "id"), "x/y"), (("result", "id"), 1)]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from turnlog.core.kinds import Effect
+from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
-from turnlog.core.rules import Expects, Match, Retry, Rule, Timeouts
+from turnlog.core.rules import ErrorMap, Expects, Match, Retry, Rule, Timeouts
 
 
 def subject(tool: str = "read_file", *, server: str = "files") -> Subject:
@@ -17,6 +17,18 @@ def nothing() -> object:
 
 def test_without_a_rule_nothing_is_decided() -> None:
     assert decide((), subject(), nothing) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("policy", "looks"),
+    [
+        (Policy(expects=Expects.CONTENT, map_error=(ErrorMap(kind=ErrorKind.CONFLICT),)), False),
+        (Policy(map_error=(ErrorMap(kind=ErrorKind.CONFLICT, when=("$.args.a",)),)), True),
+        (Policy(redact=("$.args.a",)), True),
+    ],
+)
+def test_few_policies_look_at_arguments_once_a_call_has_ended(policy: Policy, looks: bool) -> None:
+    assert policy.looks is looks
 
 
 def test_the_first_rule_that_speaks_of_an_aspect_decides_it() -> None:

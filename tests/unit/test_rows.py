@@ -6,6 +6,7 @@ from msgspec import Raw, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts, Link
+from turnlog.core.delta import Operation
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.sessions.rows import row_of, timestamp
 
@@ -38,11 +39,13 @@ OUTCOME_FACTS = Facts(
     executed=Executed.YES, status=Status.OK, duration=12_345_678, bytes_out=500,
     protocol="2025-11-25", http_status=200, flags=(Flag.LATE, Flag.DUPLICATE_KEYS),
 )  # fmt: skip
+USED = Operation(field="tools_used", op="called", key="files.read_file")
+MODIFIED = Operation(field="files_modified", op="modified", key="/a", maybe=True)
 INTENT = _commit(1, INTENT_FACTS, Body(input_hash="sha256:ab"))
 OUTCOME = _commit(
     4,
     OUTCOME_FACTS,
-    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode({"op": "modified"})),)),
+    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode(MODIFIED)),)),
 )
 
 
@@ -65,7 +68,7 @@ def test_an_intent_and_its_outcome_are_one_row() -> None:
         "files", "read_file", "tools/call", Effect.READ,
     )  # fmt: skip
     assert (row.input_hash, row.output_summary, row.delta) == (
-        "sha256:ab", "3 items", [{"op": "modified"}],
+        "sha256:ab", "3 items", [USED, MODIFIED],
     )  # fmt: skip
     assert (row.status, row.executed, row.phase, row.duration_ms) == (
         Status.OK, Executed.YES, Phase.DONE, 12.346,
@@ -73,6 +76,11 @@ def test_an_intent_and_its_outcome_are_one_row() -> None:
     assert row.flags == [Flag.DUPLICATE_KEYS, Flag.LATE]
     assert (row.bytes_in, row.bytes_out, row.trace) == (300, 500, INTENT_FACTS.trace)
     assert row.hash == "sha256:" + "04" * 32
+
+
+def test_a_row_says_how_long_to_wait() -> None:
+    asked = structs.replace(OUTCOME_FACTS, retry_after_ms=1500)
+    assert row_of([INTENT, _commit(4, asked)]).retry_after_ms == 1500
 
 
 def test_the_last_of_several_outcomes_speaks() -> None:
@@ -94,7 +102,7 @@ def test_an_attempt_in_flight_is_pending_and_maybe_executed() -> None:
 def test_a_row_survives_the_loss_of_its_bodies() -> None:
     row = row_of([structs.replace(INTENT, body=None), structs.replace(OUTCOME, body=None)])
 
-    assert (row.input_hash, row.output_summary, row.delta) == (None, "", [])
+    assert (row.input_hash, row.output_summary, row.delta) == (None, "", [USED])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from turnlog.wire.http import (
     media_type,
     request_headers,
     response_headers,
+    retry_after,
     without_length,
 )
 
@@ -222,3 +223,33 @@ def test_lengths_can_be_taken_out() -> None:
 )
 def test_a_media_type_has_no_parameters(value: bytes, expected: str) -> None:
     assert media_type(value) == expected
+
+
+AT = 1_795_737_600 * 10**9
+"""Fri, 27 Nov 2026 00:00:00 GMT, in ns."""
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (b"0", 0.0),
+        (b" 120\t", 120.0),
+        (b"9" * 40, 1e9),
+        (b"Fri, 27 Nov 2026 00:01:30 GMT", 90.0),
+        (b"Friday, 27-Nov-26 00:01:30 GMT", 90.0),
+        (b"Fri Nov 27 00:01:30 2026", 90.0),
+        (b"Fri, 27 Nov 2026 01:01:30 +0100", 90.0),
+        (b"Thu, 26 Nov 2026 00:00:00 GMT", 0.0),
+        (b"Fri, 27 Nov 9026 00:01:30 GMT", 1e9),
+        (b"Fri, 32 Nov 2026 00:00:00 GMT", None),
+        (b"Fri, 27 Nov 2026 25:00:00 GMT", None),
+        (b"Fri, 27 Nov 99999999999999999999999 00:00:00 GMT", None),
+        (b"-1", None),
+        (b"1.5", None),
+        (b"soon", None),
+        (b"\xff\x00", None),
+        (b"", None),
+    ],
+)
+def test_retry_after_is_a_number_of_seconds_or_a_date(value: bytes, seconds: float | None) -> None:
+    assert retry_after(value, AT) == seconds

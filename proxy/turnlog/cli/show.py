@@ -2,6 +2,8 @@
 
 import click
 
+from turnlog.core.delta import TOOLS_USED, Operation
+from turnlog.core.diff import Comparison
 from turnlog.core.kinds import CommitKind
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
@@ -99,7 +101,34 @@ def _attempt(item: Attempt, shown: int | None) -> str:
     commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
     payloads = "\n".join(_payload(*side, shown) for side in sides)
-    return f"{_fields(fields)}\n{commits}\n{payloads}\n"
+    parts = (_fields(fields), _changes(row.delta), commits, payloads, _difference(item.difference))
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _changes(delta: list[Operation]) -> str:
+    """Return a line for each thing that the call changed; that it used its tool is known."""
+    return "\n".join(
+        f"{'changed':<12}{clean(_change(change))}" for change in delta if change.field != TOOLS_USED
+    )
+
+
+def _change(change: Operation) -> str:
+    to = f" to {change.to}" if change.to else ""
+    maybe = ", maybe" if change.maybe else ""
+    return f"{change.field} {change.op} {change.key}{to} ({change.evidence}{maybe})"
+
+
+def _difference(found: Comparison | None) -> str:
+    """Return how the answer differs from that of the attempt before."""
+    if found is None:
+        return ""
+    lines = [f"{'difference':<12}{found.kind} since the attempt before"]
+    for change in found.changes:
+        place = (change.path or "/") + (f" line {change.line}" if change.line else "")
+        sides = " -> ".join(text for text in (change.before, change.after) if text)
+        lines.append(clean(f"  {change.change} {place}: {sides}".removesuffix(": ")))
+    lines += [f"  ... {found.more} changes more"] if found.more else []
+    return "\n".join(lines)
 
 
 def _commit(item: Entry) -> str:

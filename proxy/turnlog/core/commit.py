@@ -81,6 +81,8 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """JSON-RPC error code of the upstream's answer."""
     expires: int = 0
     """When a parked leg becomes `outcome_unknown`, ns UTC; 0 for never."""
+    retry_after_ms: int | None = None
+    """How long the server, or a rule, asks to wait before the next attempt."""
 
 
 class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -34,6 +34,8 @@ def expression(value: object) -> str:
     return value
 
 
+Place = tuple[int | str, ...]
+"""Members and places of items from the root down, the first one `args`, `result` or `status`."""
 PATTERN: Final = {"pattern": r"^\$"}
 Expression = Annotated[str, reads(expression, {**PATTERN})]
 """Text that `expression` accepted."""
@@ -41,10 +43,14 @@ Expression = Annotated[str, reads(expression, {**PATTERN})]
 
 def select(found: str, seen: Seen) -> list[object]:
     """Return the values that an expression selects; none where it cannot be applied."""
+    return [value for _, value in locate(found, seen)]
+
+
+def locate(found: str, seen: Seen) -> list[tuple[Place, object]]:
+    """Return where each selected value stands, and the value."""
+    whole = {"args": seen.args, "result": seen.result, "status": seen.status}
     try:
-        return _compiled(found).findall(
-            {"args": seen.args, "result": seen.result, "status": seen.status}
-        )
+        return [(match.parts, match.obj) for match in _compiled(found).finditer(whole)]
     except (jsonpath.JSONPathError, RecursionError):
         return []
 

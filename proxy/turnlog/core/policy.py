@@ -51,6 +51,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the rule behind each aspect that one decided."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether something of this looks at the call's arguments when it has ended."""
+        mapped = any(rule.when for rule in self.map_error)
+        return bool(self.delta or self.redact or self.null_when or mapped)
+
 
 class Subject(Struct, frozen=True, kw_only=True):
     """A call as far as rules look at it before its arguments."""

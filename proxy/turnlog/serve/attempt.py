@@ -65,6 +65,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     """sha256 of the whole content; empty where `content` is all of it."""
     media_type: str = ""
     is_mcp: bool = False
+    is_result: bool = False
+    """Whether `content` is what the tool gave, and not an error or some other answer."""
     size: int = 0
     flags: tuple[Flag, ...] = ()
     links: tuple[bytes, ...] = ()
@@ -142,8 +144,9 @@ class Attempt:
         return id_key(self.caller_id)
 
     def shrink(self) -> None:
-        """Let go of the input, which is in the store."""
-        self.ask = structs.replace(self.ask, arguments=b"")
+        """Let go of the input, which is in the store, unless a rule will look at it."""
+        if not self.ask.policy.looks:
+            self.ask = structs.replace(self.ask, arguments=b"")
         placed = self.intent.placed if self.intent is not None else None
         if placed is not None:
             self.intent = Settled(placed)

@@ -6,36 +6,44 @@ says less.
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, TypeVar
+from typing import Final
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import Raw, Struct, structs
 
 from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Body, Facts
+from turnlog.core.delta import Delta, changes
+from turnlog.core.expression import Seen
+from turnlog.core.hide import Hidden, cut_json, cut_text, hidden
 from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.redact import MARGIN, Redacted, Redactor
+from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
+from .judging import seen
 
 _DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
-_UNREADABLE: Final = "content that could not be read"
+_encode = msgspec.msgpack.Encoder().encode
 
 
-_T = TypeVar("_T")
-
-
-class Content(Struct, frozen=True, gc=False):
-    """Content as redaction left it, and its short form."""
+class Content(Struct, frozen=True, kw_only=True, gc=False):
+    """Content as redaction left it, its short form, and what rules read out of it."""
 
     blob: Blob
     short: str
-    hash: str | None
+    hash: str | None = None
+    detail: str = ""
+    delta: Delta = Delta()
+
+
+_UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not be read")
 
 
 class Drafter:
@@ -59,10 +67,12 @@ class Drafter:
 
     def intent(self, ask: Ask) -> Draft:
         """Return the commit before an attempt is sent."""
-        seen = self._guarded(self._input, ask)
-        facts = self.facts(ask, _marked(ask.flags, seen.blob))
-        body = Body(input_hash=seen.hash, preview=seen.short)
-        return Draft(session=ask.session, facts=facts, body=body, input_blob=seen.blob)
+        read = self._guarded(lambda: self._input(ask), _UNREAD)
+        facts = self.facts(ask, _marked(ask.flags, read))
+        keep = ask.policy.store
+        body = Body(input_hash=read.hash, preview="" if keep is Keep.NOTHING else read.short)
+        blob = read.blob if keep is Keep.FULL else None
+        return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...]) -> Facts:
         """Return what an intent says."""
@@ -89,8 +99,8 @@ class Drafter:
     def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
         """Return the commit after an attempt has ended."""
         now, clock = self._clock.wall(), self._clock.monotonic()
-        seen = self._guarded(self._output, reply)
-        detail = self._redactor.text(reply.detail[:_DETAIL_CHARS])[0] if reply.detail else ""
+        ask = attempt.ask
+        read = self._guarded(lambda: self._output(ask, ending, reply), _UNREAD)
         facts = structs.replace(
             attempt.facts,
             kind=CommitKind.OUTCOME,
@@ -105,42 +115,67 @@ class Drafter:
             retry=ending.retry,
             duration=clock - attempt.started,
             bytes_out=reply.size,
-            flags=_marked((*attempt.ask.flags, *sorted(attempt.marks), *reply.flags), seen.blob),
+            flags=_marked((*ask.flags, *sorted(attempt.marks), *reply.flags), read),
             http_status=reply.http_status,
             code=reply.code,
             expires=_expiry(now, ending.status, reply.ttl),
-        )
-        body = Body(
-            output_hash=seen.hash,
-            summary=seen.short if seen.blob.data or not detail else _line(detail),
-            detail=detail,
-            links=reply.links,
+            retry_after_ms=_milliseconds(reply.retry_after),
         )
         return Draft(
-            session=attempt.ask.session,
+            session=ask.session,
             facts=facts,
-            body=body,
+            body=_outcome_body(ask.policy.store, read, reply),
             intent=attempt.intent,
-            output_blob=seen.blob if seen.blob.data else None,
+            output_blob=read.blob if read.blob.data and ask.policy.store is Keep.FULL else None,
         )
 
     def _input(self, ask: Ask) -> Content:
-        seen, complete = self._seen(ask.arguments, complete=ask.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=complete and ask.says_all)
-        key = self._hash_key if seen.touched else None
+        cut = self._cut_input(ask)
+        left, complete = self._seen(cut.data, complete=ask.complete)
+        touched = left.touched or cut.touched
+        blob = self._blob(left.data, touched=touched, complete=complete and ask.says_all)
+        key = self._hash_key if touched else None
         known = ask.complete and ask.says_all
         hashed = input_hash(ask.arguments, key=key) if known else None
-        return Content(blob, preview(blob.data), hashed)
+        return Content(blob=blob, short=preview(blob.data), hash=hashed)
 
-    def _output(self, reply: Reply) -> Content:
-        seen, complete = self._seen(reply.content, complete=reply.complete)
-        blob = self._blob(seen.data, touched=seen.touched, complete=complete)
+    def _cut_input(self, ask: Ask) -> Redacted:
+        """Cut what rules want to be cut."""
+        if not ask.policy.redact:
+            return Redacted(ask.arguments, False)
+        looked = seen(ask, Reply())
+        what = hidden(ask.policy.redact, looked)
+        return cut_json(ask.arguments, "args", looked.args, what)
+
+    def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
+        if not (ask.policy.redact or ask.policy.delta):
+            return self._read(reply, Redacted(reply.content, False), reply.detail)
+        looked = seen(ask, reply)
+        what = hidden(ask.policy.redact, looked)
+        detail = cut_text(reply.detail, what)[0]
+        read = self._read(reply, _cut_output(reply, looked, what), detail)
+        delta = changes(
+            ask.policy.delta,
+            looked,
+            ending,
+            lambda key: self._redactor.text(cut_text(key, what)[0])[0],
+        )
+        return structs.replace(read, delta=delta)
+
+    def _read(self, reply: Reply, cut: Redacted, detail: str) -> Content:
+        left, complete = self._seen(cut.data, complete=reply.complete)
+        touched = left.touched or cut.touched
+        blob = self._blob(left.data, touched=touched, complete=complete)
         short = summarize(
             blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
         )
-        keyed = seen.touched or not reply.complete
-        hashed = self._output_hash(reply, keyed=keyed) if reply.size else None
-        return Content(blob, short, hashed)
+        keyed = touched or not reply.complete
+        return Content(
+            blob=blob,
+            short=short,
+            hash=self._output_hash(reply, keyed=keyed) if reply.size else None,
+            detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
+        )
 
     def _seen(self, content: bytes, *, complete: bool) -> tuple[Redacted, bool]:
         """Redact as much as will be kept; tell whether that is all."""
@@ -148,12 +183,12 @@ class Drafter:
         whole = complete and len(content) <= most
         return self._redactor.json(content[:most], complete=whole), whole
 
-    def _guarded(self, read: Callable[[_T], Content], said: _T) -> Content:
+    def _guarded(self, read: Callable[[], Content], instead: Content) -> Content:
         try:
-            return read(said)
+            return read()
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             self._report(error)
-            return Content(Blob(b"", cut=True), _UNREADABLE, None)
+            return instead
 
     def _blob(self, data: bytes, *, touched: bool, complete: bool) -> Blob:
         kept = data[: self._record_limit]
@@ -166,14 +201,40 @@ class Drafter:
         return "sha256:" + digest.hex()
 
 
+def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
+    """Cut what rules want to be cut; of an error only what they cut elsewhere."""
+    if reply.is_mcp and reply.complete and not reply.is_result:
+        text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
+        return Redacted(text.encode("utf-8", "surrogateescape"), touched)
+    return cut_json(reply.content, "result", looked.result, what)
+
+
+def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
+    """Return what is kept of an answer; without one the detail is turnlog's own."""
+    silent = keep is Keep.NOTHING and bool(reply.size)
+    detail = "" if silent else read.detail
+    short = "" if silent else read.short
+    return Body(
+        output_hash=read.hash,
+        summary=short if read.blob.data or not detail else _line(detail),
+        detail=detail,
+        delta=tuple(Raw(_encode(operation)) for operation in read.delta.operations),
+        links=reply.links,
+    )
+
+
 def _line(detail: str) -> str:
     return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
 
 
-def _marked(flags: tuple[Flag, ...], blob: Blob) -> tuple[Flag, ...]:
-    if blob.redacted:
+def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
+    if read.blob.redacted:
         flags = (*flags, Flag.REDACTED)
-    return (*flags, Flag.TRUNCATED_RECORD) if blob.cut else flags
+    return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 def _expiry(now: int, status: Status, ttl: int | None) -> int:

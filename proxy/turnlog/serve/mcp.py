@@ -29,6 +29,7 @@ from .attempt import Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .identity import read_client
+from .judging import judged, unwrapped, waiting
 from .legs import Legs
 from .request import Request
 from .upstream import Answer, Content
@@ -314,6 +315,8 @@ class McpExchange:
             ending, reply = unanswered(text, around)
             if attempt in self._notified:
                 ending = acknowledged(around)
+            else:
+                ending, reply = judged(attempt.ask, ending, reply)
             tickets += self._end(attempt, ending, reply)
         return tickets
 
@@ -407,8 +410,8 @@ class McpExchange:
         ending, reply = answered(said, message, text, self._around(attempt.ask))
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
-        is_result = isinstance(message, Message) and message.kind is Kind.RESPONSE
-        succeeds = is_result and self._status < 400 and not said.is_error
+        ending, reply = judged(attempt.ask, ending, reply)
+        succeeds = reply.is_result and self._status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
@@ -425,6 +428,8 @@ class McpExchange:
         return Circumstances(self._status, ask.effect, in_session)
 
     def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        headers = self._answer.headers if self._answer is not None else ()
+        reply = waiting(reply, headers, self._context.clock.wall())
         ticket = self._context.recorder.end(attempt, ending, reply)
         key = self._attempts.pop(attempt, None)
         if key is not None:
@@ -479,5 +484,8 @@ class McpExchange:
         if attempt is None:
             return ()
         ending, reply = answered(poll.answer, message, text, self._around(attempt.ask))
+        if asked.method != "tasks/result":
+            reply = unwrapped(reply)
+        ending, reply = judged(attempt.ask, ending, reply)
         ticket = self._context.recorder.end(attempt, ending, reply)
         return () if ticket is None else (ticket,)

@@ -8,6 +8,7 @@ from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import Ticket
+from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import value_of
 from turnlog.wire.sse import Event
@@ -16,6 +17,7 @@ from .answers import KEY, NOT_RECORDED, Made, envelope, problem
 from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
+from .judging import judged, waiting
 from .request import Request
 from .upstream import Answer, Content
 from .verdicts import redirects
@@ -32,6 +34,7 @@ class PlainCall:
         self._ask = _ask(context, request, body, whole=whole)
         self.attempt: Attempt | None = None
         self._status = 0
+        self._headers: Headers = ()
         self._lost: Failure | None = None
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
@@ -119,7 +122,7 @@ class PlainCall:
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
-        self._status = answer.status
+        self._status, self._headers = answer.status, answer.headers
         self.progress.phase = Phase.HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
@@ -136,10 +139,12 @@ class PlainCall:
             complete=not body.truncated,
             digest=body.digest if body.size else b"",
             media_type=media,
+            is_result=True,
             size=size,
             flags=self._flags(content, size),
         )
-        return self._end(_ending(self._status, self._ask.effect), reply)
+        ending = _ending(self._status, self._ask.effect)
+        return self._end(*judged(self._ask, ending, reply))
 
     def _flags(self, content: bytes, size: int) -> tuple[Flag, ...]:
         nothing = (Flag.NULL_RESULT,) if self._says_nothing(content, size) else ()
@@ -163,6 +168,7 @@ class PlainCall:
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self.attempt is None:
             return ()
+        reply = waiting(reply, self._headers, self._context.clock.wall())
         ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)
 

@@ -105,6 +105,7 @@ def answered(
         digest=text.body.digest if text.body.truncated else b"",
         media_type=JSON,
         is_mcp=True,
+        is_result=isinstance(message, Message) and message.kind is Kind.RESPONSE,
         size=text.size,
         flags=_flags(said, message, text, around.status),
         ttl=_ttl(said),

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit
-from turnlog.core.kinds import Actor, CommitKind
+from turnlog.core.diff import Answer, Comparison, compare
+from turnlog.core.kinds import Actor, CommitKind, Flag, Status
 from turnlog.store.base import View
 
 from .log import NotFoundError
@@ -58,6 +59,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     commits: list[Entry]
     input: Payload
     output: Payload
+    output_hash: str | None = None
+    """Of the answer as it came."""
+    difference: Comparison | None = None
+    """From the attempt before, where there was one and both have ended."""
 
 
 def find_call(view: View, name: str) -> bytes:
@@ -78,7 +83,28 @@ def attempts(view: View, call: bytes) -> list[Attempt]:
         if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
             continue
         groups.setdefault((commit.facts.leg, commit.facts.attempt), []).append(commit)
-    return [attempt_of(view, group) for group in groups.values()]
+    made = {key: attempt_of(view, group) for key, group in groups.items()}
+    return [_compared(made.get((leg, number - 1)), item) for (leg, number), item in made.items()]
+
+
+def _compared(before: Attempt | None, after: Attempt) -> Attempt:
+    """Return an attempt with how its answer differs from that of the one before."""
+    if before is None or Status.PENDING in (before.row.status, after.row.status):
+        return after
+    found = compare(_answer(before), _answer(after))
+    return structs.replace(after, difference=found)
+
+
+def _answer(attempt: Attempt) -> Answer:
+    row, kept = attempt.row, attempt.output
+    nothing = kept.kept is Kept.NONE and not attempt.output_hash
+    return Answer(
+        kind=row.kind or row.error or "",
+        null=Flag.NULL_RESULT in row.flags,
+        data=kept.text.encode(),
+        whole=nothing or kept.kept is Kept.WHOLE,
+        digest=attempt.output_hash or "",
+    )
 
 
 def attempt_of(view: View, group: list[Commit]) -> Attempt:
@@ -93,6 +119,7 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
         output=payload(
             view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
         ),
+        output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
     )
 
 

@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.delta import Operation, used
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 
+_decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
 _NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH})
 
@@ -41,7 +43,8 @@ class Row(Struct, frozen=True, kw_only=True):
     method: str
     input_hash: str | None
     output_summary: str
-    delta: list[object]
+    delta: list[Operation]
+    """That the tool was used, then what the call changed."""
     status: Status
     tool_result: UnsetType | None
     """`None` where the tool gave no result; absent where there is one."""
@@ -85,12 +88,13 @@ def row_of(attempt: list[Commit]) -> Row:
         method=intent.facts.method,
         input_hash=intent.body.input_hash if intent.body else None,
         output_summary="" if pending else body.summary,
-        delta=[_plain(operation) for operation in body.delta],
+        delta=[used(intent.facts.server, intent.facts.tool), *map(_decode_operation, body.delta)],
         status=Status.PENDING if pending else facts.status,
         tool_result=UNSET if _has_result(facts) else None,
         error=facts.error or None,
         kind=facts.error_kind or None,
         retry=facts.retry or None,
+        retry_after_ms=facts.retry_after_ms,
         effect=intent.facts.effect,
         phase=facts.phase,
         # An intent is written before it is sent: without an outcome nobody knows how far it came.
@@ -138,7 +142,3 @@ def _upstream(intent: Facts, last: Facts) -> Upstream:
 
 def _sha256(digest: bytes) -> str | None:
     return f"sha256:{digest.hex()}" if digest else None
-
-
-def _plain(operation: Raw) -> object:
-    return msgspec.msgpack.decode(operation)

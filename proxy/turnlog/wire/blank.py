@@ -24,7 +24,7 @@ def says_nothing(outer: Shape, content: Raw, structured: Raw) -> bool:
     """Tell whether an object, or null, of shape `outer` has nothing to read (semantics, section 3)."""
     if outer is not Shape.FULL:
         return True
-    if structured and not _is_nullish(structured):
+    if structured and not is_nullish(structured):
         return False
     found = shape(content)
     if found is Shape.FULL:
@@ -48,7 +48,7 @@ def is_empty(structured: Raw) -> bool:
             return bytes(structured) in _NO_VALUES
 
 
-def _is_nullish(structured: Raw) -> bool:
+def is_nullish(structured: Raw) -> bool:
     """Tell whether structured content is null, or the `{"result": null}` of a Python `None`."""
     if shape(structured) is Shape.NULL:
         return True

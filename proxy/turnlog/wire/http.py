@@ -4,6 +4,8 @@ Fields stay raw pairs of bytes, in order, duplicates kept: a mapping would join 
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -29,6 +31,7 @@ __all__ = [
     "media_type",
     "request_headers",
     "response_headers",
+    "retry_after",
     "without_length",
 ]
 
@@ -121,6 +124,8 @@ _SEALS = frozenset(
     }
 )
 _LENGTH_DIGITS = 18
+_LONGEST_WAIT = 10**9
+"""s: a server that asks for more than 30 years means never."""
 _OWN_PREFIX = b"turnlog-"
 
 
@@ -329,3 +334,20 @@ def _list(values: list[bytes]) -> list[bytes]:
 def media_type(value: bytes) -> str:
     """Return a Content-Type's type and subtype in lower case, without parameters."""
     return value.partition(b";")[0].strip(b" \t").lower().decode("latin-1")
+
+
+def retry_after(value: bytes, at: int) -> float | None:
+    """Return the seconds that Retry-After asks to wait: a number, or a date (RFC 9110, 10.2.3).
+
+    `at` is now, ns UTC. What is neither asks for nothing.
+    """
+    text = value.strip(b" \t")
+    if text.isdigit():
+        return float(min(int(text[:_LENGTH_DIGITS]), _LONGEST_WAIT))
+    try:
+        date = parsedate_to_datetime(text.decode("latin-1"))
+    except (ValueError, OverflowError):
+        return None
+    # A date without a zone is UTC, as all dates of HTTP are.
+    seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - at / 1e9
+    return min(max(seconds, 0.0), float(_LONGEST_WAIT))

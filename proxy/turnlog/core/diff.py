@@ -1,0 +1,325 @@
+"""Compare the answers of two attempts: first what kind of difference it is, then where.
+
+Arrays are trimmed at both ends; what is left is matched by a member that names things, else by
+content. Texts are compared by line. Pure, and bounded: large answers are only told apart.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from .expression import Place, Seen, locate
+
+LIMIT: Final = 256 * 1024
+"""Bytes of an answer above which only digests are compared."""
+MOST: Final = 50
+"""Changes that are told; the others are counted."""
+SHOWN: Final = 80
+"""Characters of a value that are shown."""
+_DEEPEST: Final = 64
+_NAMES: Final = ("id", "key", "name", "path", "uri")
+"""Members that name the thing they belong to."""
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Class(StrEnum):
+    """What kind of difference there is."""
+
+    SAME = "same"
+    SAME_MODULO_VOLATILE = "same_modulo_volatile"
+    VALUE_CHANGED = "value_changed"
+    SHAPE_CHANGED = "shape_changed"
+    NULL_TO_VALUE = "null_to_value"
+    VALUE_TO_NULL = "value_to_null"
+    ERROR_TO_OK = "error_to_ok"
+    OK_TO_ERROR = "ok_to_error"
+    TRUNCATED = "truncated"
+    """Not enough is kept to tell."""
+
+
+class Change(StrEnum):
+    """What happened at a place."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    MOVED = "moved"
+    """The same items in another order."""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """An answer, as far as it can be compared."""
+
+    kind: str = ""
+    """Of the error; empty for none."""
+    null: bool = False
+    data: bytes = b""
+    """As it is kept."""
+    whole: bool = True
+    """Whether `data` is all of it."""
+    digest: str = ""
+    """Of the answer as it came; empty where there is none."""
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One place that differs. `path` is a JSON Pointer (RFC 6901)."""
+
+    path: str
+    change: Change
+    before: str = ""
+    """The beginning of what stood there, as JSON; of a text the lines that differ."""
+    after: str = ""
+    line: int | None = None
+    """Of a text of several lines: the first one that differs, from 1."""
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What is different between two answers. `more` changes are not listed."""
+
+    kind: Class = field(name="class")
+    changes: tuple[Difference, ...] = ()
+    more: int = 0
+
+
+class _Step(Struct, frozen=True, kw_only=True):
+    """A difference before it is counted; `shape` tells whether members or types differ."""
+
+    said: Difference
+    shape: bool = False
+
+
+def compare(before: Answer, after: Answer, volatile: Sequence[str] = ()) -> Comparison:
+    """Return what is different; `volatile` are expressions (`$.result...`) for what always is."""
+    if kind := _of_endings(before, after):
+        return Comparison(kind=kind)
+    if before.kind != after.kind:
+        said = Difference(path="", change=Change.CHANGED, before=before.kind, after=after.kind)
+        return Comparison(kind=Class.VALUE_CHANGED, changes=(said,))
+    if before.digest and before.digest == after.digest:
+        return Comparison(kind=Class.SAME)
+    if not (before.whole and after.whole):
+        return Comparison(kind=Class.TRUNCATED)
+    if before.data == after.data:
+        # What redaction left is the same; the digests know of what it took.
+        cut = before.digest and after.digest
+        return Comparison(kind=Class.VALUE_CHANGED if cut else Class.SAME)
+    if max(len(before.data), len(after.data)) > LIMIT:
+        return Comparison(kind=Class.VALUE_CHANGED)
+    try:
+        return _of_values(_value(before.data), _value(after.data), volatile)
+    except RecursionError:
+        return Comparison(kind=Class.VALUE_CHANGED)
+
+
+def _of_endings(before: Answer, after: Answer) -> Class | None:
+    """Return what the endings alone say, if that is all there is to say."""
+    match bool(before.kind), bool(after.kind):
+        case True, False:
+            return Class.ERROR_TO_OK
+        case False, True:
+            return Class.OK_TO_ERROR
+        case _:
+            pass
+    match before.null, after.null:
+        case True, False:
+            return Class.NULL_TO_VALUE
+        case False, True:
+            return Class.VALUE_TO_NULL
+        case _:
+            return None
+
+
+def _value(data: bytes) -> object:
+    """Return what an answer says; what is no JSON is a text."""
+    try:
+        return _decode(data)
+    except ValueError:
+        return data.decode("utf-8", "replace")
+
+
+def _of_values(before: object, after: object, volatile: Sequence[str]) -> Comparison:
+    steps = list(_steps("", before, after, 0))
+    if not steps:
+        return Comparison(kind=Class.SAME)
+    if volatile:
+        left, right = (_calm(value, volatile) for value in (before, after))
+        steps = list(_steps("", left, right, 0))
+        if not steps:
+            return Comparison(kind=Class.SAME_MODULO_VOLATILE)
+    shape = any(step.shape for step in steps)
+    return Comparison(
+        kind=Class.SHAPE_CHANGED if shape else Class.VALUE_CHANGED,
+        changes=tuple(step.said for step in steps[:MOST]),
+        more=max(0, len(steps) - MOST),
+    )
+
+
+def _calm(value: object, volatile: Sequence[str]) -> object:
+    """Return a value without what the expressions select."""
+    seen = Seen(result=value)
+    places = {place[1:] for text in volatile for place, _ in locate(text, seen)}
+    return _kept(value, (), places)
+
+
+def _kept(value: object, here: Place, without: set[Place]) -> object:
+    if here in without:
+        return None
+    match value:
+        case dict():
+            members = cast("dict[str, object]", value)
+            return {name: _kept(item, (*here, name), without) for name, item in members.items()}
+        case list():
+            items = cast("list[object]", value)
+            return [_kept(item, (*here, number), without) for number, item in enumerate(items)]
+        case _:
+            return value
+
+
+def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_Step]:
+    """Yield what differs between two values that stand at `path`."""
+    if before is after or _encode(before) == _encode(after):
+        return
+    match before, after:
+        case dict(), dict() if depth < _DEEPEST:
+            left, right = cast("dict[str, object]", before), cast("dict[str, object]", after)
+            yield from _members(path, left, right, depth)
+        case list(), list() if depth < _DEEPEST:
+            yield from _items(
+                path, cast("list[object]", before), cast("list[object]", after), depth
+            )
+        case str(), str():
+            yield _Step(said=_lines(path, before, after))
+        case _:
+            yield _changed(path, before, after)
+
+
+def _changed(path: str, before: object, after: object) -> _Step:
+    said = Difference(path=path, change=Change.CHANGED, before=_shown(before), after=_shown(after))
+    return _Step(said=said, shape=_type(before) != _type(after))
+
+
+def _members(
+    path: str, before: dict[str, object], after: dict[str, object], depth: int
+) -> Iterator[_Step]:
+    for name in {**before, **after}:
+        place = f"{path}/{_token(name)}"
+        if name not in after:
+            yield _removed(place, before[name], shape=True)
+        elif name not in before:
+            yield _added(place, after[name], shape=True)
+        else:
+            yield from _steps(place, before[name], after[name], depth + 1)
+
+
+def _items(path: str, before: list[object], after: list[object], depth: int) -> Iterator[_Step]:
+    """Yield what differs between two arrays, without what is the same at both ends."""
+    left, right = list(map(_encode, before)), list(map(_encode, after))
+    start = _same_start(left, right)
+    end = _same_start(left[start:][::-1], right[start:][::-1])
+    old = dict(enumerate(before[start : len(before) - end], start))
+    new = dict(enumerate(after[start : len(after) - end], start))
+    named = _named(old, new)
+    pairs = named if named is not None else _alike(old, new)
+    if all(a is not None and b is not None and left[a] == right[b] for a, b in pairs):
+        yield _Step(said=Difference(path=path, change=Change.MOVED))
+    for a, b in pairs:
+        if b is None:
+            yield _removed(f"{path}/{a}", old[cast("int", a)], shape=False)
+        elif a is None:
+            yield _added(f"{path}/{b}", new[b], shape=False)
+        else:
+            yield from _steps(f"{path}/{b}", old[a], new[b], depth + 1)
+
+
+_Pairs = list[tuple[int | None, int | None]]
+
+
+def _named(old: dict[int, object], new: dict[int, object]) -> _Pairs | None:
+    """Pair items by a member that all have, with another value each; `None` where none is so."""
+    for name in _NAMES:
+        left, right = _index(old, name), _index(new, name)
+        if left is not None and right is not None:
+            return [(left.get(value), right.get(value)) for value in {**left, **right}]
+    return None
+
+
+def _index(items: dict[int, object], name: str) -> dict[str | int, int] | None:
+    found: dict[str | int, int] = {}
+    for place, item in items.items():
+        value = cast("dict[str, object]", item).get(name) if isinstance(item, dict) else None
+        if not isinstance(value, str | int) or value in found:
+            return None
+        found[value] = place
+    return found
+
+
+def _alike(old: dict[int, object], new: dict[int, object]) -> _Pairs:
+    """Pair equal items first, wherever they are, and then the others in order."""
+    left, right = ({n: _encode(item) for n, item in items.items()} for items in (old, new))
+    spare: dict[bytes, list[int]] = {}
+    for place, data in reversed(right.items()):
+        spare.setdefault(data, []).append(place)
+    common = Counter(left.values()) & Counter(right.values())
+    pairs: _Pairs = []
+    alone: list[int] = []
+    for place, data in left.items():
+        if common[data]:
+            common[data] -= 1
+            pairs.append((place, spare[data].pop()))
+        else:
+            alone.append(place)
+    others = sorted(place for places in spare.values() for place in places)
+    return [*pairs, *zip_longest(alone, others)]
+
+
+def _same_start(left: Sequence[object], right: Sequence[object]) -> int:
+    return next(
+        (n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+        min(len(left), len(right)),
+    )
+
+
+def _lines(path: str, before: str, after: str) -> Difference:
+    """Return where two texts differ: the lines between those that are the same at both ends."""
+    left, right = before.split("\n"), after.split("\n")
+    start = _same_start(left, right)
+    end = _same_start(left[start:][::-1], right[start:][::-1])
+    old, new = left[start : len(left) - end], right[start : len(right) - end]
+    return Difference(
+        path=path,
+        change=Change.CHANGED,
+        before=_shown("\n".join(old)),
+        after=_shown("\n".join(new)),
+        line=start + 1 if len(left) > 1 or len(right) > 1 else None,
+    )
+
+
+def _added(path: str, value: object, *, shape: bool) -> _Step:
+    return _Step(said=Difference(path=path, change=Change.ADDED, after=_shown(value)), shape=shape)
+
+
+def _removed(path: str, value: object, *, shape: bool) -> _Step:
+    said = Difference(path=path, change=Change.REMOVED, before=_shown(value))
+    return _Step(said=said, shape=shape)
+
+
+def _shown(value: object) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _type(value: object) -> str:
+    """Return the JSON type of a value: 1 and 1.5 are both numbers."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number"
+    return type(value).__name__
+
+
+def _token(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,116 @@
+"""Judge an answer by the rules: is a null result an error, does an error mean another kind.
+
+Pure, and the last word on an attempt: what the protocol says of the answer comes in, what the call's
+policy makes of it goes out (semantics, sections 3 and 4).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from .classify import is_of_transport
+from .expression import Seen, select
+from .kinds import ErrorKind, Flag
+from .policy import Policy
+from .rules import ErrorMap, Expects, finds
+
+LOOKED_AT: Final = 200
+"""Characters of a text that tell whether it looks like an error."""
+_STARTS: Final = (
+    "error:",
+    "error executing",
+    "error calling",
+    "exception:",
+    "fatal error:",
+    "internal server error",
+    "traceback (most recent call last)",
+    "unhandled exception",
+)
+_NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What an answer said. What costs something to know is a function."""
+
+    kind: ErrorKind | None
+    """What went wrong by protocol; `None` for nothing."""
+    flags: tuple[Flag, ...] = ()
+    code: int | None = None
+    """JSON-RPC error code."""
+    status: int = 0
+    """HTTP status."""
+    has_result: bool = True
+    """Whether there is a result, be it one that says nothing."""
+    is_structured: Callable[[], bool]
+    unstructured: ErrorKind = ErrorKind.NULL_RESULT
+    """What it is where structure is expected and there is none."""
+    text: Callable[[], str]
+    """The text of the result or error."""
+    seen: Callable[[], Seen]
+
+
+class Judgement(Struct, frozen=True):
+    """What the answer comes to. `retry_after` in seconds, `None` where no rule says."""
+
+    kind: ErrorKind | None
+    flags: tuple[Flag, ...]
+    retry_after: float | None = None
+
+
+def speaks(policy: Policy) -> bool:
+    """Tell whether a policy has anything to say of an answer."""
+    return bool(policy.map_error or policy.null_when or policy.expects)
+
+
+def judge(policy: Policy, said: Said) -> Judgement:
+    """Return what an answer comes to: first as `map_error` says, then by `expects`."""
+    for rule in policy.map_error:
+        if _fits(rule, said):
+            return Judgement(rule.kind, said.flags, rule.retry_after or None)
+    flags = said.flags
+    if policy.expects is Expects.NOTHING and said.has_result:
+        flags = tuple(flag for flag in flags if flag not in _NOTHING)
+        return Judgement(None if said.kind is ErrorKind.NULL_RESULT else said.kind, flags)
+    if said.kind is not None:
+        return Judgement(said.kind, flags)
+    if Flag.NULL_RESULT not in flags and _is_null(policy, said):
+        flags = (*flags, Flag.NULL_RESULT)
+    return Judgement(_missing(policy.expects, flags, said), flags)
+
+
+def looks_like_error(text: str) -> bool:
+    """Tell whether a text begins as programs begin to speak of an error of theirs."""
+    return text[:LOOKED_AT].lstrip().lower().startswith(_STARTS)
+
+
+def _fits(rule: ErrorMap, said: Said) -> bool:
+    """Tell whether everything that a rule gives fits.
+
+    One that gives nothing is for errors alone. A status of the way to the tool says more than any
+    body does: only a rule that names it is for it.
+    """
+    if not (rule.text or rule.when or rule.code is not None or rule.status is not None):
+        return said.kind is not None and not is_of_transport(said.status)
+    if rule.status is None and is_of_transport(said.status):
+        return False
+    return (
+        rule.status in (None, said.status)
+        and rule.code in (None, said.code)
+        and (not rule.text or finds(rule.text, said.text()))
+        and all(select(wanted, said.seen()) for wanted in rule.when)
+    )
+
+
+def _is_null(policy: Policy, said: Said) -> bool:
+    return any(select(wanted, said.seen()) for wanted in policy.null_when)
+
+
+def _missing(expects: Expects | None, flags: tuple[Flag, ...], said: Said) -> ErrorKind | None:
+    """Return the error of a result that is not what a rule expects."""
+    if expects is None or expects is Expects.NOTHING:
+        return None
+    if Flag.NULL_RESULT in flags:
+        return ErrorKind.NULL_RESULT
+    lacks = expects is Expects.STRUCTURED and said.has_result and not said.is_structured()
+    return said.unstructured if lacks else None

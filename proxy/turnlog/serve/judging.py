@@ -1,0 +1,114 @@
+"""Hold a recorded answer against the rules of its call: the last word on how an attempt ended."""
+
+from functools import partial
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core.classify import Ending, refused, succeeded
+from turnlog.core.expression import Seen
+from turnlog.core.judge import LOOKED_AT, Judgement, Said, judge, looks_like_error, speaks
+from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.wire.content import (
+    has_error_member,
+    hints_at_error,
+    is_structured,
+    text_of_body,
+    text_of_error,
+    text_of_result,
+)
+from turnlog.wire.http import Headers, fields, retry_after
+from turnlog.wire.rawjson import members, value_of
+
+from .attempt import Ask, Reply
+
+_NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
+_SAYS_WHEN: Final = frozenset({429, 503})
+
+
+def judged(ask: Ask, ending: Ending, reply: Reply) -> tuple[Ending, Reply]:
+    """Return how an attempt ended, as the rules of its call see it, and what to record of it."""
+    if ending.status.parked:
+        return ending, reply
+    kind = ErrorKind(ending.kind) if ending.kind else None
+    if speaks(ask.policy):
+        found = judge(ask.policy, _said(ask, kind, reply))
+        if found.kind is not kind:
+            ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
+        reply = _told(reply, found)
+    if not ending.kind and hints_at_error(reply.content) and _speaks_of_error(reply):
+        reply = structs.replace(reply, flags=(*reply.flags, Flag.ERROR_LIKE_TEXT))
+    return ending, reply
+
+
+def waiting(reply: Reply, headers: Headers, at: int) -> Reply:
+    """Return what to record of a refusal that says when to come back; `at` is now, ns UTC."""
+    asked = fields(headers, b"retry-after") if reply.http_status in _SAYS_WHEN else ()
+    seconds = retry_after(asked[0], at) if asked else None
+    return reply if seconds is None else structs.replace(reply, retry_after=seconds)
+
+
+def unwrapped(reply: Reply) -> Reply:
+    """Return what is recorded of the state of a task: the result of its call, where it is inside."""
+    inner = members(reply.content).get("result") if reply.is_result and reply.complete else None
+    if inner is None:
+        return structs.replace(reply, is_result=False)
+    return structs.replace(reply, content=bytes(inner))
+
+
+def seen(ask: Ask, reply: Reply) -> Seen:
+    """Return what expressions look at: what is cut or no JSON is not there."""
+    readable = reply.is_result and reply.complete
+    return Seen(
+        args=value_of(ask.arguments) if ask.complete else None,
+        result=value_of(reply.content) if readable else None,
+        status=reply.http_status or None,
+    )
+
+
+def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> Said:
+    return Said(
+        kind=kind,
+        flags=reply.flags,
+        code=reply.code,
+        status=reply.http_status,
+        has_result=reply.is_result,
+        is_structured=partial(_is_structured, reply),
+        unstructured=_unstructured(reply),
+        text=partial(_text, reply),
+        seen=partial(seen, ask, reply),
+    )
+
+
+def _unstructured(reply: Reply) -> ErrorKind:
+    """Return what an answer without structure is: a page in place of JSON is no answer at all."""
+    page = reply.content and not reply.is_mcp
+    return ErrorKind.MALFORMED_RESULT if page else ErrorKind.NULL_RESULT
+
+
+def _is_structured(reply: Reply) -> bool:
+    """Tell whether there is structure; where only the start of an answer is held, suppose so."""
+    if not (reply.is_result and reply.complete):
+        return not reply.complete
+    return is_structured(reply.content) if reply.is_mcp else value_of(reply.content) is not None
+
+
+def _text(reply: Reply) -> str:
+    if not reply.is_mcp:
+        return text_of_body(reply.content)
+    return text_of_result(reply.content) if reply.is_result else text_of_error(reply.content)
+
+
+def _told(reply: Reply, found: Judgement) -> Reply:
+    if found.flags == reply.flags and found.retry_after is None:
+        return reply
+    return structs.replace(reply, flags=found.flags, retry_after=found.retry_after)
+
+
+def _speaks_of_error(reply: Reply) -> bool:
+    """Tell whether an answer looks like success and reads like an error."""
+    if not reply.is_result or not _NULL.isdisjoint(reply.flags):
+        return False
+    if reply.is_mcp:
+        return looks_like_error(text_of_result(reply.content, LOOKED_AT))
+    return has_error_member(reply.content) or looks_like_error(text_of_body(reply.content))

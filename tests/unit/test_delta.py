@@ -1,0 +1,137 @@
+"""What a call changed: which operations a rule reads out of it, and when they count."""
+
+from typing import Any
+
+import pytest
+
+from turnlog.core.classify import Ending, refused, succeeded
+from turnlog.core.delta import (
+    DELTA_BYTES,
+    KEY_BYTES,
+    MOST,
+    Delta,
+    Evidence,
+    Operation,
+    changes,
+    used,
+)
+from turnlog.core.expression import Seen
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
+from turnlog.core.rules import Change, Extractor, Field
+
+OK = succeeded()
+
+
+def extractor(key: str, op: Change = Change.MODIFIED, **more: Any) -> Extractor:
+    return Extractor(field=Field.FILES_MODIFIED, op=op, key=key, **more)
+
+
+def operation(key: str, evidence: Evidence, **more: Any) -> Operation:
+    plain: dict[str, Any] = {"op": "modified"}
+    return Operation(
+        field="files_modified", key=key, evidence=evidence, **(plain | more)
+    )  # fmt: skip
+
+
+def same(text: str) -> str:
+    return text
+
+
+def found(*extractors: Extractor, ending: Ending = OK, **seen: Any) -> tuple[Operation, ...]:
+    delta = changes(extractors, Seen(**seen), ending, same)
+    assert not delta.cut
+    return delta.operations
+
+
+def test_every_attempt_uses_its_tool() -> None:
+    assert used("files", "write") == Operation(field="tools_used", op="called", key="files.write")
+
+
+def test_arguments_declare_and_results_show_what_was_done() -> None:
+    rules = (extractor("$.args.path"), extractor("$.result.files[*]", Change.CREATED))
+    assert found(*rules, args={"path": "/a"}, result={"files": ["/b", "/c"]}) == (
+        operation("/a", Evidence.DECLARED),
+        operation("/b", Evidence.OBSERVED, op="created"),
+        operation("/c", Evidence.OBSERVED, op="created"),
+    )
+
+
+@pytest.mark.parametrize("first", ["$.args.path", "$.result.path"])
+def test_what_both_say_is_observed(first: str) -> None:
+    second = {"$.args.path": "$.result.path"}.get(first, "$.args.path")
+    rules = (extractor(first), extractor(second))
+    assert found(*rules, args={"path": "/a"}, result={"path": "/a"}) == (
+        operation("/a", Evidence.OBSERVED),
+    )
+
+
+@pytest.mark.parametrize("value", [None, 7, True, "", ["/a"], {"a": "/a"}])
+def test_what_is_no_text_is_no_key(value: object) -> None:
+    assert found(extractor("$.args.path"), args={"path": value}) == ()
+
+
+@pytest.mark.parametrize("new", [["/x"], ["/x", 7], ["/x", ""]])
+def test_a_rename_without_its_new_name_is_none(new: list[object]) -> None:
+    rule = extractor("$.args.old[*]", Change.RENAMED, to="$.args.new[*]")
+    assert found(rule, args={"old": ["/a", "/b"], "new": new}) == (
+        operation("/a", Evidence.DECLARED, op="renamed", to="/x"),
+    )
+
+
+@pytest.mark.parametrize(("mode", "count"), [("w", 1), ("r", 0)])
+def test_an_extractor_may_have_a_condition(mode: str, count: int) -> None:
+    rule = extractor("$.args.path", when=("$.args[?@.mode == 'w']", "$.args.file.path"))
+    args = {"path": "/a", "file": {"mode": mode, "path": "/a"}}
+    assert len(found(rule, args=args)) == count
+
+
+@pytest.mark.parametrize(
+    ("ending", "maybe"),
+    [
+        (OK, False),
+        (succeeded(Status.ACCEPTED), True),
+        (refused(ErrorKind.UPSTREAM_INTERNAL, Effect.WRITE), True),
+        (refused(ErrorKind.NULL_RESULT, Effect.WRITE), False),
+        (Ending(status=Status.UNKNOWN, phase=Phase.SENT, executed=Executed.MAYBE), True),
+    ],
+)
+def test_what_nobody_knows_may_have_happened(ending: Ending, maybe: bool) -> None:
+    assert found(extractor("$.args.path"), ending=ending, args={"path": "/a"}) == (
+        operation("/a", Evidence.DECLARED, maybe=maybe),
+    )
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        refused(ErrorKind.RATE_LIMITED, Effect.WRITE),
+        refused(ErrorKind.TOOL_FAILED, Effect.WRITE),
+        Ending(status=Status.REPLAYED, phase=Phase.QUEUED, executed=Executed.YES),
+    ],
+)
+def test_what_was_not_executed_or_only_answered_again_changes_nothing(ending: Ending) -> None:
+    assert found(extractor("$.args.path"), ending=ending, args={"path": "/a"}) == ()
+
+
+def test_secrets_are_cut_out_of_keys_and_new_names() -> None:
+    rule = extractor("$.args.a", Change.RENAMED, to="$.args.b")
+    seen = Seen(args={"a": "/secret/a", "b": "/secret/b"})
+    delta = changes([rule], seen, OK, lambda text: text.replace("secret", "*"))
+    assert [(op.key, op.to) for op in delta.operations] == [("/*/a", "/*/b")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ([f"/{n}" for n in range(MOST + 1)], MOST),
+        (["/a", "b" * (KEY_BYTES + 1), "/c"], 2),
+        ([f"{n:{KEY_BYTES}}" for n in range(20)], DELTA_BYTES // KEY_BYTES),
+    ],
+)
+def test_operations_are_bounded_in_number_and_size(keys: list[str], kept: int) -> None:
+    delta = changes([extractor("$.args[*]")], Seen(args=keys), OK, same)
+    assert (len(delta.operations), delta.cut) == (kept, True)
+
+
+def test_without_an_extractor_there_is_nothing() -> None:
+    assert changes((), Seen(args={"path": "/a"}), OK, same) == Delta()

@@ -1,0 +1,191 @@
+"""How two answers differ: the class first, then the places."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from turnlog.core.diff import (
+    LIMIT,
+    MOST,
+    SHOWN,
+    Answer,
+    Change,
+    Class,
+    Comparison,
+    Difference,
+    compare,
+)
+
+CHANGED, ADDED, REMOVED, MOVED = Change.CHANGED, Change.ADDED, Change.REMOVED, Change.MOVED
+DEEP = 100_000
+
+
+def answer(value: object, **more: Any) -> Answer:
+    return Answer(data=json.dumps(value).encode(), **more)
+
+
+def places(before: object, after: object) -> list[tuple[Change, str]]:
+    found = compare(answer(before), answer(after))
+    assert found.more == 0
+    return [(change.change, change.path) for change in found.changes]
+
+
+FAILED = Answer(kind="tool_failed", data=b'"x"')
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        (answer(1), answer(1), Class.SAME),
+        (Answer(data=b'{"a":1,"b":2}'), Answer(data=b'{"b": 2, "a": 1}'), Class.SAME),
+        (answer(1), answer(2), Class.VALUE_CHANGED),
+        (answer(1), answer(1.5), Class.VALUE_CHANGED),
+        (answer(1), answer("1"), Class.SHAPE_CHANGED),
+        (answer(1), answer(True), Class.SHAPE_CHANGED),
+        (answer({"a": 1}), answer({"b": 1}), Class.SHAPE_CHANGED),
+        (answer([1, 2]), answer([1]), Class.VALUE_CHANGED),
+        (answer({}), answer([]), Class.SHAPE_CHANGED),
+        (FAILED, answer(1), Class.ERROR_TO_OK),
+        (answer(1), FAILED, Class.OK_TO_ERROR),
+        (FAILED, FAILED, Class.SAME),
+        (Answer(kind="connect_failed"), Answer(kind="connect_failed"), Class.SAME),
+        (answer(None, null=True), answer(1), Class.NULL_TO_VALUE),
+        (answer(1), answer(None, null=True), Class.VALUE_TO_NULL),
+        (answer(None, null=True), answer([], null=True), Class.SHAPE_CHANGED),
+        (answer(1, whole=False), answer(1), Class.TRUNCATED),
+        (answer(1), answer(1, whole=False), Class.TRUNCATED),
+        (answer(1, whole=False, digest="a"), answer(1, whole=False, digest="a"), Class.SAME),
+        (answer(1, digest="a"), answer(1, digest="b"), Class.VALUE_CHANGED),
+        (answer(1, digest="a"), answer(1), Class.SAME),
+        (answer("a" * LIMIT), answer("b"), Class.VALUE_CHANGED),
+        (Answer(data=b"\xff"), Answer(data=b"\xfe"), Class.SAME),
+        (Answer(data=b"a page"), Answer(data=b"another"), Class.VALUE_CHANGED),
+    ],
+)
+def test_the_class_tells_what_kind_of_difference_it_is(
+    before: Answer, after: Answer, wanted: Class
+) -> None:
+    assert compare(before, after).kind is wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (answer("a" * LIMIT), answer("b")),
+        (Answer(data=b"[" * DEEP + b"]" * DEEP), answer(1)),
+        (answer(1), FAILED),
+        (answer(1, digest="a"), answer(1, digest="b")),
+    ],
+)
+def test_what_cannot_be_compared_inside_has_no_places(before: Answer, after: Answer) -> None:
+    assert compare(before, after).changes == ()
+
+
+def test_another_error_is_a_change() -> None:
+    found = compare(FAILED, Answer(kind="rate_limited"))
+    change = Difference(path="", change=CHANGED, before="tool_failed", after="rate_limited")
+    assert found == Comparison(kind=Class.VALUE_CHANGED, changes=(change,))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, [(CHANGED, "/a/b")]),
+        ({"a/b": 1, "m~n": 1}, {"a/b": 2}, [(CHANGED, "/a~1b"), (REMOVED, "/m~0n")]),
+        ({}, {"": 1}, [(ADDED, "/")]),
+        ([1, 2, 3], [1, 9, 2, 3], [(ADDED, "/1")]),
+        ([1, 2, 3], [1, 3], [(REMOVED, "/1")]),
+        ([1, 2, 3], [1, 8, 3], [(CHANGED, "/1")]),
+        ([1, 1], [1, 1, 1], [(ADDED, "/2")]),
+        ([1, 2, 3], [3, 1, 2], [(MOVED, "")]),
+        (["a", "b", "c"], ["c", "x", "a"], [(CHANGED, "/1")]),
+        (["a", "b", "a"], ["x", "a", "a", "y"], [(CHANGED, "/0"), (ADDED, "/3")]),
+        ([{"id": 1, "v": 1}, {"id": 2}], [{"id": 2}, {"id": 1, "v": 5}], [(CHANGED, "/1/v")]),
+        ([{"id": 1}, {"id": 2}], [{"id": 2}, {"id": 1}], [(MOVED, "")]),
+        ([{"id": 1}, {"id": 2}], [{"id": 3}, {"id": 1}], [(REMOVED, "/1"), (ADDED, "/0")]),
+        ([{"name": "a", "v": 1}, 7], [{"name": "a", "v": 2}, 7], [(CHANGED, "/0/v")]),
+        ([{"id": 1, "v": 1}, {"id": 1, "v": 2}], [{"id": 1, "v": 3}, {"id": 1, "v": 2}],
+         [(CHANGED, "/0/v")]),
+        ([{"id": [1], "uri": "x"}, 0], [1, {"id": [2], "uri": "x"}],
+         [(CHANGED, "/0"), (CHANGED, "/1")]),
+    ],
+)  # fmt: skip
+def test_the_places_are_json_pointers(
+    before: object, after: object, wanted: list[tuple[Change, str]]
+) -> None:
+    assert places(before, after) == wanted
+
+
+def test_a_change_shows_the_beginning_of_both_values() -> None:
+    (change,) = compare(answer({"a": "x" * 200}), answer({"a": [1]})).changes
+    assert change.before == '"' + "x" * (SHOWN - 2) + "…"
+    assert (change.after, change.line) == ("[1]", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "lines"),
+    [
+        ("a\nb\nc", "a\nB\nc", 2, ('"b"', '"B"')),
+        ("a\nb", "a\nnew\nb", 2, ('""', '"new"')),
+        ("a\nb\nc\nd", "a\nd", 2, ('"b\\nc"', '""')),
+        ("a", "b", None, ('"a"', '"b"')),
+    ],
+)
+def test_texts_are_compared_by_line(
+    before: str, after: str, line: int | None, lines: tuple[str, str]
+) -> None:
+    (change,) = compare(Answer(data=before.encode()), Answer(data=after.encode())).changes
+    assert (change.path, change.line) == ("", line)
+    assert (change.before, change.after) == lines
+
+
+def test_only_so_many_changes_are_told() -> None:
+    found = compare(answer(list(range(MOST + 5))), answer(list(range(1000, 1005 + MOST))))
+    assert (len(found.changes), found.more) == (MOST, 5)
+
+
+NOW = {"at": 1, "items": [{"seen": 1, "v": 1}]}
+VOLATILE = ("$.result.at", "$.result.items[*].seen")
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted", "paths"),
+    [
+        ({"at": 2, "items": [{"seen": 9, "v": 1}]}, Class.SAME_MODULO_VOLATILE, []),
+        ({"at": 2, "items": [{"seen": 9, "v": 2}]}, Class.VALUE_CHANGED, ["/items/0/v"]),
+        ({"at": 1, "items": [{"seen": 1, "v": 2}]}, Class.VALUE_CHANGED, ["/items/0/v"]),
+    ],
+)
+def test_what_always_changes_does_not_count(after: object, wanted: Class, paths: list[str]) -> None:
+    found = compare(answer(NOW), answer(after), VOLATILE)
+    assert found.kind is wanted
+    assert [change.path for change in found.changes] == paths
+
+
+def nested(value: int) -> object:
+    found: object = value
+    for _ in range(100):
+        found = [found]
+    return found
+
+
+def test_what_lies_very_deep_is_one_change() -> None:
+    (change,) = compare(answer(nested(1)), answer(nested(2))).changes
+    assert change.path == "/0" * 64
+
+
+def test_many_equal_items_take_no_time_to_speak_of() -> None:
+    before, after = [0] * 60_000 + [1], [2] + [0] * 60_001 + [3]
+    assert [c.path for c in compare(answer(before), answer(after)).changes] == [
+        "/0",
+        "/60001",
+        "/60002",
+    ]
+
+
+def test_in_json_the_kind_is_called_class() -> None:
+    assert json.loads(msgspec.json.encode(compare(answer(1), answer(1)))) == {
+        "class": "same", "changes": [], "more": 0,
+    }  # fmt: skip

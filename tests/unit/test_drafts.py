@@ -1,0 +1,233 @@
+"""What is written of a call under the rules that redact, keep less, or read changes out of it."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kit.attempts import Time, ask, session
+from turnlog.core.classify import Ending, failed, refused, succeeded
+from turnlog.core.commit import Body, Facts
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.policy import Policy
+from turnlog.core.redact import Redactor
+from turnlog.core.rules import Change, Extractor, Field, Keep
+from turnlog.serve.attempt import Attempt, Reply
+from turnlog.serve.drafts import Drafter
+from turnlog.store.base import Draft
+
+OK = succeeded()
+ARGUMENTS = {"path": "/tmp/a", "note": "a private note"}
+RESULT = {
+    "content": [{"type": "text", "text": "wrote a private note to /tmp/a"}],
+    "structuredContent": {"path": "/tmp/a"},
+}
+
+
+def encoded(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+class Made:
+    """What a drafter makes of one call."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        ending: Ending = OK,
+        *,
+        result: bytes = encoded(RESULT),
+        arguments: bytes = encoded(ARGUMENTS),
+        broken: bool = False,
+        **changes: Any,
+    ) -> None:
+        self.faults: list[Exception] = []
+        self._broken = broken
+        clock = Time().clock()
+        drafter = Drafter(Redactor(), clock, self._keyed, self.faults.append, record_limit=1 << 20)
+        asked = ask(session(), b"call", policy=policy, arguments=arguments)
+        self.intent = drafter.intent(asked)
+        attempt = Attempt(asked, self.intent.facts, 0, waits=False)
+        plain = Reply(
+            http_status=200, content=result, is_mcp=True, is_result=True, size=len(result)
+        )
+        self.outcome = drafter.outcome(attempt, ending, msgspec.structs.replace(plain, **changes))
+
+    def _keyed(self, data: bytes) -> bytes:
+        if self._broken and len(data) == 32:
+            raise ValueError("no key")
+        return data[:4]
+
+    @property
+    def asked(self) -> Body:
+        """What is kept beside the input."""
+        assert self.intent.body is not None
+        return self.intent.body
+
+    @property
+    def said(self) -> Body:
+        """What is kept beside the output."""
+        assert self.outcome.body is not None
+        return self.outcome.body
+
+    @property
+    def facts(self) -> Facts:
+        return self.outcome.facts
+
+    @property
+    def delta(self) -> list[dict[str, object]]:
+        return [msgspec.msgpack.decode(operation) for operation in self.said.delta]
+
+    @property
+    def text(self) -> str:
+        """All that is written."""
+        return "".join(map(_all, (self.intent, self.outcome)))
+
+
+def _all(draft: Draft) -> str:
+    blobs = [blob.data for blob in (draft.input_blob, draft.output_blob) if blob is not None]
+    return repr((draft.body, draft.facts, blobs))
+
+
+def redacting(*expressions: str) -> Policy:
+    return Policy(redact=expressions)
+
+
+def test_without_rules_all_is_kept() -> None:
+    made = Made(Policy())
+    assert "a private note" in made.text
+    assert (made.delta, made.facts.flags, made.facts.retry_after_ms) == ([], (), None)
+
+
+@pytest.mark.parametrize("expression", ["$.args.note", "$..note"])
+def test_what_a_rule_redacts_is_nowhere(expression: str) -> None:
+    made = Made(redacting(expression), detail="no private note, but: a private note")
+    assert "a private note" not in made.text
+    assert made.asked.preview == '{"path":"/tmp/a","note":"[redacted]"}'
+    assert made.said.summary == "wrote [redacted] to /tmp/a"
+    assert made.intent.facts.flags == made.facts.flags == (Flag.REDACTED,)
+    hashes = made.asked.input_hash, made.said.output_hash
+    assert all(found is not None and found.startswith("hmac-sha256:") for found in hashes)
+
+
+def test_a_rule_may_redact_the_result_alone() -> None:
+    made = Made(redacting("$.result.content[*].text"), arguments=b'{"path":"/tmp/a"}')
+    assert (made.intent.facts.flags, made.facts.flags) == ((), (Flag.REDACTED,))
+    assert made.said.summary == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"result": b"<p>a page</p>", "is_mcp": False, "is_result": False},
+        {"result": b'{"jsonrpc":"2.0","result":{"content":[{"text":"a page', "complete": False},
+    ],
+)
+def test_what_nobody_can_read_is_not_kept_where_a_rule_redacts(changes: dict[str, Any]) -> None:
+    made = Made(redacting("$.result.content"), **changes)
+    assert "a page" not in made.text
+    assert Flag.REDACTED in made.facts.flags
+
+
+def test_an_error_says_what_it_says_without_what_is_cut_elsewhere() -> None:
+    error = b'{"code":-32000,"message":"bad: a private note"}'
+    ending = refused(ErrorKind.UPSTREAM_INTERNAL, Effect.WRITE)
+    made = Made(
+        redacting("$.args.note", "$.result"), ending, result=error, is_result=False, code=-32000,
+        detail="bad: a private note",
+    )  # fmt: skip
+    assert made.said.detail == "bad: [redacted]"
+    assert made.said.summary == "error -32000: bad: [redacted]"
+
+
+@pytest.mark.parametrize(
+    ("keep", "short", "blobs"),
+    [(Keep.FULL, True, True), (Keep.SUMMARY, True, False), (Keep.NOTHING, False, False)],
+)
+def test_a_rule_says_what_is_kept(keep: Keep, short: bool, blobs: bool) -> None:
+    made = Made(Policy(store=keep))
+    bodies = made.asked, made.said
+    assert (bool(bodies[0].preview), bool(bodies[1].summary)) == (short, short)
+    assert (made.intent.input_blob is not None, made.outcome.output_blob is not None) == (
+        blobs,
+        blobs,
+    )
+    assert all((bodies[0].input_hash, bodies[1].output_hash))
+    assert (made.facts.bytes_out, made.facts.flags) == (len(encoded(RESULT)), ())
+
+
+def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:
+    policy = Policy(store=Keep.NOTHING)
+    error = b'{"code":1,"message":"theirs"}'
+    ending = refused(ErrorKind.UPSTREAM_INTERNAL, Effect.WRITE)
+    said = Made(policy, ending, result=error, is_result=False, detail="theirs").said
+    assert (said.summary, said.detail) == ("", "")
+    lost = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
+    own = Made(policy, lost, result=b"", is_result=False, detail="reset").said
+    assert (own.summary, own.detail) == ("reset", "reset")
+
+
+PATH = Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key="$.args.path")
+MADE = Extractor(
+    field=Field.FILES_MODIFIED, op=Change.CREATED, key="$.result.structuredContent.path"
+)
+
+
+def operation(op: str, evidence: str, **more: object) -> dict[str, object]:
+    return {
+        "field": "files_modified", "op": op, "key": "/tmp/a", "evidence": evidence, **more,
+    }  # fmt: skip
+
+
+def test_what_a_call_changed_is_written() -> None:
+    made = Made(Policy(delta=(PATH, MADE)))
+    assert made.delta == [operation("modified", "declared"), operation("created", "observed")]
+
+
+@pytest.mark.parametrize(
+    ("ending", "wanted"),
+    [
+        (failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE),
+         [operation("modified", "declared", maybe=True)]),
+        (failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, Effect.WRITE), []),
+    ],
+)  # fmt: skip
+def test_a_call_without_answer_may_have_changed_something(
+    ending: Ending, wanted: list[dict[str, object]]
+) -> None:
+    made = Made(Policy(delta=(PATH, MADE)), ending, result=b"", is_result=False)
+    assert made.delta == wanted
+
+
+def test_keys_hold_no_secrets() -> None:
+    arguments = {
+        "path": "postgres://me:Tr0ub4dor-and-more@db/a",
+        "note": "private",
+        "x": "/private/x",
+    }
+    keys = tuple(
+        Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key=key)
+        for key in ("$.args.path", "$.args.x")
+    )
+    made = Made(Policy(delta=keys, redact=("$.args.note",)), arguments=encoded(arguments))
+    assert "Tr0ub4dor" not in made.text
+    assert made.delta[1]["key"] == "/[redacted]/x"
+
+
+def test_too_many_changes_are_cut_and_flagged() -> None:
+    every = Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key="$.args[*]")
+    made = Made(Policy(delta=(every,)), arguments=encoded([str(n) for n in range(1000)]))
+    assert len(made.delta) == 256
+    assert made.facts.flags == (Flag.TRUNCATED_RECORD,)
+
+
+def test_a_wait_that_was_asked_for_is_in_ms() -> None:
+    assert Made(Policy(), retry_after=1.5).facts.retry_after_ms == 1500
+
+
+def test_a_fault_makes_the_record_say_less() -> None:
+    made = Made(redacting("$.result.content"), broken=True)
+    assert [str(fault) for fault in made.faults] == ["no key"]
+    assert made.said.summary == "content that could not be read"
+    assert made.facts.flags == (Flag.TRUNCATED_RECORD,)

@@ -1,0 +1,115 @@
+"""What `redact` expressions of rules leave of a call."""
+
+import json
+
+import msgspec
+import pytest
+
+from turnlog.core.expression import Seen
+from turnlog.core.hide import MOST, Hidden, cut_json, cut_text, hidden
+from turnlog.core.redact import Redacted
+
+CUT = "[redacted]"
+ALL = Redacted(b'"[redacted]"', True)
+
+
+def cut(args: object, *expressions: str, result: object = None) -> tuple[object, object, bool]:
+    """Return both sides as they are kept, and whether anything was cut."""
+    what = hidden(expressions, Seen(args=args, result=result))
+    left = cut_json(msgspec.json.encode(args), "args", args, what)
+    right = cut_json(msgspec.json.encode(result), "result", result, what)
+    return json.loads(left.data), json.loads(right.data), left.touched or right.touched
+
+
+@pytest.mark.parametrize(
+    ("expressions", "kept"),
+    [
+        (["$.args.user"], {"user": CUT, "list": [{"pin": 1}, {"pin": 2}]}),
+        (["$.args.list[1].pin"], {"user": {"name": "Ada"}, "list": [{"pin": 1}, {"pin": CUT}]}),
+        (["$..pin"], {"user": {"name": "Ada"}, "list": [{"pin": CUT}, {"pin": CUT}]}),
+        (["$.args.list[*].pin", "$.args.list[0]"], {"user": {"name": "Ada"}, "list": [CUT, {"pin": CUT}]}),
+        (["$.args"], CUT),
+        (["$"], CUT),
+    ],
+)  # fmt: skip
+def test_what_is_selected_is_cut(expressions: list[str], kept: object) -> None:
+    args = {"user": {"name": "Ada"}, "list": [{"pin": 1}, {"pin": 2}]}
+    assert cut(args, *expressions)[0] == kept
+
+
+@pytest.mark.parametrize("expressions", [[], ["$.args.other"], ["$.result.user"]])
+def test_what_is_not_selected_stays_as_it_came(expressions: list[str]) -> None:
+    data = b'{ "user": ["Ada", 1.50, null] }'
+    value = json.loads(data)
+    what = hidden(expressions, Seen(args=value))
+    assert cut_json(data, "args", value, what) == Redacted(data, False)
+
+
+def test_a_cut_text_goes_wherever_it_stands() -> None:
+    args = {"query": 'Ada "Love"\nlace', "code": 123456, "flag": True, "n": 7, "id": "abc"}
+    mirror = json.dumps({"q": args["query"], "é": "é"})
+    result = {"text": mirror, 'for Ada "Love"\nlace': "123456 abc 7", "n": 7, "none": None}
+    left, right, touched = cut(args, "$.args.*", result=result)
+    assert left == dict.fromkeys(args, CUT)
+    assert right == {
+        "text": mirror.replace(json.dumps(args["query"])[1:-1], CUT),
+        f"for {CUT}": f"{CUT} abc 7",
+        "n": 7,
+        "none": None,
+    }
+    assert touched
+
+
+def test_texts_below_what_is_selected_go_too() -> None:
+    assert cut({"a": {"b": ["deep text", 1.234567]}}, "$.args.a", result="a deep text 1.234567") == (
+        {"a": CUT}, f"a {CUT} {CUT}", True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "side", "kept"),
+    [
+        ("$.args.a", "args", ALL),
+        ("$['args']['a']", "args", ALL),
+        ("$..a", "args", ALL),
+        ("$[?@.a]", "args", ALL),
+        ("$['status','args']", "args", ALL),
+        ("$.*", "result", ALL),
+        ("$.result.a", "args", None),
+        ("$['result']", "args", None),
+        ("$.args.a", "result", None),
+    ],
+)
+def test_what_nobody_can_read_goes_whole_if_it_could_be_meant(
+    expression: str, side: str, kept: Redacted | None
+) -> None:
+    data = b'{"a": "cut off he'
+    what = hidden([expression], Seen())
+    found = cut_json(data, "args" if side == "args" else "result", None, what)
+    assert found == (kept or Redacted(data, False))
+
+
+@pytest.mark.parametrize("data", [b"", b" null "])
+def test_nothing_is_nothing_to_cut(data: bytes) -> None:
+    what = hidden(["$..a"], Seen(args={"a": "text"}))
+    assert cut_json(data, "result", None, what) == Redacted(data, False)
+
+
+def test_what_is_no_json_loses_the_texts() -> None:
+    what = hidden(["$.args.name"], Seen(args={"name": "Ada Lovelace"}))
+    page = b"<p>\xff Ada Lovelace</p>"
+    assert cut_json(page, "result", None, what) == Redacted(b"<p>\xff [redacted]</p>", True)
+    assert cut_text("hello Ada Lovelace", what) == (f"hello {CUT}", True)
+    assert cut_text("hello Ada", what) == ("hello Ada", False)
+
+
+def test_more_texts_than_are_looked_for_take_everything_along() -> None:
+    args = [f"text {n}" for n in range(MOST + 1)]
+    assert cut(args, "$.args[*]", result={"a": 1}) == (CUT, CUT, True)
+    what = hidden(["$.args[*]"], Seen(args=args))
+    assert cut_text("some", what) == (CUT, True)
+    assert cut_text("", what) == ("", False)
+
+
+def test_without_expressions_nothing_is_hidden() -> None:
+    assert hidden([], Seen(args={"a": "text"})) == Hidden()

@@ -1,0 +1,199 @@
+"""What rules make of an answer."""
+
+from typing import Any
+
+import pytest
+
+from turnlog.core.expression import Seen
+from turnlog.core.judge import Judgement, Said, judge, looks_like_error, speaks
+from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.core.policy import Policy
+from turnlog.core.rules import ErrorMap, Expects, Keep
+
+NULL = (Flag.NULL_RESULT,)
+NOTHING = Seen()
+VOID = (Flag.NULL_RESULT, Flag.VOID)
+
+
+def said(
+    kind: ErrorKind | None = None,
+    flags: tuple[Flag, ...] = (),
+    *,
+    text: str = "",
+    structured: bool = False,
+    seen: Seen = NOTHING,
+    **more: Any,
+) -> Said:
+    given: dict[str, Any] = {"status": 200} | more
+    return Said(
+        kind=kind,
+        flags=flags,
+        text=lambda: text,
+        is_structured=lambda: structured,
+        seen=lambda: seen,
+        **given,
+    )
+
+
+def unasked() -> Any:
+    raise AssertionError("no rule looks here")
+
+
+LAZY = Said(kind=None, status=200, text=unasked, is_structured=unasked, seen=unasked)
+
+
+def expecting(expects: Expects | None, *null_when: str) -> Policy:
+    return Policy(expects=expects, null_when=null_when)
+
+
+def mapping(*rules: ErrorMap) -> Policy:
+    return Policy(map_error=rules)
+
+
+@pytest.mark.parametrize(
+    ("policy", "speaks_of_answers"),
+    [
+        (Policy(), False),
+        (Policy(store=Keep.NOTHING), False),
+        (expecting(Expects.NOTHING), True),
+        (expecting(None, "$.result"), True),
+        (mapping(ErrorMap(kind=ErrorKind.CONFLICT)), True),
+    ],
+)
+def test_few_policies_speak_of_answers(policy: Policy, speaks_of_answers: bool) -> None:
+    assert speaks(policy) is speaks_of_answers
+
+
+@pytest.mark.parametrize("kind", [None, ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT])
+@pytest.mark.parametrize("flags", [(), NULL])
+def test_without_a_rule_an_answer_is_what_it_was(
+    kind: ErrorKind | None, flags: tuple[Flag, ...]
+) -> None:
+    assert judge(Policy(), said(kind, flags)) == Judgement(kind, flags)
+
+
+@pytest.mark.parametrize(
+    ("expects", "flags", "structured", "kind"),
+    [
+        (None, NULL, False, None),
+        (Expects.CONTENT, (), False, None),
+        (Expects.CONTENT, NULL, False, ErrorKind.NULL_RESULT),
+        (Expects.CONTENT, (Flag.EMPTY,), True, None),
+        (Expects.STRUCTURED, (), True, None),
+        (Expects.STRUCTURED, (), False, ErrorKind.NULL_RESULT),
+        (Expects.STRUCTURED, NULL, True, ErrorKind.NULL_RESULT),
+    ],
+)
+def test_a_result_is_held_against_what_is_expected(
+    expects: Expects | None, flags: tuple[Flag, ...], structured: bool, kind: ErrorKind | None
+) -> None:
+    answer = said(flags=flags, structured=structured)
+    assert judge(expecting(expects), answer) == Judgement(kind, flags)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "left"),
+    [
+        (None, (Flag.BOM, *NULL), Judgement(None, (Flag.BOM,))),
+        (ErrorKind.NULL_RESULT, VOID, Judgement(None, ())),
+        (ErrorKind.TOOL_FAILED, NULL, Judgement(ErrorKind.TOOL_FAILED, ())),
+    ],
+)
+def test_where_nothing_is_expected_nothing_is_fine(
+    kind: ErrorKind | None, flags: tuple[Flag, ...], left: Judgement
+) -> None:
+    assert judge(expecting(Expects.NOTHING), said(kind, flags)) == left
+
+
+def test_where_nothing_is_expected_an_answer_is_still_due() -> None:
+    answer = said(ErrorKind.NULL_RESULT, VOID, has_result=False)
+    assert judge(expecting(Expects.NOTHING), answer) == Judgement(ErrorKind.NULL_RESULT, VOID)
+
+
+FOUND_NONE = Seen(result={"found": False})
+
+
+@pytest.mark.parametrize(
+    ("expects", "judgement"),
+    [
+        (None, Judgement(None, NULL)),
+        (Expects.CONTENT, Judgement(ErrorKind.NULL_RESULT, NULL)),
+        (Expects.NOTHING, Judgement(None, ())),
+    ],
+)
+def test_an_expression_may_tell_what_is_null(expects: Expects | None, judgement: Judgement) -> None:
+    policy = expecting(expects, "$.result.none", "$[?@.found == false]")
+    assert judge(policy, said(seen=FOUND_NONE)) == judgement
+
+
+def test_an_expression_that_selects_nothing_changes_nothing() -> None:
+    policy = expecting(Expects.CONTENT, "$.result.none")
+    assert judge(policy, said(seen=FOUND_NONE)) == Judgement(None, ())
+    assert judge(policy, said(ErrorKind.TOOL_FAILED)) == Judgement(ErrorKind.TOOL_FAILED, ())
+
+
+MAPPED = ErrorKind.RATE_LIMITED
+MAPS: list[tuple[dict[str, Any], Said, bool]] = [
+    ({}, said(ErrorKind.TOOL_FAILED), True),
+    ({}, said(None), False),
+    ({}, said(ErrorKind.UPSTREAM_UNAVAILABLE, status=503), False),
+    ({"text": "(?i)too many"}, said(ErrorKind.TOOL_FAILED, text="Too many requests"), True),
+    ({"text": "(?i)too many"}, said(None, text="Too many requests"), True),
+    ({"text": "too many"}, said(ErrorKind.TOOL_FAILED, text="no such file"), False),
+    ({"text": "x"}, said(ErrorKind.UPSTREAM_UNAVAILABLE, status=503, text="x"), False),
+    ({"code": -32000}, said(ErrorKind.UPSTREAM_INTERNAL, code=-32000), True),
+    ({"code": -32000}, said(ErrorKind.UPSTREAM_INTERNAL, code=-32001), False),
+    ({"code": -32000}, said(None), False),
+    ({"status": 409}, said(ErrorKind.CONFLICT, status=409), True),
+    ({"status": 409}, said(None), False),
+    ({"status": 503}, said(ErrorKind.UPSTREAM_UNAVAILABLE, status=503), True),
+    ({"status": 503, "text": "x"}, said(ErrorKind.UPSTREAM_UNAVAILABLE, status=503), False),
+    ({"when": ("$.result.found",)}, said(None, seen=FOUND_NONE), True),
+    ({"when": ("$.result.found", "$.args.x")}, said(None, seen=FOUND_NONE), False),
+]
+
+
+@pytest.mark.parametrize(("rule", "answer", "fits"), MAPS)
+def test_an_error_is_mapped_where_all_that_the_rule_gives_fits(
+    rule: dict[str, Any], answer: Said, fits: bool
+) -> None:
+    found = judge(mapping(ErrorMap(kind=MAPPED, **rule)), answer)
+    assert found == Judgement(MAPPED if fits else answer.kind, answer.flags)
+
+
+def test_the_first_map_that_fits_counts() -> None:
+    rules = (
+        ErrorMap(kind=ErrorKind.CONFLICT, text="y"),
+        ErrorMap(kind=ErrorKind.RATE_LIMITED, text="x", retry_after=1.5),
+        ErrorMap(kind=ErrorKind.NOT_FOUND, text="x"),
+    )
+    found = judge(mapping(*rules), said(ErrorKind.TOOL_FAILED, text="x"))
+    assert found == Judgement(ErrorKind.RATE_LIMITED, (), 1.5)
+
+
+def test_what_no_rule_asks_is_not_looked_at() -> None:
+    policy = Policy(
+        expects=Expects.CONTENT, map_error=(ErrorMap(kind=MAPPED, code=5, text="x", when=("$.a",)),)
+    )
+    assert judge(policy, LAZY) == Judgement(None, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "like_an_error"),
+    [
+        ("Error: no such file", True),
+        ("  ERROR: no such file", True),
+        ("Error executing tool read_file: no such file", True),
+        ("Traceback (most recent call last):\n  File", True),
+        ("Exception: x", True),
+        ("Internal Server Error", True),
+        ("Errors: 0", False),
+        ("error", False),
+        ("An error is what follows: Error: x", False),
+        ("No Exception: x", False),
+        (" " * 200 + "Error: x", False),
+        ("", False),
+    ],
+)
+def test_only_the_beginning_of_a_text_looks_like_an_error(text: str, like_an_error: bool) -> None:
+    assert looks_like_error(text) is like_an_error

@@ -1,0 +1,178 @@
+"""What is recorded of an answer under the rules of its call."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kit.attempts import ask, session
+from turnlog.core.classify import refused, succeeded
+from turnlog.core.expression import Seen
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, Retry, Status
+from turnlog.core.policy import Policy
+from turnlog.core.rules import ErrorMap, Expects
+from turnlog.serve.attempt import Ask, Reply
+from turnlog.serve.judging import judged, seen, unwrapped, waiting
+
+OK = succeeded()
+FAILED = refused(ErrorKind.TOOL_FAILED, Effect.READ)
+LIKE = (Flag.ERROR_LIKE_TEXT,)
+
+
+def asked(policy: Policy = Policy(), **more: Any) -> Ask:  # noqa: B008 - frozen
+    return ask(session(), b"call", **{"policy": policy, "effect": Effect.READ, **more})
+
+
+def plain(policy: Policy = Policy()) -> Ask:  # noqa: B008 - frozen
+    return asked(policy, method="GET")
+
+
+def reply(content: bytes, **changes: Any) -> Reply:
+    made = Reply(
+        http_status=200, content=content, is_mcp=True, is_result=True, size=len(content)
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def text(said: str, **more: Any) -> Reply:
+    return reply(json.dumps({"content": [{"type": "text", "text": said}]}).encode(), **more)
+
+
+def page(body: bytes, **more: Any) -> Reply:
+    return reply(body, is_mcp=False, **more)
+
+
+@pytest.mark.parametrize("said", ["Error: no such file", "hello", ""])
+def test_without_rules_an_answer_ends_as_it_did(said: str) -> None:
+    assert judged(asked(), FAILED, text(said)) == (FAILED, text(said))
+    assert judged(asked(), OK, text(said))[0] is OK
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "flags"),
+    [
+        (asked(), text("Error: no such file"), LIKE),
+        (asked(), text("error: none", flags=(Flag.BOM,)), (Flag.BOM, *LIKE)),
+        (asked(), text("no error: fine"), ()),
+        (asked(), text("Error: x", flags=(Flag.NULL_RESULT,)), (Flag.NULL_RESULT,)),
+        (asked(), text("Error: x", is_result=False), ()),
+        (plain(), page(b'{"ok":false,"error":"no_such_channel"}'), LIKE),
+        (plain(), page(b"Traceback (most recent call last):"), LIKE),
+        (plain(), page(b"<h1>Error</h1>"), ()),
+    ],
+)
+def test_what_reads_like_an_error_is_flagged_and_stays_what_it_is(
+    call: Ask, answer: Reply, flags: tuple[Flag, ...]
+) -> None:
+    ending, found = judged(call, OK, answer)
+    assert (ending, found.flags, found.content) == (OK, flags, answer.content)
+
+
+def test_a_mapped_error_has_the_class_of_its_kind() -> None:
+    rule = ErrorMap(kind=ErrorKind.RATE_LIMITED, text="(?i)slow down", retry_after=2.5)
+    ending, found = judged(asked(Policy(map_error=(rule,))), FAILED, text("Slow down!"))
+    assert (ending.status, ending.kind, ending.error) == (
+        Status.ERROR, "rate_limited", "rate_limited",
+    )  # fmt: skip
+    assert (ending.retry, ending.executed, found.retry_after) == (Retry.SAFE, Executed.NO, 2.5)
+
+
+def test_an_error_of_json_rpc_is_known_by_code_and_message() -> None:
+    rule = ErrorMap(kind=ErrorKind.CONFLICT, code=-32000, text="locked")
+    content = b'{"code":-32000,"message":"row","data":"locked"}'
+    said = reply(content, code=-32000, is_result=False)
+    ending = refused(ErrorKind.UPSTREAM_INTERNAL, Effect.READ)
+    assert judged(asked(Policy(map_error=(rule,))), ending, said)[0].kind == "conflict"
+
+
+def test_a_page_is_known_by_its_text() -> None:
+    rule = ErrorMap(kind=ErrorKind.UPSTREAM_UNAVAILABLE, text="maintenance")
+    ending = refused(ErrorKind.MALFORMED_RESULT, Effect.READ)
+    said = page(b"<h1>Under maintenance</h1>", is_result=False)
+    found = judged(asked(Policy(map_error=(rule,))), ending, said)[0]
+    assert found.kind == "upstream_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (reply(b'{"structuredContent":{"a":1}}'), ""),
+        (text("hello"), "null_result"),
+        (text("hello", complete=False), ""),
+        (text("hello", is_result=False), ""),
+    ],
+)
+def test_structure_may_be_demanded_of_mcp(answer: Reply, kind: str) -> None:
+    assert judged(asked(Policy(expects=Expects.STRUCTURED)), OK, answer)[0].kind == kind
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [(b'{"a":1}', ""), (b"<p>", "malformed_result"), (b"", "null_result")]
+)
+def test_structure_may_be_demanded_of_a_plain_tool(body: bytes, kind: str) -> None:
+    policy = Policy(expects=Expects.STRUCTURED)
+    assert judged(plain(policy), OK, page(body))[0].kind == kind
+
+
+def test_a_null_result_is_lifted_or_made_an_error() -> None:
+    void = reply(b"{}", flags=(Flag.NULL_RESULT, Flag.VOID))
+    ending = refused(ErrorKind.NULL_RESULT, Effect.READ)
+    lifted, found = judged(asked(Policy(expects=Expects.NOTHING)), ending, void)
+    assert (lifted, found.flags) == (OK, ())
+    null = text("none", flags=(Flag.NULL_RESULT,))
+    raised, _ = judged(asked(Policy(expects=Expects.CONTENT)), OK, null)
+    assert (raised.kind, raised.executed) == ("null_result", Executed.YES)
+
+
+def test_a_call_that_waits_is_not_judged() -> None:
+    policy = Policy(expects=Expects.STRUCTURED)
+    parked = succeeded(Status.INPUT_REQUIRED)
+    assert judged(asked(policy), parked, text("Error: x")) == (parked, text("Error: x"))
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "wanted"),
+    [
+        (asked(), reply(b'{"a":1}'), Seen(args={"path": "/tmp/a"}, result={"a": 1}, status=200)),
+        (asked(complete=False), Reply(), Seen()),
+        (asked(), reply(b'{"a":1}', complete=False), Seen(args={"path": "/tmp/a"}, status=200)),
+        (asked(), reply(b'{"a":1}', is_result=False), Seen(args={"path": "/tmp/a"}, status=200)),
+    ],
+)
+def test_expressions_see_what_is_whole(call: Ask, answer: Reply, wanted: Seen) -> None:
+    assert seen(call, answer) == wanted
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "is_result"),
+    [
+        (b'{"status":"completed","result":{"content":[]}}', b'{"content":[]}', True),
+        (b'{"status":"failed","error":{"code":1}}', None, False),
+    ],
+)
+def test_the_state_of_a_task_holds_the_result(
+    task: bytes, content: bytes | None, is_result: bool
+) -> None:
+    found = unwrapped(reply(task))
+    assert (found.content, found.is_result) == (content or task, is_result)
+
+
+AT = 1_795_737_600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, [(b"Retry-After", b"7")], 7.0),
+        (503, [(b"retry-after", b"Fri, 27 Nov 2026 00:00:09 GMT")], 9.0),
+        (429, [(b"Retry-After", b"soon")], 1.5),
+        (429, [], 1.5),
+        (200, [(b"Retry-After", b"7")], 1.5),
+    ],
+)
+def test_a_refusal_may_say_when_to_come_back(
+    status: int, headers: list[tuple[bytes, bytes]], seconds: float
+) -> None:
+    said = reply(b"", http_status=status, retry_after=1.5)
+    assert waiting(said, headers, AT).retry_after == seconds

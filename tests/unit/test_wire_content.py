@@ -1,0 +1,103 @@
+"""The texts of answers."""
+
+import json
+
+import pytest
+
+from turnlog.wire.content import (
+    TEXT_LIMIT,
+    has_error_member,
+    hints_at_error,
+    is_structured,
+    text_of_body,
+    text_of_error,
+    text_of_result,
+)
+
+
+def text(said: object) -> dict[str, object]:
+    return {"type": "text", "text": said}
+
+
+@pytest.mark.parametrize(
+    ("result", "wanted"),
+    [
+        ({"content": [text("a\nb"), {"type": "image", "data": "x"}, text("c")]}, "a\nb\nc"),
+        ({"content": [text(7), text(None), {"type": "text"}]}, "\n\n"),
+        ({"content": [text("x" * TEXT_LIMIT), text("y")]}, "x" * TEXT_LIMIT),
+        ({"content": "text"}, ""),
+        ({"content": ["text"]}, ""),
+        ({"structuredContent": {"text": "a"}}, ""),
+        ([], ""),
+    ],
+)
+def test_the_text_of_a_result_is_that_of_its_blocks(result: object, wanted: str) -> None:
+    assert text_of_result(json.dumps(result).encode()) == wanted
+
+
+def test_no_more_text_is_read_than_is_asked_for() -> None:
+    result = json.dumps({"content": [text("abc"), text("def"), text("ghi")]}).encode()
+    assert text_of_result(result, 5) == "abc\nd"
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        ({"code": 1, "message": "no", "data": "why"}, "no\nwhy"),
+        ({"code": 1, "message": "no", "data": {"a": 1}}, "no"),
+        ({"code": 1, "data": "why"}, "why"),
+        ("no", ""),
+    ],
+)
+def test_the_text_of_an_error_is_its_message_and_data(error: object, wanted: str) -> None:
+    assert text_of_error(json.dumps(error).encode()) == wanted
+
+
+def test_the_text_of_a_body_is_its_start() -> None:
+    assert text_of_body(b"\xff" + b"a" * TEXT_LIMIT) == "\ufffd" + "a" * (TEXT_LIMIT - 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "structured"),
+    [
+        ({"structuredContent": {"a": 1}}, True),
+        ({"structuredContent": []}, True),
+        ({"structuredContent": {"result": 0}}, True),
+        ({"structuredContent": {"result": None}}, False),
+        ({"structuredContent": None}, False),
+        ({"content": [text("a")]}, False),
+    ],
+)
+def test_structure_is_structured_content_that_is_not_null(result: object, structured: bool) -> None:
+    assert is_structured(json.dumps(result).encode()) is structured
+
+
+@pytest.mark.parametrize(
+    ("start", "hints"),
+    [
+        (b'{"content":[{"type":"text","text":"Error: x"}]}', True),
+        (b"TRACEBACK", True),
+        (b'{"content":[]}', False),
+        (b" " * 512 + b"error", False),
+    ],
+)
+def test_the_start_of_an_answer_hints_at_an_error(start: bytes, hints: bool) -> None:
+    assert hints_at_error(start) is hints
+
+
+@pytest.mark.parametrize(
+    ("body", "has_one"),
+    [
+        (b'{"ok": false, "error": "no_such_channel"}', True),
+        (b'{"error": {"code": 7}}', True),
+        (b'{"error": null}', False),
+        (b'{"error": ""}', False),
+        (b'{"error": false, "a": 1}', False),
+        (b'{"items": [{"error": "x"}]}', False),
+        (b'["error"]', False),
+        (b'{"errors": ["x"]}', False),
+        (b'{"error": "' + b"x" * TEXT_LIMIT + b'"}', False),
+    ],
+)
+def test_a_member_called_error_says_something(body: bytes, has_one: bool) -> None:
+    assert has_error_member(body) is has_one
