@@ -1,8 +1,9 @@
 """Make the environments of `make conformance` under build/matrix, each from its lock file.
 
 `python-2` and `python-1` hold the two lines of the Python SDK, `node` the official conformance
-suite and the TypeScript clients, `sdk` the Python SDK's source distribution with its test suite
-and its everything-server. An environment whose lock file has not changed is left as it is.
+suite, the TypeScript clients and the reference servers of npm, `servers` those of PyPI, `sdk` the
+Python SDK's source distribution with its test suite and its everything-server. An environment
+whose lock file has not changed is left as it is.
 """
 
 import hashlib
@@ -30,6 +31,7 @@ def main() -> None:
         ("python-2", [locks / "python-2.txt"], python_two),
         ("python-1", [locks / "python-1.txt"], python_one),
         ("node", [locks / "node.txt", HERE / "node" / "package-lock.json"], node),
+        ("servers", [locks / "servers.txt"], servers),
         ("sdk", [locks / "python-2.txt"], sdk),
     ]
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -57,6 +59,11 @@ def python_two(folder: Path) -> None:
 def python_one(folder: Path) -> None:
     """Install the last 1.x SDK."""
     virtual_environment(folder, HERE / "locks" / "python-1.txt")
+
+
+def servers(folder: Path) -> None:
+    """Install the reference servers of PyPI, and the SDK that they bring."""
+    virtual_environment(folder, HERE / "locks" / "servers.txt")
 
 
 def node(folder: Path) -> None:

