@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from msgspec import Raw
 
 from kit.attempts import ask, session
 from turnlog.core import classify, ids
@@ -15,6 +14,7 @@ from turnlog.serve.answers import (
     problem,
     together,
 )
+from turnlog.wire.jsonrpc import Kind, Message
 
 SESSION, CALL = bytes(range(16)), bytes(range(16, 32))
 REF = session()
@@ -23,12 +23,14 @@ ASK = ask(REF, CALL)
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 
 
-def outcome(ending: Ending = LOST) -> dict[str, object]:
-    return envelope(ASK, ending)
+def outcome() -> dict[str, object]:
+    return envelope(ASK, LOST)
 
 
 def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Made:
-    return failed_request(method, Raw(raw_id), "it broke", outcome(), stateless=stateless)
+    request = Message(kind=Kind.REQUEST, id=raw_id, method=method, jsonrpc=True)
+    asked = ASK if method == "tools/call" else None
+    return failed_request(request, asked, "it broke", LOST, stateless=stateless)
 
 
 def test_the_envelope_says_what_a_row_says() -> None:
@@ -76,7 +78,7 @@ def test_any_other_request_gets_an_error_with_the_envelope() -> None:
     assert said["error"] == {
         "code": -32603,
         "message": "it broke",
-        "data": {"turnlog/outcome": outcome()},
+        "data": {"turnlog/outcome": envelope(None, LOST)},
     }
 
 

@@ -5,22 +5,26 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import CallToolResult, ErrorData, TextContent
-from msgspec import Raw
 
 from kit.attempts import ask, session
 from turnlog.client import ErrorFamily, Executed, Outcome, Retry, Status, outcome_of
 from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.core.policy import Policy
+from turnlog.core.rules import Surface
 from turnlog.serve.answers import envelope, failed_request, problem
+from turnlog.wire.jsonrpc import Kind, Message
 
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 REF = session()
 REF.id = bytes(range(16))
-ENVELOPE = envelope(ask(REF, bytes(range(16, 32))), LOST, 1.5)
+ASK = ask(REF, bytes(range(16, 32)))
+ENVELOPE = envelope(ASK, LOST)
 WANTED = Outcome(
     session=ids.to_text(bytes(range(16))),
     call=ids.to_text(bytes(range(16, 32))),
@@ -30,15 +34,16 @@ WANTED = Outcome(
     error=ErrorFamily.CONNECTION,
     kind=ErrorKind.CONNECTION_LOST,
     retry=Retry.UNSAFE,
-    retry_after_ms=1500,
     executed=Executed.MAYBE,
     phase=Phase.SENT,
 )
 TEXT: list[Any] = [TextContent(type="text", text="it broke")]
 
 
-def made(method: str) -> dict[str, Any]:
-    answer = failed_request(method, Raw(b"1"), "it broke", ENVELOPE, stateless=False)
+def made(surface: Surface = Surface.RESULT) -> dict[str, Any]:
+    request = Message(kind=Kind.REQUEST, id=b"1", method="tools/call", jsonrpc=True)
+    asked = msgspec.structs.replace(ASK, policy=Policy(surface=surface))
+    answer = failed_request(request, asked, "it broke", LOST, stateless=False)
     said: dict[str, Any] = json.loads(answer.body)
     return said
 
@@ -57,10 +62,10 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
 @pytest.mark.parametrize(
     "said",
     [
-        made("tools/call")["result"],
-        CallToolResult.model_validate(made("tools/call")["result"]),
-        made("resources/read"),
-        made("resources/read")["error"],
+        made()["result"],
+        CallToolResult.model_validate(made()["result"]),
+        made(Surface.ERROR),
+        made(Surface.ERROR)["error"],
         ERROR,
         Failed(ERROR),
         problem(502, "Bad Gateway", "it broke", {"turnlog/outcome": ENVELOPE}).body,
@@ -86,7 +91,7 @@ def test_retry_logic_is_one_match() -> None:
                 return "give up"
 
     unsent = classify.failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, Effect.WRITE)
-    assert decide(made("tools/call")["result"]) == "ask"
+    assert decide(made()["result"]) == "ask"
     assert decide({"_meta": {"turnlog/outcome": envelope(None, unsent)}}) == "again"
     assert decide(CallToolResult(content=TEXT)) == "done"
 

@@ -14,6 +14,8 @@ from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.rules import Surface
 from turnlog.wire.http import Headers
+from turnlog.wire.jsonrpc import Message
+from turnlog.wire.splice import with_meta
 
 from .attempt import Ask, Attempt
 
@@ -88,21 +90,32 @@ def _commit(attempt: Attempt) -> str:
 
 
 def failed_request(
-    method: str,
-    raw_id: Raw,
-    sentence: str,
-    outcome: dict[str, Any],
-    *,
-    stateless: bool,
-    surface: Surface = Surface.RESULT,
+    request: Message, ask: Ask | None, sentence: str, ending: Ending, *, stateless: bool
 ) -> Made:
-    """Return the answer to an MCP request that could not be answered by its upstream."""
-    if method in _HANDSHAKES:
+    """Return the answer to an MCP request that could not be answered by its upstream.
+
+    `ask` is what a call asks, `None` for any other request.
+    """
+    if request.method in _HANDSHAKES:
         return problem(502, "Bad Gateway", sentence, {})
-    if method == "tools/call" and surface is Surface.RESULT:
-        return _message(raw_id, {"result": tool_failure(sentence, outcome, stateless=stateless)})
+    outcome = envelope(ask, ending)
+    if ask is not None and ask.policy.surface is Surface.RESULT:
+        result = tool_failure(sentence, outcome, stateless=stateless)
+        return _message(request.id, {"result": result})
     error = {"code": INTERNAL_ERROR, "message": sentence, "data": {KEY: outcome}}
-    return _message(raw_id, {"error": error})
+    return _message(request.id, {"error": error})
+
+
+def amended(attempt: Attempt, message: bytes) -> bytes | None:
+    """Return an answer that looks like success and is an error with the outcome in its `_meta`.
+
+    `None` where there is nothing to say, or no place for it. Once said it is not said again.
+    """
+    if not attempt.amends or attempt.ending is None:
+        return None
+    attempt.amends = False
+    said = envelope(attempt.ask, attempt.ending, attempt.retry_after)
+    return with_meta(message, KEY, _encode(said))
 
 
 def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
@@ -139,5 +152,5 @@ def document(value: object) -> Made:
     return Made(200, b"OK", _JSON, _encode(value))
 
 
-def _message(raw_id: Raw, rest: dict[str, Any]) -> Made:
-    return Made(200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": raw_id, **rest}))
+def _message(raw_id: bytes, rest: dict[str, Any]) -> Made:
+    return Made(200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id), **rest}))

@@ -9,6 +9,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.core.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
+from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
 
 from .patience import Patience
@@ -142,6 +143,22 @@ class Attempt:
     def caller_key(self) -> str:
         """The caller's id, as ids are compared."""
         return id_key(self.caller_id)
+
+    @property
+    def respelling(self) -> dict[bytes, bytes]:
+        """The id that its answer holds, and the caller's that takes its place."""
+        return {self.wire_id: self.caller_id} if self.wire_id else {}
+
+    @property
+    def cancellation(self) -> bytes:
+        """The message that takes it back (handshake revisions).
+
+        Empty for a named write: it runs on, as whoever gave it up does not know that it did not
+        happen.
+        """
+        if self.ask.writes_by_name:
+            return b""
+        return mcp.cancellation(self.wire_id or self.caller_id)
 
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""

@@ -7,28 +7,23 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Raw
 
 from turnlog.core.classify import Ending, failed, refused
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
-from turnlog.core.rules import Surface
-from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.http import fields
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
 from turnlog.wire.message import MessageReader
-from turnlog.wire.rawjson import members
 from turnlog.wire.skim import Outline
-from turnlog.wire.splice import with_cancelled_id, with_id, with_meta
+from turnlog.wire.splice import with_cancelled_id, with_id
 from turnlog.wire.sse import Event
 
-from .answers import KEY, NOT_RECORDED, Made, envelope, failed_request, together
+from .answers import NOT_RECORDED, Made, amended, failed_request, together
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
+from .besides import Besides
 from .context import Context
 from .fault import Failure, Progress
-from .identity import read_client
 from .judging import judged, unwrapped, waiting
 from .legs import Legs
 from .request import Request
@@ -80,6 +75,7 @@ class McpExchange:
         self._notified: set[Attempt] = set()
         """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
+        self._besides = Besides(context, request, self._asking)
         self._legs = Legs(context, request.server)
         self.progress = Progress()
         self.attempt: Attempt | None = None
@@ -111,21 +107,14 @@ class McpExchange:
 
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
-        if self._recorded or not self._context.log.wants(RequestRelayed):
-            return
-        first = self._messages[0] if self._messages else None
-        self._context.log.emit(
-            RequestRelayed(
-                server=self._request.server,
-                http_method=self._request.method,
-                method=self._context.clean(first.method) if first is not None else "",
-                request_id=rpc_id(first.id.decode("utf-8", "replace")) if first is not None else "",
-                protocol=self.revision,
-                http_status=self._status,
-                duration_ns=duration,
+        if not self._recorded:
+            self._besides.relayed(
+                self._messages[0] if self._messages else None,
+                revision=self.revision,
+                status=self._status,
+                duration=duration,
                 events=self._events,
             )
-        )
 
     @property
     def _status(self) -> int:
@@ -208,20 +197,13 @@ class McpExchange:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
         if self.listens:
             return self._context.calls.spellings(self._request.scope)
-        attempt = self.attempt
-        if attempt is None or not attempt.wire_id:
-            return {}
-        return {attempt.wire_id: attempt.caller_id}
+        return self.attempt.respelling if self.attempt is not None else {}
 
     def cancelling(self) -> bytes:
-        """Return the message that takes the attempt back; empty where closing its stream does.
-
-        A named write runs on: whoever gave it up does not know that it did not happen.
-        """
-        attempt = self.attempt
-        if self.stateless or attempt is None or attempt.ask.writes_by_name:
+        """Return the message that takes the attempt back; empty where closing its stream does."""
+        if self.stateless or self.attempt is None:
             return b""
-        return mcp.cancellation(attempt.wire_id or attempt.caller_id)
+        return self.attempt.cancellation
 
     # -- when turnlog has to answer itself -------------------------------------------------
 
@@ -248,12 +230,7 @@ class McpExchange:
 
     def amended(self, message: bytes) -> bytes | None:
         """Return the message that was just read with that word; `None` where it stays as it is."""
-        attempt = self.attempt
-        if attempt is None or not attempt.amends or attempt.ending is None:
-            return None
-        attempt.amends = False
-        said = envelope(attempt.ask, attempt.ending, attempt.retry_after)
-        return with_meta(message, KEY, msgspec.json.encode(said))
+        return amended(self.attempt, message) if self.attempt is not None else None
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
@@ -266,23 +243,14 @@ class McpExchange:
             self._end_all(kind, "")
 
     def _made(self, sentence: str, ending: Ending) -> Made:
-        requests = [message for message in self._messages if message.kind is Kind.REQUEST]
-        answers = [
-            failed_request(
-                message.method,
-                Raw(message.id),
-                sentence,
-                envelope(self._asks.get(id_key(message.id)), ending),
-                stateless=self.stateless,
-                surface=self._surface,
-            )
-            for message in requests
+        requests = [
+            (message, self._asks.get(id_key(message.id)))
+            for message in self._messages
+            if message.kind is Kind.REQUEST
         ]
+        era = self.stateless
+        answers = [failed_request(*each, sentence, ending, stateless=era) for each in requests]
         return together(answers, sentence, as_batch=self._as_batch)
-
-    @property
-    def _surface(self) -> Surface:
-        return Surface.RESULT if self.attempt is None else self.attempt.ask.policy.surface
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._asks.values()]
@@ -456,25 +424,10 @@ class McpExchange:
     def _notice_answer(
         self, asked: Message, message: Message | Outline, text: Text
     ) -> Sequence[Ticket]:
-        match asked.method:
-            case "initialize" if isinstance(message, Message):
-                self._handshake(asked, message)
-            case "tools/list" if isinstance(message, Message) and message.result:
-                self._asking.listed(asked, message.result)
-            case "tasks/get" | "tasks/result" | "tasks/cancel":
-                return self._polled(asked, message, text)
-            case _:
-                pass
-        return ()
-
-    def _handshake(self, asked: Message, message: Message) -> None:
-        headers = self._answer.headers if self._answer is not None else ()
-        given = fields(headers, b"mcp-session-id")
-        session = self._request.session_digest(given[0].decode("latin-1")) if given else ""
-        scope = (self._request.server, session) if session else self._request.scope
-        revision = mcp.agreed_revision(message.result) if message.result else ""
-        info = bytes(members(asked.params).get("clientInfo", b""))
-        self._context.clients.learn(scope, read_client(info, revision))
+        if isinstance(message, Message):
+            headers = self._answer.headers if self._answer is not None else ()
+            self._besides.read(asked, message, headers)
+        return self._polled(asked, message, text)
 
     def _polled(self, asked: Message, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         poll = mcp.read_task_poll(asked.method, asked.params, message, revision=self.revision)
