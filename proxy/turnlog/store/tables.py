@@ -10,12 +10,10 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 import msgspec
 
-from turnlog.core.commit import decode_header
-
 from . import runs
 from .base import StoreError
 from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
-from .keys import number, unpack, unpack_many
+from .keys import NEWEST_SEAL, SEAL, number, unpack, unpack_many
 
 # The classes are generic, and the second one named, in lmdb's stubs only.
 Txn: TypeAlias = "lmdb.Transaction[bytes]"
@@ -125,22 +123,6 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
     return segment
 
 
-def damaged_positions(txn: Txn, tables: Tables) -> Iterator[int]:
-    """Yield the positions of the log whose record is missing, or no record."""
-    expected = 1
-    with txn.cursor(tables.log) as cursor:
-        for key, run in cursor:
-            headers = runs.unpack(run)
-            last = unpack(key)
-            first = last - len(headers) + 1
-            for position in range(expected, last + 1):
-                try:
-                    decode_header(headers[position - first] if position >= first else b"")
-                except msgspec.DecodeError:
-                    yield position
-            expected = last + 1
-
-
 def append(txn: Txn, tables: Tables, appended: Appended) -> None:
     """Put runs at the end of the log. Raises `StoreError` when that is not where it was."""
     for table, items in ((tables.log, appended.log), (tables.bodies, appended.bodies)):
@@ -148,6 +130,10 @@ def append(txn: Txn, tables: Tables, appended: Appended) -> None:
             _, added = cursor.putmulti(items, append=True)
         if added != len(items):
             raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
+    if appended.log:
+        last, run = appended.log[-1]
+        # In no table: the page of their names is written in each transaction anyway.
+        txn.put(NEWEST_SEAL, last + run[-SEAL:])
 
 
 def read_record(txn: Txn, table: Table, position: int) -> bytes | None:
