@@ -112,10 +112,12 @@ def create(path: Path) -> None:
                     "give an empty or a new folder with --data"
                 )
             if any((path / "blobs").glob("*-*/data.mdb")):
-                _check_log(path)
+                # A folder that a killed process only began has no blobs.
+                check_log(path)
             path.chmod(0o700)
         else:
             check(path)
+            check_log(path)
             _make_private(path)
         for name in ("log", "epochs", "blobs"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
@@ -183,21 +185,24 @@ def check(path: Path) -> None:
         raise StoreError(
             f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
         )
-    with translated("open", path):
-        _check_log(path)
 
 
-def _check_log(path: Path) -> None:
-    """Refuse a folder that lost its log: LMDB would begin a new one beside what is left.
+def check_log(path: Path) -> int:
+    """Return the `identity` of a store's log. Raises `StoreError` where that is empty or gone.
 
-    A folder that a killed process only began is not refused: it has neither marker nor blobs.
+    LMDB would begin a new one beside what is left of the old. `StoreAbsent` for a log that is gone:
+    the folder may be on its way out, or in, just now.
     """
     log = path / "log" / "data.mdb"
-    if not log.exists() or not log.stat().st_size:
-        raise StoreDamaged(
-            f"the log {str(log)!r} is empty or missing, and its folder held a store; restore it "
-            "from a backup, or name another folder with --data"
-        )
+    with translated("open", path):
+        there = log.exists()
+        if there and log.stat().st_size:
+            return identity(path / "log")
+    kind = StoreDamaged if there else StoreAbsent
+    raise kind(
+        f"the log {str(log)!r} is empty or missing, and its folder held a store; restore it "
+        "from a backup, or name another folder with --data"
+    )
 
 
 def read_key(path: Path) -> bytes:

@@ -14,7 +14,7 @@ import lmdb
 from turnlog.core.commit import Commit
 
 from . import epochs, folder
-from .base import Draft, StoreAbsent, StoreClosed, StoreError
+from .base import Draft, StoreClosed, StoreError
 from .blobs import BlobReader, BlobWriter, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Sources
 from .intake import Backlog, Intake
@@ -189,13 +189,7 @@ class LmdbReader:
         """Open the store in folder `path` for reading. Needs no writer. Raises `StoreError`."""
         data = Path(path)
         folder.check(data)
-        with folder.translated("open", data):
-            identity = folder.identity(data / "log")
-        if not identity:
-            raise StoreAbsent(
-                f"cannot open {str(data)!r}: its log is missing; restore it from a backup, or "
-                "start `turnlog serve` there to begin a new one"
-            )
+        identity = folder.check_log(data)
         env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
         try:
             with folder.translated("open", data):
