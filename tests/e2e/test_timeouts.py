@@ -30,7 +30,8 @@ STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
 NOTICE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
-QUESTION = {"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": {}}
+NONE: dict[str, object] = {}
+QUESTION = {"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": NONE}
 
 
 @pytest.fixture(scope="module")
