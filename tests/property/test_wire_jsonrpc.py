@@ -246,7 +246,16 @@ def test_a_message_reader_says_the_same_whatever_its_limit_and_the_chunks(
     assert reader.finish() == data[:limit]
     assert reader.size == len(data)
     assert reader.truncated == (len(data) > limit)
-    assert reader.content == (skim(data, []) if reader.truncated else parse(data))
+    whole = parse(data)
+    if not reader.truncated:
+        assert reader.content == whole
+    elif isinstance(reader.content, Malformed):
+        assert not isinstance(whole, Message | Batch)
+    else:
+        # The skimmer is the laxer reader: it may take for a message what the parser does not.
+        outline = skim(data, [])
+        assert outline.complete
+        assert reader.content == outline
 
 
 def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
