@@ -2,7 +2,7 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Effect
-from turnlog.serve.catalog import Catalog, effect_of
+from turnlog.serve.catalog import Catalog, Learned, effect_of
 from turnlog.wire.mcp import Definition, ToolPage, read_tools_list
 
 
@@ -24,8 +24,8 @@ def test_a_tool_that_nobody_listed_is_not_known() -> None:
 def test_pages_add_up() -> None:
     catalog = Catalog()
     start, end = page("a", "b", cursor='"2"'), page("c")
-    assert catalog.learn("files", "me", start, first=True) == (2, 0)
-    assert catalog.learn("files", "me", end, first=False) == (1, 0)
+    assert catalog.learn("files", "me", start, first=True) == Learned(2, 0, None)
+    assert catalog.learn("files", "me", end, first=False) == Learned(1, 0, frozenset("abc"))
     assert all(catalog.find("files", "me", name) for name in "abc")
 
 
@@ -39,11 +39,25 @@ def test_what_a_complete_listing_lacks_is_gone() -> None:
     assert all(catalog.find("files", "me", name) for name in "bc")
 
 
+def test_an_end_whose_beginning_nobody_saw_ends_no_whole_list() -> None:
+    catalog = Catalog()
+    assert catalog.learn("files", "me", page("b"), first=False) == Learned(1, 0, None)
+    assert catalog.learn("files", "me", page("a"), first=True).whole == frozenset("a")
+
+
+def test_a_page_brings_each_definition_as_it_came() -> None:
+    assert {name: bytes(raw) for name, raw in page("a", "b").texts.items()} == {
+        name: f'{{"name":"{name}","description":"","annotations":{{}}}}'.encode() for name in "ab"
+    }
+
+
 def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> None:
     catalog = Catalog()
     catalog.learn("files", "me", page("a", "b", text="old"), first=True)
     before = catalog.find("files", "me", "a")
-    assert catalog.learn("files", "me", page("a", text="new"), first=True) == (0, 1)
+    assert catalog.learn("files", "me", page("a", text="new"), first=True) == Learned(
+        0, 1, frozenset("a")
+    )
     after = catalog.find("files", "me", "a")
     assert before is not None
     assert after is not None
@@ -59,7 +73,7 @@ def test_the_same_definition_written_otherwise_is_the_same() -> None:
         first=True,
     )
     again = read_tools_list(Raw(b'{"tools":[{"x":{"c":2, "b":1},"name":"\\u0061"}]}'))
-    assert catalog.learn("files", "me", again, first=True) == (0, 0)
+    assert catalog.learn("files", "me", again, first=True) == Learned(0, 0, frozenset("a"))
 
 
 def test_what_one_credential_or_server_lists_is_not_anothers() -> None:

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
 from turnlog.serve.context import Context, Rules
 from turnlog.serve.identity import Clients, Sessions
+from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
+from turnlog.serve.pins import Pins
 from turnlog.wire import mcp
 
 STATE = b"digest of a state".ljust(32)
@@ -23,6 +26,7 @@ STATE = b"digest of a state".ljust(32)
 
 def context(one: Bench) -> Context:
     clock = one.time.clock()
+    pins = Pins(Path("/nonexistent/turnlog.lock"))
     return Context(
         store=one.store,
         digest=one.store.keyed,
@@ -31,6 +35,17 @@ def context(one: Bench) -> Context:
         sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),
         catalog=Catalog(),
+        keeper=Keeper(
+            Path("/nonexistent"),
+            Redactor(),
+            str,
+            pins,
+            clock,
+            one.log,
+            one.log.fault,
+            asyncio.TaskGroup(),
+        ),
+        pins=pins,
         calls=OpenCalls(),
         rules=Rules(Rulebook((), {}, ())),
         clock=clock,

@@ -151,3 +151,11 @@ def test_the_upstreams_code_is_json_rpcs_else_https(
 def test_a_time_is_utc_with_microseconds() -> None:
     assert timestamp(0) == "1970-01-01T00:00:00.000000Z"
     assert timestamp(999_999_999) == "1970-01-01T00:00:00.999999Z"
+
+
+def test_provenance_is_the_intents_and_null_where_an_older_turnlog_wrote() -> None:
+    pinned = structs.replace(INTENT_FACTS, provenance="pinned")
+
+    assert row_of([INTENT]).provenance is None
+    assert row_of([_commit(1, pinned)]).provenance == "pinned"
+    assert row_of([_commit(1, pinned), OUTCOME]).provenance == "pinned"

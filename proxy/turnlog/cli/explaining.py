@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from turnlog.core.escapes import clean
 from turnlog.core.kinds import Effect
 from turnlog.core.values import in_words
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping
 
-from .render import Cell, Style, clean, table
+from .render import Cell, Style, table
 
 _ASPECTS = ("ASPECT", "RULE", "WHERE", "IN FORCE")
 _RETRIES = ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")

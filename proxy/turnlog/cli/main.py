@@ -31,6 +31,7 @@ COMMANDS = {
     "show": "Show a call or a commit in full.",
     "status": "Tell what the store holds, and what is in flight.",
     "tail": "Print attempts as they end.",
+    "trust": "Pin what the tools are, and tell what has changed.",
     "verify": "Check that the log is as it was written.",
 }
 """Each is `command` in the module of its name."""

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+from turnlog.core.escapes import clean
+
 _WIDE = frozenset({"W", "F"})
 _NARROWEST = 12
 
@@ -32,13 +33,6 @@ class Cell(msgspec.Struct, frozen=True):
 
     text: str
     style: Style | None = None
-
-
-def clean(text: str) -> str:
-    """Return `text` with everything that is no printable character as an escape."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
 
 
 def clean_lines(text: str) -> str:
@@ -137,16 +131,13 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
+def painted(text: str, style: Style | None) -> str:
+    """Return a line in a style, where stdout wants colour."""
+    return _painted(text, style) if use_colour() else text
+
+
 def _painted(text: str, style: Style | None) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if code > 0xFFFF:
-        high, low = divmod(code - 0x10000, 0x400)
-        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
-    return f"\\u{code:04x}"
 
 
 def _width(text: str) -> int:

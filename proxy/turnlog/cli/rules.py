@@ -9,11 +9,12 @@ import click
 import msgspec
 from msgspec import Struct
 
+from turnlog.core.escapes import clean
 from turnlog.packs.errors import ConfigError, SettingError
 
 from .failures import FAILED, FINE
 from .options import json_option
-from .render import clean, json_line
+from .render import json_line
 
 if TYPE_CHECKING:
     from turnlog.packs.sources import RuleSource, Sources

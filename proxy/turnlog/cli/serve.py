@@ -43,15 +43,20 @@ def command(**given: Any) -> int:
     Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
     these options; the later wins.
     """
-    from turnlog.serve.layers import Flags, misspelt_variables, read_settings
+    from turnlog.serve.layers import Flags, config_file, misspelt_variables, read_settings
 
     for warning in misspelt_variables(os.environ):
         click.echo(f"turnlog: {warning}", err=True)
-    settings = read_settings(flags=Flags(**given), environ=os.environ, folder=Path.cwd())
+    flags = Flags(**given)
+    settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    from turnlog.packs.lock import lock_file
     from turnlog.serve.app import run
+    from turnlog.serve.pins import Pins
 
+    config = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
+    pins = Pins(lock_file(config, settings.data))
     try:
-        return run(settings)
+        return run(settings, pins)
     except OSError as error:
         if error.errno not in _LISTEN_ERRORS and not isinstance(error, gaierror):
             raise

@@ -1,9 +1,12 @@
 """`turnlog show`: one call with all its attempts, or one commit."""
 
+from pathlib import Path
+
 import click
 
 from turnlog.core.delta import TOOLS_USED, Operation
 from turnlog.core.diff import Comparison
+from turnlog.core.escapes import clean
 from turnlog.core.kinds import CommitKind
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
@@ -14,11 +17,12 @@ from turnlog.sessions.payloads import (
     attempts,
     entry,
     find_call,
+    with_changes,
 )
 from turnlog.store.base import View
 
 from .options import data_option, json_option, open_view, printout
-from .render import clean, clean_lines, json_line
+from .render import clean_lines, json_line
 
 _SHOWN = 4096
 """Characters of a payload that are shown without `--full`."""
@@ -36,8 +40,13 @@ def command(what: str, full: bool, data: str, as_json: bool) -> None:
     outputs are as redaction left them.
     """
     with printout() as write, open_view(data) as view:
-        for item in _items(view, what):
+        for found in _items(view, what):
+            item = found if isinstance(found, Entry) else with_changes(_folder(data), found)
             write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
+
+
+def _folder(data: str) -> Path:
+    return Path(data).expanduser()
 
 
 def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
@@ -94,6 +103,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
         "flags": ", ".join(row.flags),
         "input hash": row.input_hash or "",
         "definition": row.definition or "",
+        "provenance": _provenance(item),
         "trace": row.trace or "",
         "summary": row.output_summary,
         "detail": item.detail,
@@ -129,6 +139,13 @@ def _difference(found: Comparison | None) -> str:
         lines.append(clean(f"  {change.change} {place}: {sides}".removesuffix(": ")))
     lines += [f"  ... {found.more} changes more"] if found.more else []
     return "\n".join(lines)
+
+
+def _provenance(item: Attempt) -> str:
+    if item.pinned is None:
+        return item.row.provenance or ""
+    what = ", ".join(item.changed) or "something that is not kept"
+    return f"{item.row.provenance}: {what} differs from {item.pinned}, which was pinned"
 
 
 def _commit(item: Entry) -> str:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from turnlog.core.escapes import clean
 from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
 from turnlog.store.base import Usage
 
 from .options import data_option, json_option, open_view, printout
-from .render import Cell, Style, clean, json_line, table, terminal_width
+from .render import Cell, Style, json_line, table, terminal_width
 
 _HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STATUS", "EFFECT")
 _UNITS = ("KiB", "MiB", "GiB", "TiB")

@@ -83,6 +83,8 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """When a parked leg becomes `outcome_unknown`, ns UTC; 0 for never."""
     retry_after_ms: int | None = None
     """How long the server, or a rule, asks to wait before the next attempt."""
+    provenance: str = ""
+    """How the tool's definition stands against turnlog.lock; empty where an older turnlog wrote."""
 
 
 class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -124,6 +126,8 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Keyed digests by which a later leg finds its call: a task id, a `requestState`."""
     metadata: dict[str, str] = {}
     """On `open`: what the session was named by (rung, aliases, client name and version)."""
+    pinned: bytes = b""
+    """sha256 of the definition that turnlog.lock had for the tool, where that was another."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

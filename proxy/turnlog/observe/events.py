@@ -11,7 +11,9 @@ from typing import ClassVar, Protocol
 
 from msgspec import Struct, field
 
+from turnlog.core.differences import Part
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
+from turnlog.core.provenance import Provenance
 
 RPC_ID_CHARS = 64
 """Longest JSON-RPC id that is logged: a caller chooses it, so it may be anything."""
@@ -294,6 +296,38 @@ class RulesRejected(Event, frozen=True, kw_only=True, tag="rules.rejected"):
     column: int = field(name="code.column.number")
 
 
+class ToolChanged(Event, frozen=True, kw_only=True, tag="tool.changed"):
+    """A server shows another definition of a tool than it showed the same credential before."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    parts: tuple[Part, ...] = field(name="turnlog.parts", default=())
+    """Empty where the definition before is not kept any more."""
+    provenance: Provenance = field(name="turnlog.provenance")
+
+
+class DefinitionsFailed(Event, frozen=True, kw_only=True, tag="definitions.failed"):
+    """A list of tools could not be written down; calls are not affected."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+
+
+class LockLoaded(Event, frozen=True, kw_only=True, tag="lock.loaded"):
+    """turnlog.lock was read, at the start or because it has changed."""
+
+    lock: str = field(name="turnlog.lock")
+    pinned: int = field(name="turnlog.pinned")
+
+
+class LockFailed(Event, frozen=True, kw_only=True, tag="lock.failed"):
+    """turnlog.lock has changed and cannot be read; the one before stays in force."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+
+
 class LogDropped(Event, frozen=True, kw_only=True, tag="log.dropped"):
     """Lines were lost because the reader of the log was slow or gone."""
 
@@ -324,6 +358,10 @@ CATALOGUE: tuple[type[Event], ...] = (
     ToolsListed,
     RulesReloaded,
     RulesRejected,
+    ToolChanged,
+    DefinitionsFailed,
+    LockLoaded,
+    LockFailed,
     LogDropped,
 )
 

@@ -39,6 +39,7 @@ from turnlog.observe.events import (
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
+from turnlog.packs.lock import lock_file
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -50,7 +51,9 @@ from .context import Context, Rules
 from .drafts import Drafter
 from .handler import Handler
 from .identity import Clients, Sessions
+from .keeper import Keeper
 from .own import Own
+from .pins import Pins
 from .readers import Address
 from .recorder import Recorder
 from .reload import Reloader
@@ -75,28 +78,28 @@ _LINE_LIMIT: Final = 256 * 1024
 _HEADERS_LIMIT: Final = 1024
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, pins: Pins) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
     logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
     handler = StandardLogging(logs)
     handler.addFilter(_BadRequests(logs))
     logging.getLogger().addHandler(handler)
     try:
-        asyncio.run(_serve(settings, logs))
+        asyncio.run(_serve(settings, logs, pins))
     finally:
         logging.getLogger().removeHandler(handler)
         logs.close()
     return 0
 
 
-async def _serve(settings: Settings, logs: Logs) -> None:
+async def _serve(settings: Settings, logs: Logs, pins: Pins) -> None:
     stop = asyncio.Event()
     reasons: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stop, reasons, number)
     reload = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
-    async with serving(settings, logs, reload) as proxy:
+    async with serving(settings, logs, reload, pins) as proxy:
         _rest_the_collector()
         logs.emit(proxy.ready())
         await stop.wait()
@@ -195,6 +198,12 @@ class Proxy:
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
         )
 
+    async def watch_lock(self) -> None:
+        """Say which pins are in force, and notice when they change."""
+        if self._context.pins.lock.servers:
+            self._context.log.emit(self._context.pins.loaded())
+        await self._context.keeper.watch()
+
     async def sweep(self) -> None:
         """Close what nobody came back for, and what other processes left, again and again."""
         while True:
@@ -218,14 +227,16 @@ class Proxy:
 
 @asynccontextmanager
 async def serving(
-    settings: Settings, log: Log, reload: asyncio.Event | None = None
+    settings: Settings, log: Log, reload: asyncio.Event | None = None, pins: Pins | None = None
 ) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends. `reload` asks for the rules.
 
-    Raises `ConfigError` for rules, `StoreError`, and `OSError` when the address cannot be listened on.
+    Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
+    lock, `StoreError`, and `OSError` when the address cannot be listened on.
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()
+    pins = pins or Pins(lock_file(None, settings.data))
     store = LmdbStore.open(
         settings.data,
         limit=settings.limits.store,
@@ -238,10 +249,10 @@ async def serving(
     try:
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
-            proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work)
+            proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work, pins)
             async with (
                 _listening(proxy, settings),
-                _beside(proxy.sweep(), reloader.run(reload or asyncio.Event())),
+                _beside(proxy.sweep(), proxy.watch_lock(), reloader.run(reload or asyncio.Event())),
             ):
                 yield proxy
     finally:
@@ -296,6 +307,7 @@ def _proxy(
     clock: Clock,
     upstreams: Upstreams,
     work: asyncio.TaskGroup,
+    pins: Pins,
 ) -> Proxy:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     redact = settings.redact
@@ -316,14 +328,17 @@ def _proxy(
         durability=settings.durability,
         when_full=settings.limits.when_full,
     )
+    clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     context = Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        clean=lru_cache(maxsize=_NAMES)(partial(_clean, redactor)),
+        clean=clean,
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
         catalog=Catalog(),
+        keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
+        pins=pins,
         calls=OpenCalls(),
         rules=rules,
         clock=clock,

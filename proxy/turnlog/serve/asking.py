@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from turnlog.core.kinds import Flag
 from turnlog.core.policy import Subject
+from turnlog.core.provenance import Provenance, Standing
 from turnlog.observe.events import ToolsListed
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
@@ -65,6 +66,9 @@ class Asking:
             self._request.server, self._request.credential, said.name
         )
         arguments = self._start or bytes(said.arguments)
+        tool = self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL
+        digest = definition.digest if definition is not None else b""
+        standing = self._context.pins.standing(self._request.server, tool, digest)
         hint = effect_of(definition, trusted=self._request.server in self._context.trusted)
         subject = Subject(
             server=self._request.server, tool=said.name, method="tools/call", hint=hint
@@ -78,17 +82,18 @@ class Asking:
             call=before.call if before is not None else self._context.recorder.new_call(),
             leg=before.leg + 1 if before is not None else 0,
             server=self._request.server,
-            tool=self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL,
+            tool=tool,
             method="tools/call",
             effect=policy.effect or hint,
-            definition=definition.digest if definition is not None else b"",
+            definition=digest,
             arguments=arguments,
             complete=self._whole,
             size=self._size,
-            flags=(*message.flags, Flag.ID_REUSED) if reused else message.flags,
+            flags=_flags(message, standing, reused=reused),
             trace=_trace(meta) or self._request.trace,
             protocol=revision if _REVISION.fullmatch(revision) else "",
             policy=policy,
+            standing=standing,
         )
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:
@@ -103,21 +108,25 @@ class Asking:
     def listed(self, asked: Message, result: Raw) -> None:
         """Take in a page of `tools/list`."""
         page = mcp.read_tools_list(result)
-        added, changed = self._context.catalog.learn(
-            self._request.server,
-            self._request.credential,
-            page,
-            first="cursor" not in members(asked.params),
-        )
+        server, credential = self._request.server, self._request.credential
+        first = "cursor" not in members(asked.params)
+        learned = self._context.catalog.learn(server, credential, page, first=first)
+        self._context.keeper.note(server, credential, page, learned.whole)
         self._context.log.emit(
             ToolsListed(
-                server=self._request.server,
+                server=server,
                 tools=len(page.definitions),
-                added=added,
-                changed=changed,
+                added=learned.added,
+                changed=learned.changed,
                 complete=not page.next_cursor,
             )
         )
+
+
+def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag, ...]:
+    flags = (*message.flags, Flag.ID_REUSED) if reused else message.flags
+    changed = standing.provenance is Provenance.MISMATCH
+    return (*flags, Flag.CHANGED_DEFINITION) if changed else flags
 
 
 def _trace(meta: Mapping[str, bytes]) -> str:

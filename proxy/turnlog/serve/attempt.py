@@ -8,6 +8,7 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.core.policy import Policy
+from turnlog.core.provenance import UNVERIFIED, Standing
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
@@ -43,6 +44,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """What the rules come to for this call."""
     number: int = 1
     """Of the attempt; the first one is 1."""
+    standing: Standing = UNVERIFIED
+    """How the tool's definition stands against turnlog.lock."""
 
     @property
     def is_mcp(self) -> bool:

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from typing import Final
 
+from msgspec import Struct
+
 from turnlog.core.kinds import Effect
 from turnlog.wire.mcp import Definition, ToolPage
 
@@ -10,6 +12,16 @@ _TOOLS: Final = 10_000
 """Most tools of one listing."""
 _LISTINGS: Final = 4096
 """Most listings kept; the least recently used goes first."""
+
+
+class Learned(Struct, frozen=True):
+    """What a page said that was not known: how many tools are new, how many differ."""
+
+    added: int
+    changed: int
+    whole: frozenset[str] | None
+    """All tools of the list that the page ends; `None` where it ends none that was seen from its
+    beginning."""
 
 
 class Listing:
@@ -20,9 +32,11 @@ class Listing:
         self.complete = False
         """Whether all pages have been seen once."""
         self._new: dict[str, Definition] = {}
+        self._begun = False
+        """Whether the first page of the list under way was seen."""
 
-    def take(self, page: ToolPage, *, first: bool) -> tuple[int, int]:
-        """Take in a page; return how many tools are new and how many have changed."""
+    def take(self, page: ToolPage, *, first: bool) -> Learned:
+        """Take in a page; return what it said that was not known."""
         added = len(page.definitions.keys() - self.known.keys())
         changed = sum(
             self.known[name].digest != definition.digest
@@ -31,13 +45,18 @@ class Listing:
         )
         if first:
             self._new = {}
+            self._begun = True
         for definitions in (self._new, self.known):
             if len(definitions) < _TOOLS:
                 definitions.update(page.definitions)
         if not page.next_cursor:
             self.known = self._new
             self.complete = True
-        return added, changed
+        return Learned(added, changed, None if page.next_cursor else self._end())
+
+    def _end(self) -> frozenset[str] | None:
+        begun, self._begun = self._begun, False
+        return frozenset(self.known) if begun and len(self.known) < _TOOLS else None
 
 
 class Catalog:
@@ -46,11 +65,8 @@ class Catalog:
     def __init__(self) -> None:
         self._listings: OrderedDict[tuple[str, str], Listing] = OrderedDict()
 
-    def learn(
-        self, upstream: str, credential: str, page: ToolPage, *, first: bool
-    ) -> tuple[int, int]:
-        """Take in one page of a `tools/list` answer; return how many tools are new, and how many
-        differ from what was listed before.
+    def learn(self, upstream: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
+        """Take in one page of a `tools/list` answer; return what it said that was not known.
 
         A listing counts page by page, and once it is complete what it lacks is gone.
         """

@@ -12,6 +12,8 @@ from .calls import OpenCalls
 from .catalog import Catalog
 from .clock import Clock
 from .identity import Clients, Sessions
+from .keeper import Keeper
+from .pins import Pins
 from .recorder import Recorder
 from .request import Digest
 
@@ -37,6 +39,8 @@ class Context(Struct, frozen=True, kw_only=True):
     sessions: Sessions
     clients: Clients
     catalog: Catalog
+    keeper: Keeper
+    pins: Pins
     calls: OpenCalls
     rules: Rules
     clock: Clock

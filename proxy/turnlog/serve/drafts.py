@@ -70,7 +70,11 @@ class Drafter:
         read = self._guarded(lambda: self._input(ask), _UNREAD)
         facts = self.facts(ask, _marked(ask.flags, read))
         keep = ask.policy.store
-        body = Body(input_hash=read.hash, preview="" if keep is Keep.NOTHING else read.short)
+        body = Body(
+            input_hash=read.hash,
+            preview="" if keep is Keep.NOTHING else read.short,
+            pinned=ask.standing.pinned,
+        )
         blob = read.blob if keep is Keep.FULL else None
         return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
 
@@ -94,6 +98,7 @@ class Drafter:
             flags=flags,
             trace=ask.trace,
             protocol=ask.protocol,
+            provenance=ask.standing.provenance,
         )
 
     def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:

@@ -103,6 +103,17 @@ def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> S
     return _combine(_layers(flags, environ, folder), folder).sources()
 
 
+def data_folder(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path:
+    """Return the store's folder as `serve` would use it. Raises as `read_settings` does."""
+    return _combine(_layers(flags, environ, folder), folder).data
+
+
+def config_file(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path | None:
+    """Return the configuration file that is named, if one is."""
+    config = flags.config or environ.get(CONFIG_VARIABLE)
+    return (folder / Path(config).expanduser()).absolute() if config else None
+
+
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable that looks like a setting and is none.
 

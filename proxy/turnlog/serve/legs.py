@@ -10,6 +10,7 @@ from typing import Final
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
+from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
 from turnlog.observe.events import StoreFailed
 from turnlog.store.base import SessionRef, StoreError
 from turnlog.wire import mcp
@@ -113,8 +114,15 @@ class Legs:
             flags=facts.flags,
             trace=facts.trace,
             protocol=facts.protocol,
+            standing=_standing(facts.provenance),
         )
         return self._context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+
+
+def _standing(provenance: str) -> Standing:
+    # A newer turnlog may have written a word that this one does not know.
+    known = provenance in set(Provenance)
+    return Standing(Provenance(provenance)) if known else UNVERIFIED
 
 
 def _still_waits(last: Commit) -> bool:

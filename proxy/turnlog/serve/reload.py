@@ -1,9 +1,7 @@
 """Read the rules again when asked to, and when one of their files has changed."""
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from turnlog.observe.events import Log, RulesRejected, RulesReloaded
@@ -12,13 +10,11 @@ from turnlog.packs.rulebook import Reading, read_each, rulebook
 from turnlog.packs.sources import Sources
 
 from .context import Rules
+from .watched import seen
 
 LOOK: Final = 0.5
 """s between two looks at the files. What is found has to stay as it is for one of them, so that no
 editor is caught between two writes."""
-
-State = tuple[tuple[int, int, int] | None, ...]
-"""Time, size and inode of each file; `None` for one that cannot be seen."""
 
 
 class Reloader:
@@ -59,19 +55,6 @@ class Reloader:
             return
         self.rules.book = rulebook(self._sources, reading)
         self._log.emit(RulesReloaded(rules=_count(reading)))
-
-
-def seen(files: Iterable[Path]) -> State:
-    """Return what tells a changed file from one that is as it was."""
-    return tuple(map(_seen, files))
-
-
-def _seen(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _count(reading: Reading) -> int:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 
 from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit
 from turnlog.core.diff import Answer, Comparison, compare
+from turnlog.core.differences import Part
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
+from turnlog.store import definitions
 from turnlog.store.base import View
 
 from .log import NotFoundError
@@ -63,6 +66,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """Of the answer as it came."""
     difference: Comparison | None = None
     """From the attempt before, where there was one and both have ended."""
+    pinned: str | None = None
+    """Hash of the definition that turnlog.lock had for the tool, where that was another."""
+    changed: list[Part] = []
+    """What of the definition differed from the pinned one, as far as both are kept."""
 
 
 def find_call(view: View, name: str) -> bytes:
@@ -120,7 +127,20 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
             view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
         ),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
+        pinned=next((f"sha256:{body.pinned.hex()}" for body in bodies if body.pinned), None),
     )
+
+
+def with_changes(data: Path, attempt: Attempt) -> Attempt:
+    """Return an attempt that says what differed from the pinned definition. Raises `StoreError`."""
+    if attempt.pinned is None or attempt.row.definition is None:
+        return attempt
+    before, now = map(_digest, (attempt.pinned, attempt.row.definition))
+    return structs.replace(attempt, changed=definitions.changed(data, before, now))
+
+
+def _digest(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("sha256:"))
 
 
 def entry(commit: Commit) -> Entry:

@@ -101,6 +101,7 @@ def row_of(attempt: list[Commit]) -> Row:
         executed=Executed.MAYBE if pending else facts.executed,
         leg=intent.facts.leg,
         flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
+        provenance=facts.provenance or intent.facts.provenance or None,
         duration_ms=None if pending else round(facts.duration / _NS_PER_MS, 3),
         upstream=_upstream(intent.facts, facts),
         hash=f"sha256:{last.hash.hex()}",

@@ -3,6 +3,8 @@
 DATA/format    what this folder is        DATA/log/      headers, bodies, indexes
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
 DATA/epochs/   one lock file for each writer that lives
+DATA/definitions/   what tools were defined as, and what each server showed last
+DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
 import os
@@ -31,7 +33,7 @@ _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
 _FULL = 1 << 20
 """Bytes: a disk with less took all that it could of what was written last."""
-_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token"}
+_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "definitions", "turnlog.lock"}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
@@ -143,8 +145,8 @@ def _strange(path: Path) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    # What `_publish` is writing, maybe in another process, or left behind when it was killed.
-    return name in _OURS or name.startswith((".format-", ".key-"))
+    # What `_publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
+    return name in _OURS or name.startswith((".format-", ".key-", ".turnlog.lock-"))
 
 
 def mark(path: Path) -> None:

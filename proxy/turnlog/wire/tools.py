@@ -24,6 +24,8 @@ class ToolPage(Struct, frozen=True):
     definitions: dict[str, Definition]
     next_cursor: str = ""
     """Empty on the last page."""
+    texts: dict[str, Raw] = {}
+    """Each definition as it came."""
 
 
 class _List(Struct, rename="camel"):
@@ -45,11 +47,13 @@ def read_tools_list(result: Raw) -> ToolPage:
     """Read a `tools/list` result; what cannot be read is left out. Of equal names the last counts."""
     page = load(_List, result)
     definitions: dict[str, Definition] = {}
+    texts: dict[str, Raw] = {}
     for raw in items(page.tools):
         tool = load(_Tool, raw)
         if name := text_of(bytes(tool.name)):
             definitions[name] = _definition(raw, tool)
-    return ToolPage(definitions, text_of(bytes(page.next_cursor)))
+            texts[name] = raw
+    return ToolPage(definitions, text_of(bytes(page.next_cursor)), texts)
 
 
 def _definition(raw: Raw, tool: _Tool) -> Definition:

@@ -1,0 +1,154 @@
+"""`turnlog trust`: show what the servers say their tools are against what is pinned; pin it."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from turnlog.core.escapes import clean
+from turnlog.packs.lock import LockFile, lock_file, read_lock, write_lock
+from turnlog.sessions.trust import (
+    ChangeKind,
+    Difference,
+    Offer,
+    Wanted,
+    count,
+    differences,
+    offered,
+    pinned,
+)
+
+from .failures import FAILED, FINE
+from .options import data_option, json_option, printout
+from .render import Style, json_line, painted
+
+_STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
+
+
+@click.command("trust")
+@click.argument("what", metavar="[SERVER[/TOOL]]", required=False)
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 where something differs.")
+@click.option("--yes", is_flag=True, help="Pin without asking.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="The configuration of the proxy: the lock lies beside it.  [env: TURNLOG_CONFIG]",
+)
+@data_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    what: str | None,
+    check: bool,
+    yes: bool,
+    config: str | None,
+    data: str,
+    as_json: bool,
+) -> int:
+    """Show how the tools' definitions differ from turnlog.lock, then pin them there.
+
+    What counts is what each server showed last when an agent listed its tools through turnlog;
+    turnlog itself asks no server. Each recorded call says whether its tool was as it is pinned.
+    turnlog.lock lies beside the configuration file, else in the data folder.
+
+    \b
+      turnlog trust files              # look, and answer y to pin
+      turnlog trust --check            # in CI: exit code 0 if all shown tools are as pinned
+    """
+    if check and yes:
+        raise click.UsageError("--check writes nothing and --yes writes, give one")
+    given = data if _is_given(ctx) else None
+    path, folder = _places(config, given)
+    wanted = _wanted(what)
+    offer, lock = offered(folder, wanted), read_lock(path)
+    _refuse_unknown(what, wanted, offer, lock)
+    found = differences(lock, offer, wanted)
+    with printout() as write:
+        for line in map(json_line, found) if as_json else _text(found):
+            write(line)
+    if check:
+        return _checked(found, offer, path)
+    if found and _confirmed(found, path, yes=yes):
+        write_lock(path, pinned(lock, offer, found))
+        _say(f"wrote {str(path)!r}")
+    elif not found:
+        _say(_nothing(offer, path))
+    return FINE
+
+
+def _is_given(ctx: click.Context) -> bool:
+    source = ctx.get_parameter_source("data")
+    return source is ParameterSource.COMMANDLINE
+
+
+def _places(config: str | None, data: str | None) -> tuple[Path, Path]:
+    """Return the lock and the data folder, as `turnlog serve` would use them."""
+    from turnlog.serve.layers import Flags, config_file, data_folder
+
+    flags = Flags(config=config, data=data)
+    folder = data_folder(flags=flags, environ=os.environ, folder=Path.cwd())
+    file = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
+    return lock_file(file, folder), folder
+
+
+def _wanted(what: str | None) -> Wanted:
+    if what is None:
+        return Wanted()
+    server, slash, tool = what.partition("/")
+    return Wanted(server, tool if slash else None)
+
+
+def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFile) -> None:
+    """Refuse a name that nobody has heard of: to compare nothing must not look like success."""
+    pins = [(server, tool) for server, tools in lock.servers.items() for tool in tools]
+    if what is None or any(wanted.covers(*place) for place in (*offer.shown, *pins)):
+        return
+    raise click.UsageError(
+        f"{what!r} was neither shown nor pinned, let an agent list the tools through turnlog"
+    )
+
+
+def _text(found: Sequence[Difference]) -> Iterator[str]:
+    for one in found:
+        parts = f": {', '.join(one.parts)}" if one.parts else ""
+        yield f"{clean(one.server)}/{clean(one.tool)}  {one.change}{parts}"
+        for line in one.diff:
+            yield painted(clean(line), _STYLES.get(line[:1]))
+        yield ""
+
+
+def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
+    if not offer.shown:
+        _say(_nothing(offer, path))
+        return FAILED
+    # A tool that is gone cannot do harm.
+    differs = any(one.change is not ChangeKind.GONE for one in found)
+    _say(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
+    return FAILED if differs else FINE
+
+
+def _nothing(offer: Offer, path: Path) -> str:
+    if not offer.shown:
+        return "no tools were shown yet, let an agent list them through turnlog"
+    return f"all {len(offer.shown)} tools are as pinned in {str(path)!r}"
+
+
+def _counts(found: Sequence[Difference]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in count(found).items())
+
+
+def _confirmed(found: Sequence[Difference], path: Path, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here, look at the diff and give --yes to pin")
+    question = f"turnlog: {_counts(found)}: pin this in {str(path)!r}?"
+    return click.confirm(question, default=False, err=True)
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"turnlog: {sentence}", err=True)

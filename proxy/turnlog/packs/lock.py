@@ -1,0 +1,177 @@
+"""turnlog.lock: the definitions of tools that an operator pinned, read and written.
+
+JSON with sorted keys, so that two locks can be compared line by line. YAML that says the same is
+read as well.
+"""
+
+import json
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.canon import SHA256, canonical
+from turnlog.core.definition import Json, Kept
+from turnlog.core.escapes import clean
+
+from . import load
+from .errors import ConfigError, SettingError
+
+LOCK_NAME: Final = "turnlog.lock"
+VERSION: Final = 1
+LARGEST: Final = 64 << 20
+"""Bytes."""
+_PREFIX: Final = "sha256:"
+
+
+class Pin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One tool as it was pinned."""
+
+    hash: str
+    """`sha256:` and the hash of the whole definition in canonical form."""
+    definition: Json
+    partial: bool = False
+    """Whether parts of the definition are left out: secrets, or what is too large."""
+
+    @property
+    def digest(self) -> bytes:
+        """The hash as bytes."""
+        return bytes.fromhex(self.hash.removeprefix(_PREFIX))
+
+
+class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All pins, by server and tool."""
+
+    version: int = VERSION
+    servers: dict[str, dict[str, Pin]] = {}
+
+    def find(self, server: str, tool: str) -> Pin | None:
+        """Return a tool's pin."""
+        return self.servers.get(server, {}).get(tool)
+
+
+def pin(digest: bytes, kept: Kept) -> Pin:
+    """Return the pin of a definition as it is kept."""
+    return Pin(hash=_PREFIX + digest.hex(), definition=kept.value, partial=kept.partial)
+
+
+def kept_of(pin: Pin) -> Kept:
+    """Return a pinned definition as the store keeps it."""
+    return Kept(canonical(msgspec.json.encode(pin.definition))[1], pin.partial)
+
+
+def lock_file(config: Path | None, data: Path) -> Path:
+    """Return where the lock lies: beside the configuration file, else in the data folder."""
+    return (config.parent if config is not None else data) / LOCK_NAME
+
+
+def read_lock(path: Path) -> LockFile:
+    """Read a lock; one that is not there pins nothing. Raises `ConfigError`."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        return LockFile()
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise ConfigError(str(path), 1, 1, f"{reason}, make it readable") from None
+    if len(text) > LARGEST:
+        raise ConfigError(str(path), 1, 1, f"larger than {LARGEST} bytes, pin fewer tools")
+    lock = _fast(text) or _slow(path, len(text))
+    if (wrong := _first_mistake(lock)) is not None:
+        raise _placed(path, len(text), *wrong)
+    return lock
+
+
+def _fast(text: bytes) -> LockFile | None:
+    """Read what `write_lock` wrote; `None` for what needs a closer look."""
+    if canonical(text)[0] != SHA256:
+        return None  # a key that is given twice, for one
+    try:
+        return msgspec.json.decode(text, type=LockFile)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _slow(path: Path, size: int) -> LockFile:
+    if size > load.LARGEST_FILE:
+        # The parser that knows of lines would need minutes.
+        raise ConfigError(str(path), 1, 1, "not what `turnlog trust` writes, write it anew")
+    return load.load(path, LockFile)
+
+
+def _placed(path: Path, size: int, steps: tuple[str, ...], message: str) -> ConfigError:
+    if size > load.LARGEST_FILE:
+        return ConfigError(str(path), 1, 1, f"{'/'.join(steps)}: {message}")
+    return load.read(path).error(steps, message)
+
+
+def _first_mistake(lock: LockFile) -> tuple[tuple[str, ...], str] | None:
+    if lock.version != VERSION:
+        return ("version",), f"version {lock.version} is not {VERSION}, install another turnlog"
+    for server, tools in lock.servers.items():
+        for tool, one in tools.items():
+            if (message := _mistake(one)) is not None:
+                return ("servers", server, tool, "hash"), message
+    return None
+
+
+def _mistake(one: Pin) -> str | None:
+    digits = one.hash.removeprefix(_PREFIX)
+    if digits == one.hash or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
+        return f"{one.hash[:80]!r} is no hash, write sha256: and 64 hex digits"
+    # Whoever reviews a lock reads the definition; turnlog compares the hash.
+    if not one.partial and _digest(one.definition) != one.digest:
+        return "this is not the hash of the definition here, run `turnlog trust`"
+    return None
+
+
+def _digest(definition: Json) -> bytes:
+    if isinstance(definition, str):
+        return sha256(definition.encode()).digest()
+    return sha256(canonical(msgspec.json.encode(definition))[1]).digest()
+
+
+def lock_text(lock: LockFile) -> str:
+    """Return what stands in the file: sorted, one member a line, nothing in it that is invisible."""
+    plain = msgspec.to_builtins(lock)
+    text = json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False)
+    return "\n".join(map(clean, text.split("\n"))) + "\n"
+
+
+def write_lock(path: Path, lock: LockFile) -> None:
+    """Put a lock in the place of the one that is there, whole or not at all.
+
+    Raises `SettingError`.
+    """
+    path = path.resolve()
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        try:
+            _write(draft, lock_text(lock).encode())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(path.parent)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SettingError(str(path), f"cannot be written ({reason}), check its folder") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

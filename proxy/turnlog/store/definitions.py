@@ -1,0 +1,276 @@
+"""What tools were defined as, by the hash of each definition, and what each server showed last.
+
+An environment of its own, DATA/definitions: made when the first list of tools goes by, written in
+one transaction for each list that says something new, read beside any number of writers.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.definition import Kept
+from turnlog.core.differences import Part, parts_changed
+
+from .folder import close_environment, open_environment, translated
+
+FOLDER: Final = "definitions"
+MOST: Final = 4096
+"""Definitions that are kept; those that no server shows any more go first, the oldest first."""
+MOST_SHOWN: Final = 1000
+"""Tools of one server."""
+_HOUR: Final = 3600 * 1_000_000_000
+"""ns after which it is written again that something is still shown."""
+_DAY: Final = 24 * _HOUR
+_MAP: Final = 1 << 30
+
+
+class Shown(Struct, frozen=True, array_like=True):
+    """The definition that a server showed last for a tool."""
+
+    server: str
+    tool: str
+    digest: bytes
+    at: int
+    """When, ns UTC, to the hour where it has not changed since."""
+    by: str
+    """Digest of the credential that asked."""
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """What one page of a list of tools showed."""
+
+    server: str
+    by: str
+    at: int
+    tools: Mapping[str, bytes]
+    """Digests of the definitions on this page."""
+    whole: frozenset[str] | None
+    """All tools of the list that this page ends; `None` where it ends none."""
+
+
+class Change(Struct, frozen=True):
+    """A tool that had another definition when the same credential asked before."""
+
+    tool: str
+    before: bytes
+    now: bytes
+
+
+class _Stored(Struct, frozen=True, array_like=True):
+    at: int
+    text: bytes
+    partial: bool
+
+
+class _Age(Struct, frozen=True, array_like=True):
+    at: int
+
+
+class _Tables:
+    """The tables in one transaction."""
+
+    def __init__(self, env: lmdb.Environment, txn: lmdb.Transaction, *, create: bool) -> None:
+        self.txn = txn
+        self.texts, self.shown, self.whole = (
+            env.open_db(name, txn=txn, create=create) for name in (b"texts", b"shown", b"whole")
+        )
+
+
+_T = TypeVar("_T")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def keep(data: Path, listing: Listing, texts: Callable[[bytes], Kept]) -> list[Change]:
+    """Write down what a list showed; return what differs from before. Blocks, raises `StoreError`.
+
+    `texts` gives what to keep of a definition, asked only for those that are not there yet.
+    """
+    with _writing(data) as tables:
+        _add(tables, dict.fromkeys(listing.tools.values(), texts), listing.at)
+        known = {one.tool: one for one in _all_shown(tables, listing.server)}
+        for said in _said(listing, known):
+            tables.txn.put(_key(said.server, said.tool), _encode(said), db=tables.shown)
+        if listing.whole is not None:
+            _forget(tables, listing, listing.whole, known.values())
+            tables.txn.put(listing.server.encode(), b"", db=tables.whole, overwrite=False)
+        return _changes(listing, known)
+
+
+def add(data: Path, texts: Mapping[bytes, Kept], at: int) -> None:
+    """Keep definitions that no server has shown here. Blocks, raises `StoreError`."""
+    with _writing(data) as tables:
+        _add(tables, {digest: _always(text) for digest, text in texts.items()}, at)
+
+
+def _always(text: Kept) -> Callable[[bytes], Kept]:
+    return lambda _: text
+
+
+def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, Kept]:
+    """Return those of the definitions that are kept. Raises `StoreError`."""
+    with _reading(data) as tables:
+        if tables is None:
+            return {}
+        found = ((digest, tables.txn.get(digest, db=tables.texts)) for digest in digests)
+        return {digest: _kept(bytes(value)) for digest, value in found if value is not None}
+
+
+def changed(data: Path, before: bytes, now: bytes) -> list[Part]:
+    """Return what differs between two definitions; empty where one is not kept.
+
+    Raises `StoreError`.
+    """
+    both = find(data, (before, now))
+    if len(both) < 2:
+        return []
+    return parts_changed(both[before].value, both[now].value)
+
+
+def shown(data: Path) -> list[Shown]:
+    """Return what the servers showed last, sorted by server and tool. Raises `StoreError`."""
+    with _reading(data) as tables:
+        return [] if tables is None else sorted(_all_shown(tables), key=_place)
+
+
+def listed_whole(data: Path) -> set[str]:
+    """Return the servers whose list of tools was seen to its end. Raises `StoreError`."""
+    with _reading(data) as tables:
+        if tables is None:
+            return set()
+        return {bytes(key).decode() for key, _ in tables.txn.cursor(tables.whole)}
+
+
+def _place(one: Shown) -> tuple[str, str]:
+    return one.server, one.tool
+
+
+def _kept(value: bytes) -> Kept:
+    stored = _decode(value, _Stored)
+    return Kept(stored.text, stored.partial)
+
+
+def _decode(value: bytes, kind: type[_T]) -> _T:
+    return msgspec.msgpack.decode(value, type=kind)
+
+
+def _add(tables: _Tables, texts: Mapping[bytes, Callable[[bytes], Kept]], at: int) -> None:
+    added = False
+    for digest, text in texts.items():
+        if tables.txn.get(digest, db=tables.texts) is None:
+            made = text(digest)
+            value = _encode(_Stored(at, made.text, made.partial))
+            added = tables.txn.put(digest, value, db=tables.texts)
+    if added:
+        _make_room(tables, set(texts))
+
+
+def _make_room(tables: _Tables, wanted: set[bytes]) -> None:
+    over = tables.txn.stat(tables.texts)["entries"] - MOST
+    if over <= 0:
+        return
+    used = wanted | {one.digest for one in _all_shown(tables)}
+    ages = [
+        (bytes(digest) in used, _decode(bytes(value), _Age).at, bytes(digest))
+        for digest, value in tables.txn.cursor(tables.texts)
+    ]
+    for _, _, digest in sorted(ages)[:over]:
+        tables.txn.delete(digest, db=tables.texts)
+
+
+def _all_shown(tables: _Tables, server: str = "") -> list[Shown]:
+    cursor = tables.txn.cursor(tables.shown)
+    found: list[Shown] = []
+    for key, value in cursor.iternext() if cursor.set_range(_prefix(server)) else ():
+        if server and not bytes(key).startswith(_prefix(server)):
+            break
+        found.append(_decode(bytes(value), Shown))
+    return found
+
+
+def _prefix(server: str) -> bytes:
+    return server.encode() + b"\0" if server else b""
+
+
+def _key(server: str, tool: str) -> bytes:
+    return _prefix(server) + sha256(tool.encode()).digest()
+
+
+def _said(listing: Listing, known: Mapping[str, Shown]) -> list[Shown]:
+    """Return what has to be written: what is new, as far as there is room, or was long not said."""
+    room = MOST_SHOWN - len(known)
+    written: list[Shown] = []
+    for tool, digest in listing.tools.items():
+        said = Shown(listing.server, tool, digest, listing.at, listing.by)
+        old = known.get(tool)
+        if old is None:
+            room -= 1
+        if room >= 0 if old is None else _is_news(old, said):
+            written.append(said)
+    return written
+
+
+def _changes(listing: Listing, known: Mapping[str, Shown]) -> list[Change]:
+    olds = ((known.get(tool), tool, digest) for tool, digest in listing.tools.items())
+    return [
+        Change(tool, old.digest, digest)
+        for old, tool, digest in olds
+        if old is not None and old.by == listing.by and old.digest != digest
+    ]
+
+
+def _is_news(old: Shown, said: Shown) -> bool:
+    return (old.digest, old.by) != (said.digest, said.by) or said.at - old.at > _HOUR
+
+
+def _forget(
+    tables: _Tables, listing: Listing, whole: frozenset[str], known: Iterable[Shown]
+) -> None:
+    """Forget the tools that are gone.
+
+    What another credential was shown stays for a day: it may be for its eyes only. Then it goes,
+    because credentials change by the hour where they are tokens.
+    """
+    for one in known:
+        if one.tool in whole:
+            continue
+        if one.by == listing.by or listing.at - one.at > _DAY:
+            tables.txn.delete(_key(one.server, one.tool), db=tables.shown)
+
+
+@contextmanager
+def _writing(data: Path) -> Generator[_Tables]:
+    path = data / FOLDER
+    env = open_environment(path, readonly=False, map_size=_MAP, tables=3)
+    try:
+        with translated("write", path), env.begin(write=True) as txn:
+            yield _Tables(env, txn, create=True)
+    finally:
+        close_environment(env)
+
+
+@contextmanager
+def _reading(data: Path) -> Generator[_Tables | None]:
+    """Open a snapshot; `None` where no list has been written down yet."""
+    path = data / FOLDER
+    if not (path / "data.mdb").exists():
+        yield None
+        return
+    env = open_environment(path, readonly=True, map_size=_MAP, tables=3)
+    try:
+        with translated("read", path), env.begin() as txn:
+            yield _opened(env, txn)
+    finally:
+        close_environment(env)
+
+
+def _opened(env: lmdb.Environment, txn: lmdb.Transaction) -> _Tables | None:
+    try:
+        return _Tables(env, txn, create=False)
+    except (lmdb.NotFoundError, lmdb.ReadonlyError):
+        return None  # made by a process that died before its first list was written

@@ -1,0 +1,62 @@
+import asyncio
+from pathlib import Path
+
+from msgspec import Raw
+
+from kit.attempts import Collected, Time
+from turnlog.core.redact import Redactor
+from turnlog.observe.events import DefinitionsFailed, ToolChanged
+from turnlog.serve.keeper import Keeper
+from turnlog.serve.pins import Pins
+from turnlog.store import definitions
+from turnlog.wire.mcp import ToolPage, read_tools_list
+
+
+def page(text: str = "", *, count: int = 1) -> ToolPage:
+    tools = ",".join(f'{{"name":"t{n}","description":"{text}"}}' for n in range(count))
+    return read_tools_list(Raw(f'{{"tools":[{tools}]}}'.encode()))
+
+
+def keeper(data: Path, log: Collected, work: asyncio.TaskGroup) -> Keeper:
+    pins = Pins(data / "turnlog.lock")
+    return Keeper(data, Redactor(), str, pins, Time().clock(), log, log.fault, work)
+
+
+async def test_lists_are_written_in_the_order_they_came(tmp_path: Path) -> None:
+    log = Collected()
+    async with asyncio.TaskGroup() as work:
+        one = keeper(tmp_path, log, work)
+        for text in ("a", "b", "c"):
+            one.note("s", "me", page(text), frozenset({"t0"}))
+    (shown,) = definitions.shown(tmp_path)
+    assert shown.digest == page("c").definitions["t0"].digest
+    assert [event.parts for event in log.of(ToolChanged)] == [("description",)] * 2
+
+
+async def test_of_very_many_changes_some_are_named(tmp_path: Path) -> None:
+    log = Collected()
+    async with asyncio.TaskGroup() as work:
+        one = keeper(tmp_path, log, work)
+        one.note("s", "me", page("a", count=50), None)
+        one.note("s", "me", page("b", count=50), None)
+    assert len(log.of(ToolChanged)) == 20
+
+
+async def test_more_lists_than_can_be_written_are_given_up_and_said(tmp_path: Path) -> None:
+    log = Collected()
+    async with asyncio.TaskGroup() as work:
+        one = keeper(tmp_path, log, work)
+        for n in range(40):
+            one.note("s", "me", page(str(n)), None)
+    assert len(log.of(DefinitionsFailed)) == 8
+    assert len(definitions.shown(tmp_path)) == 1
+
+
+async def test_a_disk_that_takes_nothing_is_said_and_harms_nobody(tmp_path: Path) -> None:
+    log = Collected()
+    (tmp_path / "definitions").write_text("in the way")
+    async with asyncio.TaskGroup() as work:
+        one = keeper(tmp_path, log, work)
+        one.note("s", "me", page(), None)
+        one.note("s", "me", page(), None)
+    assert len(log.of(DefinitionsFailed)) == 2

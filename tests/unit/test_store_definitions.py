@@ -1,0 +1,125 @@
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from turnlog.core.definition import Kept
+from turnlog.store import definitions
+from turnlog.store.base import StoreError
+from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing
+
+HOUR = 3600 * 10**9
+AT = 1_795_737_600 * 10**9
+
+
+def digest(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+def listing(
+    *tools: str, server: str = "s", by: str = "me", at: int = AT, text: str = "", whole: bool = True
+) -> Listing:
+    return Listing(
+        server=server,
+        by=by,
+        at=at,
+        tools={tool: digest(tool + text) for tool in tools},
+        whole=frozenset(tools) if whole else None,
+    )
+
+
+def keep(data: Path, one: Listing) -> list[Change]:
+    return definitions.keep(data, one, lambda key: Kept(b'"%s"' % key.hex().encode(), False))
+
+
+def tools(data: Path) -> list[str]:
+    return [f"{one.server}/{one.tool}" for one in definitions.shown(data)]
+
+
+def test_a_store_that_was_shown_nothing_has_nothing(tmp_path: Path) -> None:
+    assert definitions.shown(tmp_path) == []
+    assert definitions.find(tmp_path, [digest("a")]) == {}
+    assert definitions.listed_whole(tmp_path) == set()
+    assert definitions.changed(tmp_path, digest("a"), digest("b")) == []
+
+
+def test_what_a_server_showed_is_there_by_server_and_tool(tmp_path: Path) -> None:
+    keep(tmp_path, listing("b", "a"))
+    keep(tmp_path, listing("z", server="other", whole=False))
+    assert tools(tmp_path) == ["other/z", "s/a", "s/b"]
+    assert definitions.listed_whole(tmp_path) == {"s"}
+    (found,) = definitions.find(tmp_path, [digest("a"), digest("nothing")]).values()
+    assert found.value == digest("a").hex()
+
+
+def test_a_definition_is_made_once(tmp_path: Path) -> None:
+    keep(tmp_path, listing("a"))
+
+    def never(_: bytes) -> Kept:
+        raise AssertionError
+
+    definitions.keep(tmp_path, listing("a", server="other"), never)
+    definitions.add(tmp_path, {digest("a"): Kept(b'"pinned"', True)}, AT)
+    assert definitions.find(tmp_path, [digest("a")])[digest("a")].value == digest("a").hex()
+
+
+def test_a_change_is_told_to_whom_it_is_one(tmp_path: Path) -> None:
+    assert keep(tmp_path, listing("a", "b")) == []
+    assert keep(tmp_path, listing("a", "b", by="you", text="2")) == []
+    assert keep(tmp_path, listing("a", by="you", text="3", whole=False)) == [
+        Change("a", digest("a2"), digest("a3"))
+    ]
+    assert definitions.changed(tmp_path, digest("a2"), digest("a3")) == ["other"]
+
+
+def test_what_a_whole_list_lacks_is_gone(tmp_path: Path) -> None:
+    keep(tmp_path, listing("a", "b"))
+    keep(tmp_path, listing("a", whole=False))
+    assert tools(tmp_path) == ["s/a", "s/b"]
+    keep(tmp_path, listing("a"))
+    assert tools(tmp_path) == ["s/a"]
+
+
+def test_what_another_credential_was_shown_stays_for_a_day(tmp_path: Path) -> None:
+    keep(tmp_path, listing("a", "b"))
+    keep(tmp_path, listing("a", by="you", at=AT + 24 * HOUR))
+    assert tools(tmp_path) == ["s/a", "s/b"]
+    keep(tmp_path, listing("a", by="you", at=AT + 25 * HOUR))
+    assert tools(tmp_path) == ["s/a"]
+
+
+def test_what_is_shown_again_is_written_again_by_the_hour(tmp_path: Path) -> None:
+    for minutes in (0, 59, 61, 90):
+        keep(tmp_path, listing("a", at=AT + minutes * HOUR // 60))
+    (one,) = definitions.shown(tmp_path)
+    assert one.at == AT + 61 * HOUR // 60
+
+
+def test_a_server_cannot_show_without_bound(tmp_path: Path) -> None:
+    keep(tmp_path, listing(*(f"t{n}" for n in range(MOST_SHOWN + 5))))
+    assert len(tools(tmp_path)) == MOST_SHOWN
+    keep(tmp_path, listing("t1", "more"))
+    assert tools(tmp_path) == ["s/t1"]
+    keep(tmp_path, listing("t1", "more"))
+    assert tools(tmp_path) == ["s/more", "s/t1"]
+
+
+def test_definitions_that_nobody_shows_any_more_go_first_and_then_the_oldest(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, listing("shown", server="other", at=AT))
+    for round_ in range(MOST // 500 + 2):
+        names = (f"t{n}" for n in range(500))
+        keep(tmp_path, listing(*names, text=str(round_), at=AT + round_ + 1))
+    newest = MOST // 500 + 1
+    found = definitions.find(
+        tmp_path, [digest("shown"), digest("t1" + str(newest)), digest("t10"), digest("t00")]
+    )
+    assert set(found) == {digest("shown"), digest("t1" + str(newest))}
+
+
+def test_a_folder_that_is_no_store_is_an_error_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "data.mdb").write_bytes(b"no store" * 2000)
+    with pytest.raises(StoreError, match="definitions"):
+        definitions.shown(tmp_path)
