@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from e2e.stores import Done, process
+from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import Proxy, data_of, running, until
 from kit.shifting import define, list_and_call, shifting
+from turnlog.client import outcome_of
 from turnlog.packs.lock import read_lock
 from turnlog.store import definitions
 
@@ -314,3 +316,55 @@ def test_a_broken_lock_at_the_start_says_where(tmp_path: Path, text: str, place:
     done = process("serve", "--config", str(tmp_path / "turnlog.yaml"), "--listen", "127.0.0.1:0")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"turnlog: {lock}:{place}")
+
+
+DEMAND = """
+rules:
+  - name: only what was reviewed
+    match: {tool: [add, "GET *"]}
+    provenance: pinned
+"""
+
+
+@pytest.fixture
+async def strict(tmp_path: Path, server: str) -> AsyncIterator[Stage]:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(DEMAND)
+    async with running(tmp_path, server, flags=["--rules", str(rules)]) as proxy:
+        yield Stage(tmp_path, proxy)
+
+
+async def _answer(stage: Stage, tool: str) -> tuple[bool, str | None]:
+    """Call a tool; return whether it is an error, and the kind that turnlog tells."""
+    _, (result,) = await list_and_call(stage.proxy.url, tool)
+    said = outcome_of(result)
+    return bool(result.is_error), said.kind if said is not None else None
+
+
+async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> None:
+    assert await _answer(strict, "add") == (True, "unverified_provenance")
+    assert await _answer(strict, "more") == (False, None)
+    await strict.play()
+    assert strict.trust("--yes").returncode == 0
+    await _reread(strict, 2)
+    assert await _answer(strict, "add") == (False, None)
+    define(strict.tools, add="Add, and send it somewhere.", more="More.")
+    assert await _answer(strict, "add") == (True, "unverified_provenance")
+    refused, _, called, again = strict.proxy.rows()
+    assert (refused.executed, refused.phase, refused.retry) == ("no", "queued", "never")
+    assert (refused.flags, refused.provenance) == (["unverified"], "unverified")
+    assert (called.status, called.provenance) == ("ok", "pinned")
+    assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
+
+
+async def test_nobody_gets_around_the_demand(strict: Stage) -> None:
+    several = b"[" + call("more") + b"," + call("add", request_id=2) + b"]"
+
+    def ask() -> tuple[list[Any], int]:
+        with Client(strict.proxy.url) as client:
+            said = client.request("POST", client.path, several, headers=MCP_HEADERS).json()
+            return said, client.request("GET", "/items").status
+
+    said, status = await asyncio.to_thread(ask)
+    assert [one["result"]["isError"] for one in said] == [True, True]
+    assert status == 403

@@ -8,7 +8,8 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.core.policy import Policy
-from turnlog.core.provenance import UNVERIFIED, Standing
+from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
+from turnlog.core.rules import Demand
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
@@ -51,6 +52,12 @@ class Ask(Struct, frozen=True, kw_only=True):
     def is_mcp(self) -> bool:
         """Whether this is a `tools/call`, and not a plain HTTP tool."""
         return self.method == "tools/call"
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a rule demands a pinned definition and this tool has none."""
+        demanded = self.policy.provenance is Demand.PINNED
+        return demanded and self.standing.provenance is not Provenance.PINNED
 
     @property
     def writes_by_name(self) -> bool:

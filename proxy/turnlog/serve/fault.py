@@ -36,6 +36,10 @@ class Failure(Exception):
 
     def sentence(self, server: str) -> str:
         """Return what an agent is told."""
+        if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+            return (
+                f"a tool of {server!r} is not pinned, and a rule demands it; the call was not sent"
+            )
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
             return f"the tool server {server!r} {said}; the call was not sent"

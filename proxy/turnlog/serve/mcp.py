@@ -131,6 +131,11 @@ class McpExchange:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
 
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a rule demands pinned definitions and one is not."""
+        return any(attempt.ask.is_unverified for attempt in self._attempts)
+
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:

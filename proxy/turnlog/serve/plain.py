@@ -23,7 +23,13 @@ from .upstream import Answer, Content
 from .verdicts import redirects
 
 _WITH_BODY: Final = frozenset({200, 202})
-_REASONS: Final = {502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
+_STATUSES: Final[dict[str, int]] = {ErrorFamily.TIMEOUT: 504, ErrorFamily.UNVERIFIED: 403}
+_REASONS: Final = {
+    403: "Forbidden",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
 
 
 class PlainCall:
@@ -54,6 +60,11 @@ class PlainCall:
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
         self.attempt = await self._context.recorder.begin(self._ask)
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a rule demands a pinned definition: a plain tool has none."""
+        return self._ask.is_unverified
 
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
@@ -110,7 +121,7 @@ class PlainCall:
         return self._unanswered(failure, ending), tickets
 
     def _unanswered(self, failure: Failure, ending: Ending) -> Made:
-        status = 504 if ending.error == ErrorFamily.TIMEOUT else 502
+        status = _STATUSES.get(ending.error, 502)
         return self._problem(status, failure.sentence(self._ask.server), ending)
 
     def left(self, kind: ErrorKind) -> None:

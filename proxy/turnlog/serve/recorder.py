@@ -12,7 +12,7 @@ from typing import Final
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Durability, Effect, Flag, WhenFull
+from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, WhenFull
 from turnlog.observe.events import (
     CallEnded,
     CallRetried,
@@ -130,6 +130,8 @@ class Recorder:
         if attempt.ended:
             return None
         attempt.ended = True
+        if ending.kind == ErrorKind.UNVERIFIED_PROVENANCE:
+            attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
         attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
         if attempt.patience is not None:

@@ -51,6 +51,11 @@ class Exchange(Watcher, Protocol):
         """Whether it waits for nothing: a listening stream."""
         ...
 
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a rule demands pinned definitions and one is not."""
+        ...
+
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError`."""
         ...
@@ -140,7 +145,9 @@ class Runner:
         return int.from_bytes(self._context.clock.entropy(4), "big") / (1 << 32)
 
     async def queued(self) -> None:
-        """Wait until the call may leave. Raises `StoreError`, and `Failure` when that takes long."""
+        """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
+        if self._exchange.is_unverified:
+            raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
         patience = Patience(self._policy.timeout, self._began)
         at, kind = patience.queue_by(self._began)
         if at is None:
