@@ -97,7 +97,8 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     step: int
     turn_source: TurnSource
     ref: int | None
-    """seq of the commit this one answers: an outcome's intent, a later outcome's intent."""
+    """seq of the commit this one follows: an outcome's intent, a later outcome's intent, the outcome
+    before another attempt's intent."""
     body_hash: bytes
     """sha256 of the body's bytes; empty where a commit has no body."""
     prev: bytes

@@ -113,9 +113,7 @@ class Ledger:
             pending.position, pending.link = found.position, found.link
             pending.commit = self._read(txn, found)
             return
-        answered = None
-        if draft.facts.kind is CommitKind.OUTCOME:
-            answered = self._answered(txn, session, draft, before)
+        answered = self._answered(txn, session, draft, before)
         body = pending.sealed
         links = body.links if body else ()
         entry = self._extend(session, facts, raw, pending.body, answered=answered, links=links)
@@ -245,6 +243,16 @@ class Ledger:
     def _answered(
         self, txn: Txn, session: bytes, draft: Draft, before: Pending | None
     ) -> Link | None:
+        """Return the commit that a draft follows: an outcome its intent, another attempt's intent
+        the outcome of the attempt before."""
+        if draft.facts.kind is CommitKind.INTENT and draft.facts.attempt > 1:
+            earlier = msgspec.structs.replace(
+                draft.facts, kind=CommitKind.OUTCOME, attempt=draft.facts.attempt - 1, n=0
+            )
+            found = self._find(txn, session, earlier)
+            return found.link if found else None
+        if draft.facts.kind is not CommitKind.OUTCOME:
+            return None
         intent = draft.intent or before
         if isinstance(intent, Pending):
             if intent.link is None:

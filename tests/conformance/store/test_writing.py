@@ -350,3 +350,17 @@ async def test_a_note_is_written_as_often_as_it_is_given(store: Store) -> None:
 
 async def test_errors_of_the_store_are_one_family() -> None:
     assert issubclass(StoreClosed, StoreError)
+
+
+async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(store: Store) -> None:
+    ref, call = session(), new_id()
+    first = await begin(store, intent(ref, call))
+    failed = await put(store, outcome(ref, call, first, status=Status.ERROR, error="timeout"))
+    late = 400 * 1_000_000_000
+    again = await begin(store, intent(ref, call, attempt=2, at=START + late))
+    answered = await put(store, outcome(ref, call, again, attempt=2))
+    assert again.placed is not None
+    assert first.placed is not None
+    assert again.placed.link.ref == failed.link.seq
+    assert again.placed.link.turn == first.placed.link.turn
+    assert answered.link.ref == again.placed.link.seq
