@@ -15,8 +15,8 @@ from msgspec import Raw, Struct
 from turnlog.cli.main import main
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
-from turnlog.core.delta import Operation
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
+from turnlog.core.operation import Operation
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 

@@ -8,8 +8,8 @@ import pytest
 
 from e2e.stores import Call, call_id, fill, turnlog
 from turnlog.core import ids
-from turnlog.core.delta import Operation
 from turnlog.core.kinds import Flag, Status
+from turnlog.core.operation import Operation
 
 LOST: dict[str, Any] = {
     "status": Status.ERROR, "error": "connection", "error_kind": "connection_lost", "output": b"",

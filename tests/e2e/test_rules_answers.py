@@ -9,7 +9,7 @@ from kit.beside import Rig, proxy_beside
 from kit.clients import call
 from kit.proxy import payloads, written
 from kit.upstreams import RawUpstream, answer, ok, result, text_result
-from turnlog.core.delta import Operation
+from turnlog.core.operation import Operation
 
 RULES = """
 rules:

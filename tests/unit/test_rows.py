@@ -6,8 +6,8 @@ from msgspec import Raw, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts, Link
-from turnlog.core.delta import Operation
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.operation import Operation
 from turnlog.sessions.rows import row_of, timestamp
 
 SESSION, CALL = ids.uuid7(10**18, bytes(10)), ids.uuid7(10**18, bytes(9) + b"1")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from turnlog.core.delta import TOOLS_USED, Operation
 from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
 from turnlog.core.kinds import CommitKind
+from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
     Attempt,

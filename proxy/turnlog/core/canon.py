@@ -13,7 +13,6 @@ from hashlib import sha256
 from typing import Annotated, Any, NoReturn, Union
 
 import msgspec
-import rfc8785
 from msgspec import Meta
 
 SHA256 = "sha256"
@@ -54,7 +53,7 @@ def canonical(data: bytes) -> tuple[str, bytes]:
         parsed = json.loads(
             data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
         )
-        return SHA256, rfc8785.dumps(parsed)
+        return SHA256, _exactly(parsed)
     except (ValueError, RecursionError):
         return RAW_SHA256, data
 
@@ -70,6 +69,13 @@ def input_hash(data: bytes, *, key: bytes | Callable[[bytes], bytes] | None = No
         return f"{scheme}:{sha256(form).hexdigest()}"
     digest = hmac.digest(key, form, "sha256") if isinstance(key, bytes) else key(form)
     return f"{HMAC_SHA256}:{digest.hex()}"
+
+
+def _exactly(value: Any) -> bytes:
+    # Loaded when the first document needs it: commands that only read never do.
+    import rfc8785
+
+    return rfc8785.dumps(value)
 
 
 def _fast(data: bytes) -> bytes | None:

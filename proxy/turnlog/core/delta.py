@@ -4,7 +4,6 @@ Nothing is guessed: an operation comes from a rule's extractor, and names what i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct, structs
@@ -12,6 +11,7 @@ from msgspec import Struct, structs
 from .classify import Ending
 from .expression import Seen, locate, select
 from .kinds import ErrorKind, Executed, Status
+from .operation import Evidence, Operation
 from .rules import Extractor
 
 MOST: Final = 256
@@ -20,33 +20,6 @@ KEY_BYTES: Final = 2048
 """A longer key, or new name, is left out: half of one would name something else."""
 DELTA_BYTES: Final = 16 * 1024
 """Bytes of all keys and new names together."""
-TOOLS_USED: Final = "tools_used"
-
-
-class Evidence(StrEnum):
-    """What an operation is known by."""
-
-    DECLARED = "declared"
-    """The arguments: the call was to do it."""
-    OBSERVED = "observed"
-    """The result: the tool says that it did."""
-
-
-class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change: `op` to what `key` names in a field of the state.
-
-    Words are strings on disk, so that this version reads what a newer one wrote.
-    """
-
-    field: str
-    op: str
-    key: str
-    to: str = ""
-    """The new name of what was renamed."""
-    evidence: str = ""
-    """See `Evidence`; empty where the record itself is the evidence."""
-    maybe: bool = False
-    """Whether nobody knows if it happened."""
 
 
 class Delta(Struct, frozen=True):
@@ -54,11 +27,6 @@ class Delta(Struct, frozen=True):
 
     operations: tuple[Operation, ...] = ()
     cut: bool = False
-
-
-def used(server: str, tool: str) -> Operation:
-    """Return the operation that every attempt is: it stands in its header, and nowhere else."""
-    return Operation(field=TOOLS_USED, op="called", key=f"{server}.{tool}")
 
 
 def changes(

@@ -5,15 +5,13 @@ content. Texts are compared by line. Pure, and bounded: large answers are only t
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Final, cast
 
 import msgspec
 from msgspec import Struct, field
-
-from .expression import Place, Seen, locate
 
 LIMIT: Final = 256 * 1024
 """Bytes of an answer above which only digests are compared."""
@@ -26,6 +24,11 @@ _NAMES: Final = ("id", "key", "name", "path", "uri")
 """Members that name the thing they belong to."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
+
+
+Place = tuple[int | str, ...]
+"""Members and numbers of items from a value's root down."""
+Volatile = Callable[[object], Collection[Place]]
 
 
 class Class(StrEnum):
@@ -94,8 +97,8 @@ class _Step(Struct, frozen=True, kw_only=True):
     shape: bool = False
 
 
-def compare(before: Answer, after: Answer, volatile: Sequence[str] = ()) -> Comparison:
-    """Return what is different; `volatile` are expressions (`$.result...`) for what always is."""
+def compare(before: Answer, after: Answer, volatile: Volatile | None = None) -> Comparison:
+    """Return what is different; `volatile` tells where in a value something always is."""
     if kind := _of_endings(before, after):
         return Comparison(kind=kind)
     if before.kind != after.kind:
@@ -143,12 +146,12 @@ def _value(data: bytes) -> object:
         return data.decode("utf-8", "replace")
 
 
-def _of_values(before: object, after: object, volatile: Sequence[str]) -> Comparison:
+def _of_values(before: object, after: object, volatile: Volatile | None) -> Comparison:
     steps = list(_steps("", before, after, 0))
     if not steps:
         return Comparison(kind=Class.SAME)
-    if volatile:
-        left, right = (_calm(value, volatile) for value in (before, after))
+    if volatile is not None:
+        left, right = (_kept(value, (), volatile(value)) for value in (before, after))
         steps = list(_steps("", left, right, 0))
         if not steps:
             return Comparison(kind=Class.SAME_MODULO_VOLATILE)
@@ -160,14 +163,8 @@ def _of_values(before: object, after: object, volatile: Sequence[str]) -> Compar
     )
 
 
-def _calm(value: object, volatile: Sequence[str]) -> object:
-    """Return a value without what the expressions select."""
-    seen = Seen(result=value)
-    places = {place[1:] for text in volatile for place, _ in locate(text, seen)}
-    return _kept(value, (), places)
-
-
-def _kept(value: object, here: Place, without: set[Place]) -> object:
+def _kept(value: object, here: Place, without: Collection[Place]) -> object:
+    """Return a value without what stands at some places."""
     if here in without:
         return None
     match value:

@@ -7,8 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.delta import Operation, used
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.operation import Operation, used
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
