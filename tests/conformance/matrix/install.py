@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "matrix"
-PYTHON = ("python-2", "python-1", "servers")
+PYTHON = ("python-2", "python-1", "servers", "examples", "langchain")
 
 Step = tuple[str, list[Path], Callable[[Path], None]]
 

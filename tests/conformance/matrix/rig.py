@@ -77,19 +77,27 @@ def await_ready(started: Started, find: Callable[[Started], T | None]) -> T:
 
 
 @contextmanager
+def printing_urls(
+    command: list[str | Path], folder: Path, **variables: str
+) -> Generator[list[str]]:
+    """Run a server that prints its URLs as one JSON line once it accepts connections."""
+    with running(command, folder, "server", **variables) as started:
+        yield await_ready(started, _printed_urls)
+
+
+@contextmanager
 def feature_server(folder: Path) -> Generator[list[str]]:
     """Run the server of the client matrices; its two URLs answer with streams and with JSON."""
-    command: list[str | Path] = [PYTHON_TWO, HERE / "servers" / "feature_server.py"]
-    with running(command, folder, "server") as started:
-        yield await_ready(started, _printed_urls)
+    with printing_urls([PYTHON_TWO, HERE / "servers" / "feature_server.py"], folder) as urls:
+        yield urls
 
 
 @contextmanager
 def bridged(command: list[str | Path], folder: Path, **variables: str) -> Generator[str]:
     """Run a stdio server behind the bridge to HTTP."""
     bridge: list[str | Path] = [SERVERS / "python", HERE / "servers" / "bridge.py", *command]
-    with running(bridge, folder, "server", **variables) as started:
-        yield await_ready(started, _printed_urls)[0]
+    with printing_urls(bridge, folder, **variables) as (url,):
+        yield url
 
 
 @contextmanager
