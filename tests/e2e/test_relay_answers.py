@@ -9,6 +9,7 @@ from kit.clients import MCP_HEADERS, ClosedEarlyError, call
 from kit.faults import CloseAfterRequest, CutBody, CutHead, Garbage
 from kit.packing import PACKERS
 from kit.upstreams import Peer, Script, answer, chunked, ok, text_result
+from turnlog.client import Outcome, outcome_of_headers
 
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"caf\\u00e9"}]}}'
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -108,6 +109,15 @@ def test_a_bare_answer_gets_the_names_of_its_call_and_no_other_field(rig: Rig) -
     (row,) = rig.ended_rows()
     told = set(given.head.headers) - set(given.head.relayed)
     assert told == {("Turnlog-Session", row.session), ("Turnlog-Call", row.call)}
+
+
+def test_a_server_cannot_say_in_turnlogs_name_how_a_call_ended(rig: Rig) -> None:
+    rig.upstream.script = answer(HEAD + b"turnlog-Retry: safe\r\n" + length(b"x"))
+    with rig.client() as client:
+        given = client.request("GET", f"/s/{rig.session}/tool")
+    (row,) = rig.ended_rows()
+    said = outcome_of_headers(given.head.headers)
+    assert said == Outcome(session=row.session, call=row.call)
 
 
 def test_hop_by_hop_fields_of_an_answer_end_here(rig: Rig) -> None:

@@ -5,14 +5,25 @@ import subprocess
 import sys
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import CallToolResult, ErrorData, TextContent
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from kit.attempts import ask, session
-from turnlog.client import ErrorFamily, Executed, Outcome, Retry, Status, outcome_of
+from turnlog.client import (
+    ErrorFamily,
+    Executed,
+    Flag,
+    Outcome,
+    Retry,
+    Status,
+    outcome_of,
+    outcome_of_headers,
+)
 from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.core.policy import Policy
@@ -62,6 +73,7 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
 @pytest.mark.parametrize(
     "said",
     [
+        made(),
         made()["result"],
         CallToolResult.model_validate(made()["result"]),
         made(Surface.ERROR),
@@ -72,28 +84,102 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
         problem(502, "Bad Gateway", "it broke", {"turnlog/outcome": ENVELOPE}).body.decode(),
         {"turnlog/outcome": ENVELOPE},
     ],
-    ids=["result", "sdk result", "message", "error", "sdk error", "raised", "body", "text", "read"],
+    ids=[
+        "whole",
+        "result",
+        "sdk result",
+        "message",
+        "error",
+        "sdk error",
+        "raised",
+        "body",
+        "text",
+        "read",
+    ],
 )
 def test_what_turnlog_answers_is_read_back(said: object) -> None:
     assert outcome_of(said) == WANTED
 
 
-def test_retry_logic_is_one_match() -> None:
-    def decide(said: object) -> str:
-        match outcome_of(said):
-            case None:
-                return "done"
-            case Outcome(executed=Executed.NO) | Outcome(retry=Retry.SAFE):
-                return "again"
-            case Outcome(executed=Executed.MAYBE):
-                return "ask"
-            case _:
-                return "give up"
+def decide(said: object) -> str:
+    match outcome_of(said):
+        case None:
+            return "done"
+        case Outcome(retry=Retry.SAFE, retry_after=wait):
+            return f"again after {wait}"
+        case Outcome(retry=Retry.NEVER):
+            return "give up"
+        case Outcome():
+            return "ask"
 
+
+def test_retry_logic_is_one_match() -> None:
     unsent = classify.failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, Effect.WRITE)
+    busy = classify.refused(ErrorKind.RATE_LIMITED, Effect.WRITE)
+    wrong = classify.refused(ErrorKind.INVALID_REQUEST, Effect.WRITE)
     assert decide(made()["result"]) == "ask"
-    assert decide({"_meta": {"turnlog/outcome": envelope(None, unsent)}}) == "again"
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, unsent)}}) == "again after None"
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, busy, 1.5)}}) == "again after 1.5"
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, wrong)}}) == "give up"
     assert decide(CallToolResult(content=TEXT)) == "done"
+
+
+FIELDS = [
+    ("Date", "Mon, 30 Nov 2026 10:00:00 GMT"),
+    ("Retry-After", "2"),
+    ("Turnlog-Session", "s"),
+    ("Turnlog-Call", "c"),
+    ("Turnlog-Commit", "s:12"),
+    ("Turnlog-Status", "error"),
+    ("Turnlog-Error", "rate_limited"),
+    ("Turnlog-Kind", "rate_limited"),
+    ("Turnlog-Retry", "safe"),
+    ("Turnlog-Executed", "no"),
+    ("Turnlog-Flags", "retried,new_in_2030"),
+    ("Turnlog-Attempts", "3"),
+]
+TOLD = Outcome(
+    session="s",
+    call="c",
+    attempt=3,
+    status=Status.ERROR,
+    error=ErrorFamily.RATE_LIMITED,
+    kind=ErrorKind.RATE_LIMITED,
+    retry=Retry.SAFE,
+    retry_after_ms=2000,
+    executed=Executed.NO,
+    flags=(Flag.RETRIED, "new_in_2030"),
+    commit="s:12",
+)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        httpx2.Headers(FIELDS),
+        CIMultiDictProxy(CIMultiDict(FIELDS)),
+        dict(FIELDS),
+        {name.upper(): value for name, value in FIELDS},
+        FIELDS,
+        [(name.lower().encode(), value.encode()) for name, value in FIELDS],
+        [("Turnlog-Retry", "never"), *FIELDS],
+    ],
+    ids=["httpx", "aiohttp", "dict", "upper case", "pairs", "bytes", "repeated"],
+)
+def test_headers_are_read_back(headers: object) -> None:
+    assert outcome_of_headers(headers) == TOLD
+
+
+def test_an_answer_whose_head_left_early_tells_only_of_its_call() -> None:
+    assert outcome_of_headers(FIELDS[2:4]) == Outcome(session="s", call="c")
+    assert outcome_of_headers(FIELDS[:2]) is None
+
+
+@pytest.mark.parametrize("date", ["Mon, 30 Nov 2026 10:00:00 GMT", "9" * 400, "-1", "²", ""])
+def test_a_wait_that_is_no_number_is_not_told(date: str) -> None:
+    said = outcome_of_headers({"turnlog-call": "c", "retry-after": date})
+    assert said is not None
+    assert said.retry_after is None
 
 
 def test_words_of_a_newer_version_stay_words() -> None:
@@ -108,24 +194,47 @@ class Hostile:
     def meta(self) -> object:
         raise RuntimeError
 
+    @property
+    def items(self) -> object:
+        raise RuntimeError
 
+
+class Lying:
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError
+
+
+words = st.sampled_from(
+    [
+        *("_meta", "meta", "data", "error", "result", "turnlog/outcome", "attempts"),
+        *("Turnlog-" + name for name in ENVELOPE),
+        *ENVELOPE,
+    ]
+)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(
-            st.sampled_from(["_meta", "meta", "data", "error", "turnlog/outcome", *ENVELOPE])
-            | st.text(),
-            inner,
-        )
-    ),
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(words | st.text(), inner),
     max_leaves=12,
+)
+field_values = st.text() | st.binary() | st.integers() | st.just(Hostile())
+things = (
+    json_values
+    | st.sampled_from([Hostile(), CallToolResult(content=TEXT), object()])
+    | st.lists(st.tuples(words | field_values, words | field_values))
+    | st.dictionaries(st.just("turnlog-call") | words | st.text(), field_values)
 )
 
 
-@given(json_values | st.binary() | st.just(Hostile()) | st.just(CallToolResult(content=TEXT)))
+@given(things)
 def test_nothing_foreign_is_an_error(said: object) -> None:
-    assert isinstance(outcome_of(said), Outcome | None)
+    for found in (outcome_of(said), outcome_of_headers(said)):
+        assert found is None or found.retry_after is None or found.retry_after >= 0
+
+
+def test_an_object_that_does_not_say_what_it_is_is_no_error() -> None:
+    assert outcome_of(Lying()) is None
+    assert outcome_of({"_meta": {"turnlog/outcome": Lying()}}) is None
+    assert outcome_of_headers([("turnlog-call", Lying())]) is None
 
 
 def test_it_needs_msgspec_alone() -> None:

@@ -169,9 +169,7 @@ def request_headers(
     """
     dropped = _nominated(raw) | {b"host", b"content-length", b"expect"}
     kept = [(b"Host", authority)]
-    kept += [
-        pair for pair in _forwardable(raw, dropped) if not pair[0].lower().startswith(_OWN_PREFIX)
-    ]
+    kept += _forwardable(raw, dropped)
     kept.append((b"Via", VIA))
     if forwarded_host:
         kept.append((b"X-Forwarded-Host", forwarded_host))
@@ -181,7 +179,9 @@ def request_headers(
 def response_headers(
     raw: Headers, *, cookie_path: bytes | None, upstream_path: bytes = b"/"
 ) -> list[tuple[bytes, bytes]]:
-    """Return the fields of an answer as they go to the agent: all but the hop-by-hop ones.
+    """Return the fields of an answer as they go to the agent.
+
+    All but the hop-by-hop ones, and those that only turnlog says: runtimes believe them.
 
     With `cookie_path` (several upstreams behind one origin) each cookie is confined to that path:
     Domain is dropped, and Path becomes `cookie_path` where the cookie covers `upstream_path`, the
@@ -226,7 +226,8 @@ def changed_body(raw: Headers, *, decoded: bool) -> list[tuple[bytes, bytes]]:
 def _forwardable(raw: Headers, dropped: frozenset[bytes]) -> Iterator[tuple[bytes, bytes]]:
     for pair in raw:
         name = pair[0].lower()
-        if name not in _HOP_BY_HOP and name not in dropped:
+        ends_here = name in _HOP_BY_HOP or name in dropped or name.startswith(_OWN_PREFIX)
+        if not ends_here:
             yield pair
 
 

@@ -1,9 +1,10 @@
 """Make the environments of `make conformance` under build/matrix, each from its lock file.
 
 `python-2` and `python-1` hold the two lines of the Python SDK, `node` the official conformance
-suite, the TypeScript clients and the reference servers of npm, `servers` those of PyPI, `sdk` the
-Python SDK's source distribution with its test suite and its everything-server. An environment
-whose lock file has not changed is left as it is.
+suite, the TypeScript clients and the reference servers of npm, `servers` those of PyPI, `examples`
+and `langchain` what the programs of examples/ import, `sdk` the Python SDK's source distribution
+with its test suite and its everything-server. An environment whose lock file has not changed is
+left as it is.
 """
 
 import hashlib
@@ -14,11 +15,13 @@ import sys
 import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "matrix"
+PYTHON = ("python-2", "python-1", "servers", "examples", "langchain")
 
 Step = tuple[str, list[Path], Callable[[Path], None]]
 
@@ -28,10 +31,8 @@ def main() -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     locks = HERE / "locks"
     steps: list[Step] = [
-        ("python-2", [locks / "python-2.txt"], python_two),
-        ("python-1", [locks / "python-1.txt"], python_one),
+        *(python(name, locks / f"{name}.txt") for name in PYTHON),
         ("node", [locks / "node.txt", HERE / "node" / "package-lock.json"], node),
-        ("servers", [locks / "servers.txt"], servers),
         ("sdk", [locks / "python-2.txt"], sdk),
     ]
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -51,19 +52,9 @@ def install(step: Step) -> None:
     print(f"installed {name}", flush=True)
 
 
-def python_two(folder: Path) -> None:
-    """Install the newest SDK with what its tests import."""
-    virtual_environment(folder, HERE / "locks" / "python-2.txt")
-
-
-def python_one(folder: Path) -> None:
-    """Install the last 1.x SDK."""
-    virtual_environment(folder, HERE / "locks" / "python-1.txt")
-
-
-def servers(folder: Path) -> None:
-    """Install the reference servers of PyPI, and the SDK that they bring."""
-    virtual_environment(folder, HERE / "locks" / "servers.txt")
+def python(name: str, lock: Path) -> Step:
+    """Return the step that makes an environment of Python packages alone."""
+    return name, [lock], partial(virtual_environment, lock=lock)
 
 
 def node(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[2] / "build" / "matrix"
+PACKAGE = HERE.parents[2] / "proxy"
 PYTHON_TWO = BUILD / "python-2" / "bin" / "python"
 PYTHON_ONE = BUILD / "python-1" / "bin" / "python"
 SDK = BUILD / "sdk" / "source"
@@ -75,19 +77,27 @@ def await_ready(started: Started, find: Callable[[Started], T | None]) -> T:
 
 
 @contextmanager
+def printing_urls(
+    command: list[str | Path], folder: Path, **variables: str
+) -> Generator[list[str]]:
+    """Run a server that prints its URLs as one JSON line once it accepts connections."""
+    with running(command, folder, "server", **variables) as started:
+        yield await_ready(started, _printed_urls)
+
+
+@contextmanager
 def feature_server(folder: Path) -> Generator[list[str]]:
     """Run the server of the client matrices; its two URLs answer with streams and with JSON."""
-    command: list[str | Path] = [PYTHON_TWO, HERE / "servers" / "feature_server.py"]
-    with running(command, folder, "server") as started:
-        yield await_ready(started, _printed_urls)
+    with printing_urls([PYTHON_TWO, HERE / "servers" / "feature_server.py"], folder) as urls:
+        yield urls
 
 
 @contextmanager
 def bridged(command: list[str | Path], folder: Path, **variables: str) -> Generator[str]:
     """Run a stdio server behind the bridge to HTTP."""
     bridge: list[str | Path] = [SERVERS / "python", HERE / "servers" / "bridge.py", *command]
-    with running(bridge, folder, "server", **variables) as started:
-        yield await_ready(started, _printed_urls)[0]
+    with printing_urls(bridge, folder, **variables) as (url,):
+        yield url
 
 
 @contextmanager
@@ -101,12 +111,12 @@ def everything_server(folder: Path) -> Generator[str]:
 
 @contextmanager
 def turnlog(
-    upstreams: list[str], folder: Path, packs: tuple[str, ...] = ()
+    upstreams: list[str], folder: Path, packs: tuple[str, ...] = (), rules: tuple[Path, ...] = ()
 ) -> Generator[list[str]]:
     """Run turnlog in front of the upstreams; one URL for each. It must stop without complaint."""
     settings = {f"up{n}": {"url": url, "packs": packs} for n, url in enumerate(upstreams)}
     config = folder / "turnlog.yaml"
-    config.write_text(json.dumps({"upstreams": settings}))
+    config.write_text(json.dumps({"upstreams": settings, "rules": [str(path) for path in rules]}))
     command: list[str | Path] = [
         *(TURNLOG, "serve", "--listen", "127.0.0.1:0", "--data", data_of(folder)),
         *("--log-format", "json", "--config", config),
@@ -137,7 +147,9 @@ def lines_of(*arguments: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.splitlines()]
 
 
-def finish(command: list[str | Path], *, cwd: Path | None = None, limit: float = 120) -> str:
+def finish(
+    command: list[str | Path], *, cwd: Path | None = None, limit: float = 120, **variables: str
+) -> str:
     """Run a command to its end and return what it printed; it must succeed."""
     done = subprocess.run(
         command,
@@ -147,6 +159,7 @@ def finish(command: list[str | Path], *, cwd: Path | None = None, limit: float =
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        env=environment(**variables),
     )
     assert done.returncode == 0, f"{command!r} ended with {done.returncode}: {done.stderr[-4000:]}"
     return done.stdout
@@ -156,6 +169,23 @@ def environment(**variables: str) -> dict[str, str]:
     """Return this process's environment with some variables set, and without turnlog's own."""
     kept = {key: text for key, text in os.environ.items() if not key.startswith("TURNLOG_")}
     return {**kept, **variables}
+
+
+def run_client(script: str, *arguments: str) -> dict[str, Any]:
+    """Run a client's script in its own environment, with `turnlog.client` beside it; what it saw."""
+    source = HERE / "clients" / script
+    command: list[str | Path]
+    if script.endswith(".py"):
+        command = [PYTHON_ONE if script.endswith("_one.py") else PYTHON_TWO, source]
+    else:
+        # Node looks for packages beside the script, so the scripts go where the packages are.
+        for each in source.parent.glob("*.mjs"):
+            copied = BUILD / "node" / f"{each.name}.{os.getpid()}"
+            shutil.copy(each, copied)
+            copied.replace(BUILD / "node" / each.name)
+        command = [node(), BUILD / "node" / script]
+    found: dict[str, Any] = json.loads(finish([*command, *arguments], PYTHONPATH=str(PACKAGE)))
+    return found
 
 
 def node() -> Path:

@@ -1,7 +1,5 @@
 """Compare what clients of other versions and languages see, direct and through turnlog."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,11 @@ CALLS = ["greet", "draft", "count", "echo", "fail", "big", "hang", "stopped"]
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_sees_the_same_server_through_turnlog(client: str, tmp_path: Path) -> None:
+    script, revision = CLIENTS[client]
     with rig.feature_server(tmp_path) as upstreams:
-        direct = run_client(client, upstreams)
+        direct = rig.run_client(script, *upstreams, revision)
     with rig.feature_server(tmp_path) as upstreams, rig.turnlog(upstreams, tmp_path) as urls:
-        through = run_client(client, urls)
+        through = rig.run_client(script, *urls, revision)
     assert_expected(direct)
     differing = [
         f"{scenario}: direct {wanted}, through turnlog {through.get(scenario)}"
@@ -36,27 +35,7 @@ def test_a_client_sees_the_same_server_through_turnlog(client: str, tmp_path: Pa
         if wanted != through.get(scenario)
     ]
     assert not differing, "\n".join(differing)
-    assert_recorded(rig.recorded(tmp_path), legs=2 if CLIENTS[client][1] > "2026" else 1)
-
-
-def run_client(client: str, urls: list[str]) -> dict[str, Any]:
-    """Run a client's scenarios against the two URLs of the feature server."""
-    script, revision = CLIENTS[client]
-    found: dict[str, Any] = json.loads(rig.finish([*interpreter(script), *urls, revision]))
-    return found
-
-
-def interpreter(script: str) -> list[str | Path]:
-    """Return the command that runs a client's script in its own environment."""
-    source = rig.HERE / "clients" / script
-    if script == "python_one.py":
-        return [rig.PYTHON_ONE, source]
-    if script.endswith(".py"):
-        return [rig.PYTHON_TWO, source]
-    # Node looks for packages beside the script, so the scripts go where the packages are.
-    for name in (script, "scenarios.mjs"):
-        shutil.copy(source.with_name(name), rig.BUILD / "node" / name)
-    return [rig.node(), rig.BUILD / "node" / script]
+    assert_recorded(rig.recorded(tmp_path), legs=2 if revision > "2026" else 1)
 
 
 def assert_expected(found: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
-import { CAPABILITIES, elicit, run, sample } from './scenarios.mjs';
+import { CAPABILITIES, elicit, sample } from './scenarios.mjs';
 
 async function connect(url) {
   const client = new Client({ name: 'matrix', version: '1' }, { capabilities: CAPABILITIES });
@@ -14,6 +14,7 @@ async function connect(url) {
   await client.connect(transport);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, undefined, options),
+    read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
       await transport.terminateSession();
@@ -22,4 +23,5 @@ async function connect(url) {
   };
 }
 
+const { run } = await import(process.argv[5] ?? './scenarios.mjs');
 await run(connect);

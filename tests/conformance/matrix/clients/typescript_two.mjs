@@ -2,7 +2,7 @@
 // URL that answers with JSON, and the protocol revision to speak.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
-import { CAPABILITIES, elicit, run, sample } from './scenarios.mjs';
+import { CAPABILITIES, elicit, sample } from './scenarios.mjs';
 
 const revision = process.argv[4];
 
@@ -18,6 +18,7 @@ async function connect(url) {
   if (negotiated !== revision) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, options),
+    read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
       if (revision < '2026') await transport.terminateSession();
@@ -26,4 +27,5 @@ async function connect(url) {
   };
 }
 
+const { run } = await import(process.argv[5] ?? './scenarios.mjs');
 await run(connect);
