@@ -279,6 +279,20 @@ def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig) -> None:
     assert sent == {"requestId": rig.upstream.requests[1].json()["id"], "reason": "no"}
 
 
+def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(rig: Rig) -> None:
+    rig.upstream.script = InTurn(answer(LIMITED), echo)
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        rig.ended_rows()
+        cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
+        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+        assert client.response().json()["result"]["isError"] is True
+    assert [one.json()["method"] for one in rig.upstream.requests] == [
+        "tools/call",
+        "notifications/cancelled",
+    ]
+
+
 def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig: Rig) -> None:
     rig.upstream.script = InTurn(ResetAfterRequest(), echo)
     rig.post(call("read_file", request_id=9))

@@ -21,6 +21,7 @@ from .attempt import Ask, Attempt
 
 KEY = "turnlog/outcome"
 """Where an answer says how its call ended."""
+CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
 INTERNAL_ERROR = -32603

@@ -28,6 +28,7 @@ class OpenCalls:
         self._open: dict[Scope, dict[str, list[Attempt]]] = {}
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
+        self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._asked: OrderedDict[tuple[Scope, str], list[Patience]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -60,6 +61,8 @@ class OpenCalls:
     def cancel(self, scope: Scope, id_key: str) -> bytes:
         """Note that the caller cancelled the newest call with this id; return the id under which
         the server knows it, if that is another."""
+        if resting := self._resting.get((scope, id_key)):
+            resting.cancelled = True
         attempts = self._open.get(scope, _NONE).get(id_key) or [
             attempt for attempt in self.of(scope) if attempt.caller_key == id_key
         ]
@@ -67,6 +70,14 @@ class OpenCalls:
             return b""
         attempts[-1].cancelled = True
         return attempts[-1].wire_id
+
+    def rest(self, scope: Scope, attempt: Attempt) -> None:
+        """Remember a call between two attempts: its caller may cancel it meanwhile."""
+        self._resting[scope, attempt.caller_key] = attempt
+
+    def wake(self, scope: Scope, attempt: Attempt) -> None:
+        """Forget a call that goes on, or has ended."""
+        self._resting.pop((scope, attempt.caller_key), None)
 
     def spellings(self, scope: Scope) -> dict[bytes, bytes]:
         """Return the ids of later attempts in a scope, and those the callers gave."""

@@ -4,6 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -18,7 +19,7 @@ from turnlog.wire.skim import Outline
 from turnlog.wire.splice import with_cancelled_id, with_id
 from turnlog.wire.sse import Event
 
-from .answers import NOT_RECORDED, Made, amended, failed_request, together
+from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
 from .besides import Besides
@@ -197,6 +198,18 @@ class McpExchange:
         self.attempt.wire_id = wire_id
         await self.on_disk()
         return with_id(content, wire_id) or content
+
+    async def rest(self, delay: float) -> Made | None:
+        """Wait before the next attempt; return the answer where the caller wants none any more."""
+        attempt = self.attempt
+        assert attempt is not None
+        assert attempt.ending is not None
+        self._context.calls.rest(self._request.scope, attempt)
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._context.calls.wake(self._request.scope, attempt)
+        return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""

@@ -1,5 +1,6 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -87,6 +88,10 @@ class PlainCall:
         await self.begin()
         await self.on_disk()
         return content
+
+    async def rest(self, delay: float) -> None:
+        """Wait before the next attempt. Who wants none any more closes the connection."""
+        await asyncio.sleep(delay)
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer: a plain request has none."""

@@ -72,6 +72,10 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
+    async def rest(self, delay: float) -> Made | None:
+        """Wait before the next attempt; return the answer where the caller wants none any more."""
+        ...
+
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer, and into what."""
         ...
@@ -129,12 +133,18 @@ class Runner:
         while command is not None:
             match command:
                 case Wait():
-                    await asyncio.sleep(command.delay)
-                    command = next(self._steps)
+                    command = await self._wait(command.delay)
                 case Forward(number=1):
                     command = await self._attempt(content, hold=command.hold)
                 case Forward():
                     command = await self._again(cast("bytes", content), hold=command.hold)
+
+    async def _wait(self, delay: float) -> Command | None:
+        made = await self._exchange.rest(delay)
+        if made is None:
+            return next(self._steps)
+        await self.send(made)
+        return None
 
     @property
     def _policy(self) -> Policy:
@@ -270,7 +280,7 @@ class Runner:
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
         attempt = self._exchange.attempt
-        if attempt is None or attempt.ending is None:
+        if attempt is None or attempt.ending is None or attempt.cancelled:
             return True
         tried = Tried(
             ending=attempt.ending,
