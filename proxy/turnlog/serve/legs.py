@@ -5,6 +5,7 @@ its task, or, where there is no state, the same tool and arguments with `inputRe
 digests under the store's key; they stand in the log, so that a restart forgets nothing.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from turnlog.core.canon import canonical
@@ -12,11 +13,15 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
 from turnlog.observe.events import StoreFailed
-from turnlog.store.base import SessionRef, StoreError
+from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
+from turnlog.wire.jsonrpc import Message
+from turnlog.wire.skim import Outline
 
 from .attempt import Ask, Attempt, Settled
 from .context import Context
+from .judging import judged, unwrapped
+from .verdicts import Circumstances, Text, answered
 
 _NOT_KEPT: Final = b"{}"
 
@@ -63,6 +68,27 @@ class Legs:
         if attempt is not None:
             self._context.recorder.reopen(attempt)
         return attempt
+
+    def polled(
+        self,
+        asked: Message,
+        message: Message | Outline,
+        text: Text,
+        revision: str,
+        around: Callable[[Ask], Circumstances],
+    ) -> Sequence[Ticket]:
+        """Read the answer to a poll of a task; record the end of the call that began it."""
+        poll = mcp.read_task_poll(asked.method, asked.params, message, revision=revision)
+        if poll is None or not poll.terminal:
+            return ()
+        attempt = self.finished_task(poll.task_id)
+        if attempt is None:
+            return ()
+        ending, reply = answered(poll.answer, message, text, around(attempt.ask))
+        if asked.method != "tasks/result":
+            reply = unwrapped(reply)
+        ticket = self._context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
+        return () if ticket is None else (ticket,)
 
     def _task(self, task_id: str) -> bytes:
         return self._key("task", task_id.encode("utf-8", "surrogatepass"))

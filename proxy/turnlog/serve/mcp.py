@@ -4,7 +4,6 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -25,9 +24,10 @@ from .attempt import Ask, Attempt, Reply, following
 from .besides import Besides
 from .context import Context
 from .fault import Failure, Progress
-from .judging import judged, unwrapped, waiting
+from .judging import judged, waiting
 from .legs import Legs
 from .request import Request
+from .underway import Underway
 from .upstream import Answer, Content
 from .verdicts import (
     JSON,
@@ -67,12 +67,7 @@ class McpExchange:
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._waiting: dict[str, Message] = {
-            id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
-        }
-        self._attempts: dict[Attempt, str] = {}
-        """Those under way, and the key of each one's id; a batch may hold one id twice."""
-        self._asks: dict[str, Ask] = {}
+        self._underway = Underway(context, request.scope, messages)
         self._notified: set[Attempt] = set()
         """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
@@ -97,7 +92,7 @@ class McpExchange:
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        return any(attempt.waits for attempt in self._attempts)
+        return any(attempt.waits for attempt in self._underway.attempts)
 
     @property
     def listens(self) -> bool:
@@ -135,13 +130,12 @@ class McpExchange:
     @property
     def is_unverified(self) -> bool:
         """Whether a rule demands pinned definitions and one is not."""
-        return any(attempt.ask.is_unverified for attempt in self._attempts)
+        return any(attempt.ask.is_unverified for attempt in self._underway.attempts)
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
-            for attempt in list(self._attempts):
-                await self._context.recorder.on_disk(attempt)
+            await self._underway.on_disk()
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
@@ -158,20 +152,12 @@ class McpExchange:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
-        attempt = await self._begin(message, ask, key)
+        attempt = await self._underway.begin(message, ask, key)
+        self._recorded = True
         if message.kind is Kind.NOTIFICATION:
             self._notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
-
-    async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
-        self._asks[id_key(message.id)] = ask
-        attempt = await self._context.recorder.begin(ask)
-        attempt.caller_id = bytes(message.id)
-        self._attempts[attempt] = key
-        self._recorded = True
-        self._context.calls.add(self._request.scope, key, attempt)
-        return attempt
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way."""
@@ -193,9 +179,7 @@ class McpExchange:
         message, before = self._messages[0], self.attempt
         wire_id = self._context.recorder.new_request_id()
         self._answer, self._lost, self._unfit, self._events = None, None, None, 0
-        self._waiting[id_key(wire_id)] = message
-        self.attempt = await self._begin(message, following(before.ask), id_key(wire_id))
-        self.attempt.wire_id = wire_id
+        self.attempt = await self._underway.again(message, following(before.ask), wire_id)
         await self.on_disk()
         return with_id(content, wire_id) or content
 
@@ -204,11 +188,7 @@ class McpExchange:
         attempt = self.attempt
         assert attempt is not None
         assert attempt.ending is not None
-        self._context.calls.rest(self._request.scope, attempt)
-        try:
-            await asyncio.sleep(delay)
-        finally:
-            self._context.calls.wake(self._request.scope, attempt)
+        await self._underway.rest(attempt, delay)
         return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
 
     def respelling(self) -> dict[bytes, bytes]:
@@ -256,22 +236,21 @@ class McpExchange:
         In the handshake revisions a stream with event ids may be resumed: its calls stay open.
         """
         if self._resumable and not self.stateless and kind == ErrorKind.CANCELLED_BY_CALLER:
-            self._detach()
+            self._underway.detach()
         else:
             self._end_all(kind, "")
 
     def _made(self, sentence: str, ending: Ending) -> Made:
-        requests = [
-            (message, self._asks.get(id_key(message.id)))
-            for message in self._messages
+        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in self._messages]
+        answers = [
+            failed_request(message, ask, sentence, ending, stateless=self.stateless)
+            for message, ask in asks
             if message.kind is Kind.REQUEST
         ]
-        era = self.stateless
-        answers = [failed_request(*each, sentence, ending, stateless=era) for each in requests]
         return together(answers, sentence, as_batch=self._as_batch)
 
     def _ending(self, kind: ErrorKind) -> Ending:
-        effects = [ask.effect for ask in self._asks.values()]
+        effects = [ask.effect for ask in self._underway.asks.values()]
         return failed(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
 
     # -- reading along ---------------------------------------------------------------------
@@ -294,9 +273,9 @@ class McpExchange:
         """Read an answer that is no stream, once it is complete."""
         text = Text(body, media, size)
         tickets = list(self._read(text))
-        if self._attempts:
+        if self._underway.attempts:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
-        for attempt in list(self._attempts):
+        for attempt in list(self._underway.attempts):
             around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
             if attempt in self._notified:
@@ -309,10 +288,10 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         if self._resumable and not self.stateless:
-            self._detach()
+            self._underway.detach()
             return ()
         tickets: list[Ticket] = []
-        for attempt in list(self._attempts):
+        for attempt in list(self._underway.attempts):
             verdict = instead(self._unfit, self._around(attempt.ask))
             if verdict is not None and not attempt.cancelled:
                 tickets += self._end(attempt, *verdict)
@@ -322,7 +301,7 @@ class McpExchange:
     def broken(self, failure: Failure) -> Sequence[Ticket]:
         """Learn that the answer will never be complete."""
         if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
-            self._detach()
+            self._underway.detach()
             return ()
         self.progress.phase = failure.phase
         return self._lose(failure)
@@ -330,7 +309,7 @@ class McpExchange:
     def _lose(self, failure: Failure) -> Sequence[Ticket]:
         # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
         attempt = self.attempt
-        if attempt in self._attempts and failure.is_managed(attempt.ask.policy):
+        if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy):
             self._lost = failure
         return self._end_all(failure.kind, failure.detail)
 
@@ -353,7 +332,7 @@ class McpExchange:
     ) -> Sequence[Ticket]:
         if not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(raw_id(content)))
-        elif self._attempts and is_unfit(text, content):
+        elif self._underway.attempts and is_unfit(text, content):
             self._unfit = text
         return ()
 
@@ -361,11 +340,11 @@ class McpExchange:
         if not is_answer(message):
             return self._answers_nothing(message, text)
         key = self._key_of(message)
-        own = next((attempt for attempt, its in self._attempts.items() if its == key), None)
+        own = self._underway.own(key)
         if own is not None:
             return self._close(own, message, text)
-        if key in self._waiting:
-            return self._notice_answer(self._waiting.pop(key), message, text)
+        if key in self._underway.awaited:
+            return self._notice_answer(self._underway.awaited.pop(key), message, text)
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None:
             return self._answers_nothing(message, text)
@@ -375,7 +354,7 @@ class McpExchange:
 
     def _server_asks(self, key: str) -> None:
         """Mark the calls that a request of the server may belong to: they wait for the agent."""
-        attempts = list(self._attempts) or self._context.calls.of(self._request.scope)
+        attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
         self._context.calls.asked(self._request.scope, key, attempts)
@@ -383,10 +362,10 @@ class McpExchange:
     def _key_of(self, message: Message | Outline) -> str:
         """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
         whatever comes answers a request whose id could not be read."""
-        if "" in self._waiting:
+        if "" in self._underway.awaited:
             return ""
-        if nameless_error(message) and len(self._waiting) == 1:
-            return next(iter(self._waiting))
+        if nameless_error(message) and len(self._underway.awaited) == 1:
+            return next(iter(self._underway.awaited))
         return id_key(raw_id(message))
 
     # -- closing attempts ------------------------------------------------------------------
@@ -416,26 +395,11 @@ class McpExchange:
     def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         headers = self._answer.headers if self._answer is not None else ()
         reply = waiting(reply, headers, self._context.clock.wall())
-        ticket = self._context.recorder.end(attempt, ending, reply)
-        key = self._attempts.pop(attempt, None)
-        if key is not None:
-            self._waiting.pop(key, None)
-            self._context.calls.remove(self._request.scope, key, attempt)
-        return () if ticket is None else (ticket,)
+        return self._underway.end(attempt, ending, reply)
 
     def _end_all(self, kind: ErrorKind, detail: str) -> Sequence[Ticket]:
-        tickets: list[Ticket] = []
-        for attempt in list(self._attempts):
-            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
-            ending = failed(why, self.progress.phase, attempt.ask.effect)
-            tickets += self._end(attempt, ending, Reply(http_status=self._status, detail=detail))
-        return tickets
-
-    def _detach(self) -> None:
-        now = self._context.clock.monotonic()
-        for attempt, key in self._attempts.items():
-            self._context.calls.detach(self._request.scope, key, attempt, now)
-        self._attempts.clear()
+        reply = Reply(http_status=self._status, detail=detail)
+        return self._underway.end_all(kind, self.progress.phase, reply)
 
     # -- answers to what is no call --------------------------------------------------------
 
@@ -445,18 +409,4 @@ class McpExchange:
         if isinstance(message, Message):
             headers = self._answer.headers if self._answer is not None else ()
             self._besides.read(asked, message, headers)
-        return self._polled(asked, message, text)
-
-    def _polled(self, asked: Message, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        poll = mcp.read_task_poll(asked.method, asked.params, message, revision=self.revision)
-        if poll is None or not poll.terminal:
-            return ()
-        attempt = self._legs.finished_task(poll.task_id)
-        if attempt is None:
-            return ()
-        ending, reply = answered(poll.answer, message, text, self._around(attempt.ask))
-        if asked.method != "tasks/result":
-            reply = unwrapped(reply)
-        ending, reply = judged(attempt.ask, ending, reply)
-        ticket = self._context.recorder.end(attempt, ending, reply)
-        return () if ticket is None else (ticket,)
+        return self._legs.polled(asked, message, text, self.revision, self._around)

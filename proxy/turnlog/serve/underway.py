@@ -1,0 +1,86 @@
+"""The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from turnlog.core.classify import Ending, failed
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.store.base import Ticket
+from turnlog.wire.jsonrpc import Kind, Message, id_key
+
+from .attempt import Ask, Attempt, Reply
+from .calls import Scope
+from .context import Context
+
+
+class Underway:
+    """Begins attempts and ends them, here and in what all exchanges share."""
+
+    def __init__(self, context: Context, scope: Scope, messages: Iterable[Message]) -> None:
+        self._context = context
+        self._scope = scope
+        self.attempts: dict[Attempt, str] = {}
+        """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
+        self.asks: dict[str, Ask] = {}
+        """What each call asks, by the key of the id that its caller gave."""
+        self.awaited: dict[str, Message] = {
+            id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
+        }
+        """The requests that have no answer, by the key of the id that the server knows."""
+
+    async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
+        """Queue an attempt's intent; `key` is that of the id the server knows. Raises `StoreError`."""
+        self.asks[id_key(message.id)] = ask
+        attempt = await self._context.recorder.begin(ask)
+        attempt.caller_id = bytes(message.id)
+        self.attempts[attempt] = key
+        self._context.calls.add(self._scope, key, attempt)
+        return attempt
+
+    async def again(self, message: Message, ask: Ask, wire_id: bytes) -> Attempt:
+        """Queue the intent of another attempt, which the server knows under another id."""
+        self.awaited[id_key(wire_id)] = message
+        attempt = await self.begin(message, ask, id_key(wire_id))
+        attempt.wire_id = wire_id
+        return attempt
+
+    async def on_disk(self) -> None:
+        """Wait for the intents. Raises `StoreError`."""
+        for attempt in list(self.attempts):
+            await self._context.recorder.on_disk(attempt)
+
+    async def rest(self, attempt: Attempt, delay: float) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        self._context.calls.rest(self._scope, attempt)
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._context.calls.wake(self._scope, attempt)
+
+    def own(self, key: str) -> Attempt | None:
+        """Return the attempt that the server knows by the id with this key."""
+        return next((attempt for attempt, its in self.attempts.items() if its == key), None)
+
+    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        """Record how an attempt ended, be it one of this exchange or not."""
+        ticket = self._context.recorder.end(attempt, ending, reply)
+        key = self.attempts.pop(attempt, None)
+        if key is not None:
+            self.awaited.pop(key, None)
+            self._context.calls.remove(self._scope, key, attempt)
+        return () if ticket is None else (ticket,)
+
+    def end_all(self, kind: ErrorKind, phase: Phase, reply: Reply) -> Sequence[Ticket]:
+        """Record that all that is open failed so; what was cancelled was cancelled."""
+        tickets: list[Ticket] = []
+        for attempt in list(self.attempts):
+            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
+            tickets += self.end(attempt, failed(why, phase, attempt.ask.effect), reply)
+        return tickets
+
+    def detach(self) -> None:
+        """Leave what is open to a stream that resumes this one."""
+        now = self._context.clock.monotonic()
+        for attempt, key in self.attempts.items():
+            self._context.calls.detach(self._scope, key, attempt, now)
+        self.attempts.clear()
