@@ -1,4 +1,4 @@
-"""`turnlog demo`: real processes, and a server that dies midway."""
+"""`turnlog demo`: real processes, and a server that hangs, refuses, dies and changes."""
 
 import json
 import subprocess
@@ -7,17 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+
+from turnlog.demo.play import DemoError, play
+from turnlog.demo.scenes import Call
 
 TURNLOG = [sys.executable, "-m", "turnlog"]
 
 
+class Played(Struct, frozen=True):
+    """What the demo printed, the rows of the log that it left, and where."""
+
+    shown: str
+    rows: list[dict[str, Any]]
+    folder: Path
+
+    def scene(self, number: int) -> str:
+        """Return what was printed of a scene, from its title on."""
+        return self.shown.split(f"\n{number}. ")[1].split(f"\n{number + 1}. ")[0]
+
+    def of(self, tool: str) -> list[dict[str, Any]]:
+        """Return the attempts at a tool."""
+        return [row for row in self.rows if row["tool"] == tool]
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
-    """Run the demo once: what it printed, and the rows of the log that it left."""
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Run the demo once."""
     folder = tmp_path_factory.mktemp("demo") / "kept"
     shown = run("demo", "--data", str(folder))
     rows = run("log", "--json", "--data", str(folder / "data")).splitlines()
-    return shown, [json.loads(row) for row in rows]
+    return Played(shown, [json.loads(row) for row in rows], folder)
 
 
 def run(*arguments: str) -> str:
@@ -35,29 +55,98 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_demo_shows_what_the_agent_saw_of_each_call(
-    played: tuple[str, list[dict[str, Any]]],
+def test_the_rules_that_the_demo_prints_are_those_that_it_keeps_and_they_are_fine(
+    played: Played,
 ) -> None:
-    shown, _ = played
-    assert "-> 'The log remembers what the transcript forgets'" in shown
-    assert ".. 4 of 4" in shown
-    assert "-> failed: Error executing tool fail: the disk is full" in shown
-    assert "executed: maybe" in shown
-    assert "-> 'one pizza'" in shown
+    rules = played.folder / "rules.yaml"
+    assert str(rules) in played.shown
+    assert all(line in played.shown for line in rules.read_text().splitlines())
+    assert "fine" in run("rules", "check", str(rules))
 
 
-def test_the_demos_killed_call_is_in_the_log_as_possibly_executed(
-    played: tuple[str, list[dict[str, Any]]],
+def test_what_goes_well_is_passed_on_as_it_is(played: Played) -> None:
+    scene = played.scene(1)
+    assert "case None: the server's own answer, 'wrote 45 characters to plan'" in scene
+    assert "progress 1/4 2/4 3/4 4/4" in scene
+    assert "case None: the server's own error" in scene
+    assert [row["kind"] for row in played.rows[:3]] == [None, None, "tool_failed"]
+
+
+def test_a_hang_ends_at_the_rules_limit_is_tried_again_and_then_told(played: Played) -> None:
+    assert "agent  case Outcome(retry=SAFE)" in played.scene(2)
+    assert played.scene(2).count("log    response_timeout  maybe") == 2
+    first, second = played.of("search_notes")
+    assert first["call"] == second["call"]
+    assert [row["attempt"] for row in (first, second)] == [1, 2]
+    assert second["flags"] == ["retried"]
+    assert all(row["duration_ms"] >= 1000 for row in (first, second))
+
+
+def test_an_empty_result_is_an_error_that_the_agent_sees(played: Played) -> None:
+    assert "agent  case Outcome(error=NULL_RESULT)" in played.scene(3)
+    (row,) = played.of("list_tags")
+    assert (row["kind"], row["executed"], row["retry"]) == ("null_result", "yes", "safe")
+
+
+def test_a_rate_limit_is_waited_for_and_the_agent_sees_the_answer_alone(played: Played) -> None:
+    assert "agent  case None: the server's own answer, 'SLOWLY'" in played.scene(4)
+    refused, answered = played.of("translate")
+    assert (refused["kind"], refused["upstream"]["http_status"]) == ("rate_limited", 429)
+    assert refused["retry_after_ms"] == 1000
+    assert (answered["status"], answered["attempt"]) == ("ok", 2)
+
+
+def test_an_order_whose_end_nobody_knows_is_placed_once(played: Played) -> None:
+    assert "agent  case Outcome(executed=MAYBE): may have happened, look first" in played.scene(5)
+    (order,) = played.of("place_order")
+    assert (order["status"], order["kind"]) == ("unknown", "connection_lost")
+    assert (order["executed"], order["retry"]) == ("maybe", "unsafe")
+
+
+def test_the_agents_look_at_what_happened_is_answered_once_the_server_is_back(
+    played: Played,
 ) -> None:
-    (crashed,) = [row for row in played[1] if row["tool"] == "crash_after_writing"]
-    assert (crashed["status"], crashed["executed"]) == ("unknown", "maybe")
+    assert "agent  case None: the server's own answer, 'one pizza'" in played.scene(5)
+    _, *looks = played.of("read_note")
+    assert len({row["call"] for row in looks}) == 1
+    assert {row["kind"] for row in looks[:-1]} <= {"connect_failed"}
+    assert looks[-1]["status"] == "ok"
 
 
-def test_the_demos_agent_goes_on_after_the_server_is_back(
-    played: tuple[str, list[dict[str, Any]]],
-) -> None:
-    last = played[1][-1]
-    assert (last["tool"], last["status"]) == ("read_note", "ok")
+def test_a_definition_that_changed_since_it_was_pinned_is_told(played: Played) -> None:
+    scene = played.scene(6)
+    assert "[changed_definition]" in scene
+    assert "provenance: mismatch" in scene
+    assert "notes/count_words  changed: description" in scene
+    assert "turnlog: 1 changed against" in scene
+    assert "(exit code 1)" in scene
+    *others, changed = played.rows
+    assert (changed["tool"], changed["status"]) == ("count_words", "ok")
+    assert (changed["provenance"], changed["flags"]) == ("mismatch", ["changed_definition"])
+    assert {row["provenance"] for row in others if row["tool"] == "place_order"} == {"pinned"}
+
+
+def test_the_log_is_as_it_was_written(played: Played) -> None:
+    assert "  ok  " in played.scene(7)
+    (verdict,) = run("verify", "--json", "--data", str(played.folder / "data")).splitlines()
+    assert json.loads(verdict)["verdict"] == "ok"
+
+
+def test_each_line_of_the_log_is_printed_once(played: Played) -> None:
+    printed = [line for line in played.shown.splitlines() if line.startswith("     log  ")]
+    assert len(printed) == len(played.rows) + len(["provenance: mismatch"])
+    assert "pending" not in played.shown
+
+
+def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
+    end = played.shown[played.shown.index("All of it lies in") :]
+    assert f"All of it lies in {played.folder}." in end
+    commands = [line.split("#")[0].split() for line in end.splitlines() if "  turnlog " in line]
+    assert [words[1] for words in commands] == ["log", "show", "tail", "rules"]
+    data = str(played.folder / "data")
+    assert "place_order" in run(*commands[0][1:], "--data", data)
+    assert "place_order" in run(*commands[1][1:], "--data", data)
+    assert "unsafe" in run(*commands[3][1:])
 
 
 def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
@@ -72,3 +161,30 @@ def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "exists already: name a folder to make" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+class Leaving:
+    """An audience that stops the demo at its first call."""
+
+    def ruled(self, rules: Path) -> None:
+        """Let the rules pass."""
+
+    def scene(self, title: str) -> None:
+        """Let the scene begin."""
+
+    def asked(self, call: Call) -> None:
+        """Stop."""
+        raise DemoError(f"seen enough of {call}")
+
+    def answered(self, lines: list[str]) -> None:
+        """Let the answer pass."""
+
+    def pin(self) -> None:
+        """Pin nothing."""
+
+
+async def test_what_failed_is_raised_by_itself_and_all_processes_end(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match="seen enough of tools/list"):
+        await play(tmp_path, Leaving())
+    events = [json.loads(line) for line in (tmp_path / "turnlog.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "proxy.stopped"

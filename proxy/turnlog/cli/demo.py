@@ -1,15 +1,32 @@
-"""`turnlog demo`: a real agent and a real server with turnlog between them, then the log."""
+"""`turnlog demo`: a real agent, a real server, turnlog between them, and what each of them says."""
 
 import asyncio
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from turnlog.core.escapes import clean
+from turnlog.core.kinds import Status
+from turnlog.core.provenance import Provenance
 from turnlog.demo.play import DemoError, play
+from turnlog.demo.scenes import SERVER, Call
+from turnlog.sessions import log
+from turnlog.sessions.log import Query
+from turnlog.sessions.rows import Row
+
+from .attempts import outcome_cells
+from .options import open_view
+from .render import aligned, cut
+
+_WIDTH = 84
+"""Columns beside the word that tells who speaks."""
+_LEAST = (16, 5, 4, 0)
+"""Columns of the log's cells, so that all lines stand below each other."""
 
 
 @click.command(name="demo")
@@ -20,24 +37,116 @@ from turnlog.demo.play import DemoError, play
     help="Folder to make and keep everything in.  [default: a temporary one]",
 )
 def command(folder: Path | None) -> None:
-    """Watch an agent's calls go through turnlog, one of which kills the server midway."""
+    """Watch an agent's calls go through turnlog to tools that hang, refuse, crash and change.
+
+    Below each call stand what the agent saw and what the log says.
+    """
     if find_spec("mcp") is None:
         raise click.ClickException(
             "the demo's agent and server need the MCP SDK: pip install 'turnlog[demo]'"
         )
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
-    elif folder.exists():
-        raise click.ClickException(f"{str(folder)!r} exists already: name a folder to make")
-    folder.mkdir(parents=True, exist_ok=True)
-    click.echo("what the agent saw:")
+    printer = _Printer(_made(folder))
     try:
-        asyncio.run(play(folder))
+        asyncio.run(play(printer.folder, printer))
     except DemoError as error:
         raise click.ClickException(str(error)) from error
-    data = str(folder / "data")
-    click.echo(f"\nwhat turnlog kept (turnlog log --data {data}):")
-    for arguments in (["log"], ["verify"]):
-        subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
-            [sys.executable, "-m", "turnlog", *arguments, "--data", data], check=True
+    click.echo()
+    printer.run("trust", "--check")
+    printer.scene("The log is hash-chained: whatever is changed in it later is found.")
+    printer.run("verify")
+    printer.closing()
+
+
+def _made(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
+    if folder.exists():
+        raise click.ClickException(f"{str(folder)!r} exists already: name a folder to make")
+    folder.mkdir(parents=True)
+    return folder
+
+
+class _Printer:
+    """Prints what happens, and remembers which attempts of the log it has printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._data = str(folder / "data")
+        self._scenes = 0
+        self._rows: list[Row] = []
+
+    def ruled(self, rules: Path) -> None:
+        """Print the rules in force."""
+        click.echo(f"The rules of this demo ({rules}):\n")
+        _echo_indented(rules.read_text("utf-8").splitlines())
+
+    def scene(self, title: str) -> None:
+        """Print what is about to happen."""
+        self._scenes += 1
+        click.echo(f"\n{self._scenes}. {title}\n")
+
+    def asked(self, call: Call) -> None:
+        """Print a call that is about to be made."""
+        click.echo(f"   {call}")
+
+    def answered(self, lines: list[str]) -> None:
+        """Print what the agent saw of a call, then what the log says of it."""
+        for line in lines:
+            _say("agent", cut(clean(line), _WIDTH))
+        rows = self._new()
+        cells = [outcome_cells(row) for row in rows]
+        for line in aligned(cells, _LEAST, elastic=0, width=_WIDTH):
+            _say("log", line)
+        if any(row.provenance == Provenance.MISMATCH for row in rows):
+            _say("log", "provenance: mismatch")
+
+    def pin(self) -> None:
+        """Pin the tools; the whole diff is too long to print."""
+        click.echo()
+        self.run("trust", "--yes", last=1)
+
+    def run(self, *arguments: str, last: int | None = None) -> None:
+        """Run a command of turnlog's on what was kept, and print the end of what it prints."""
+        click.echo(f"   $ turnlog {' '.join(arguments)} --data {self._data}")
+        done = subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
+            [sys.executable, "-m", "turnlog", *arguments, "--data", self._data],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
+        lines = [line for line in done.stdout.splitlines() if line]
+        _echo_indented(lines if last is None else ["...", *lines[-last:]])
+        if done.returncode:
+            click.echo(f"   (exit code {done.returncode})")
+
+    def closing(self) -> None:
+        """Print where all of it lies, and what a reader may do with it."""
+        lost = next(row for row in self._rows if row.status == Status.UNKNOWN)
+        rules = self.folder / "rules.yaml"
+        click.echo(f"\nAll of it lies in {self.folder}. Look at it:\n")
+        for line in (
+            f"export TURNLOG_DATA={self._data}",
+            "turnlog log                      # every attempt of every call",
+            f"turnlog show {lost.session[:13]}:{lost.seq}    # the order that was lost on its way",
+            "turnlog tail --last 5            # the same as it happens, until Ctrl-C",
+            f"turnlog rules explain {SERVER} place_order --rules {rules}",
+        ):
+            click.echo(f"   {line}")
+
+    def _new(self) -> list[Row]:
+        """Return the attempts that were not printed yet: an outcome is on disk before its answer."""
+        with open_view(self._data) as view:
+            rows = list(log.read(view, Query()))
+        new, self._rows = rows[len(self._rows) :], rows
+        return new
+
+
+def _say(who: str, line: str) -> None:
+    click.echo(f"     {who:<5}  {line}")
+
+
+def _echo_indented(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(f"   {line}".rstrip())

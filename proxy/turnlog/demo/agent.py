@@ -1,86 +1,80 @@
-"""Make a handful of tool calls with the official client and print what an agent sees of each.
+"""Make the calls that stdin names, with the official client, and say what an agent sees of each.
 
-Run as `python -m turnlog.demo.agent URL`. It needs the extra `turnlog[demo]`.
+Run as `python -m turnlog.demo.agent URL`. It needs the extra `turnlog[demo]`. A line of stdin is a
+call as JSON; an empty line of stdout ends what is said of it.
 """
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
 
+import msgspec
 from mcp import Client
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult, TextContent
 
-from turnlog.client import Executed, outcome_of
+from turnlog.client import ErrorFamily, Executed, Outcome, Retry, outcome_of
 
-_TEXT = "The log remembers what the transcript forgets"
-_PAUSE = 0.7
-_TRIES = 20
+from .scenes import RELIST, Call
 
-SCRIPT: list[tuple[str, dict[str, Any]]] = [
-    ("write_note", {"name": "plan", "text": _TEXT}),
-    ("read_note", {"name": "plan"}),
-    ("count_words", {"text": _TEXT}),
-    ("fail", {"reason": "the disk is full"}),
-    ("crash_after_writing", {"name": "order", "text": "one pizza"}),
-    ("read_note", {"name": "order"}),
-]
-"""The calls, in order. The last one tells what the crash left open: the order was placed."""
+_decode = msgspec.json.Decoder(Call).decode
 
 
-async def main(url: str, say: Callable[[str], None]) -> None:
-    """Make every call of the script on one connection."""
+async def main(url: str) -> None:
+    """Make every call on one connection."""
     async with Client(url) as client:
-        for tool, arguments in SCRIPT:
-            shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            say(f"  {tool}({shown})")
-            await settle(client, tool, arguments, say)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            await _make(client, _decode(line))
+            _say("")
 
 
-async def settle(
-    client: Client, tool: str, arguments: dict[str, Any], say: Callable[[str], None]
-) -> None:
-    """Make a call, again only if turnlog says that the tool did not run."""
-    before = ""
-    for _ in range(_TRIES):
-        result = await client.call_tool(tool, arguments, progress_callback=teller(say))
-        if (line := seen(result)) != before:
-            say(f"    -> {line}")
-        outcome = outcome_of(result)
-        if outcome is None or outcome.executed is not Executed.NO:
-            return
-        before = line
-        await asyncio.sleep(_PAUSE)
+async def _make(client: Client, call: Call) -> None:
+    if call.tool == RELIST:
+        listed = await client.list_tools(cache_mode="refresh")
+        _say(f"{len(listed.tools)} tools")
+        return
+    steps: list[str] = []
+    result = await client.call_tool(
+        call.tool, call.arguments, progress_callback=_noting(steps.append)
+    )
+    if steps:
+        _say(f"progress {' '.join(steps)}")
+    _say(seen(result))
 
 
-def teller(say: Callable[[str], None]) -> Callable[..., Any]:
-    """Return a callback that says how far a call is."""
+def _noting(note: Callable[[str], None]) -> ProgressFnT:
+    async def noted(progress: float, total: float | None, message: str | None) -> None:
+        note(f"{progress:.0f}/{total or 0:.0f}")
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        say(f"    .. {progress:.0f} of {total or 0:.0f}")
-
-    return note
+    return noted
 
 
 def seen(result: CallToolResult) -> str:
-    """Return a result's text, and what turnlog says of the call if it had to answer itself."""
-    text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
-    if not result.is_error:
-        return repr(text)
-    outcome = outcome_of(result)
-    if outcome is None:
-        return f"failed: {text}"
-    told = ", ".join(f"{name}: {getattr(outcome, name)}" for name in _TOLD)
-    return f"failed: {text} ({told})"
+    """Return which case a result is to an agent, and what the agent may do."""
+    match outcome_of(result):
+        case None:
+            said = "error" if result.is_error else "answer"
+            return f"case None: the server's own {said}, {_text(result)!r}"
+        case Outcome(error=ErrorFamily.NULL_RESULT, kind=kind):
+            return f"case Outcome(error=NULL_RESULT): nothing came, do not build on it ({kind})"
+        case Outcome(executed=Executed.NO, kind=kind):
+            return f"case Outcome(executed=NO): it never ran, may be made again ({kind})"
+        case Outcome(retry=Retry.SAFE, kind=kind):
+            return f"case Outcome(retry=SAFE): it only reads, may be made again ({kind})"
+        case Outcome(executed=Executed.MAYBE, kind=kind):
+            return f"case Outcome(executed=MAYBE): may have happened, look first ({kind})"
+        case outcome:
+            return f"case Outcome(): not again ({outcome.kind})"
 
 
-_TOLD = ("status", "kind", "executed", "retry")
+def _text(result: CallToolResult) -> str:
+    return " ".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
-def _print(line: str) -> None:
+def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], _print))
+    asyncio.run(main(sys.argv[1]))
