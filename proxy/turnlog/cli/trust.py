@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -40,15 +41,7 @@ _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 @data_option
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    what: str | None,
-    check: bool,
-    yes: bool,
-    config: str | None,
-    data: str,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **given: Any) -> int:
     """Show how the tools' definitions differ from turnlog.lock, then pin them there.
 
     What counts is what each server showed last when an agent listed its tools through turnlog;
@@ -61,22 +54,21 @@ def command(
     """
     if check and yes:
         raise click.UsageError("--check writes nothing and --yes writes, give one")
-    given = data if _is_given(ctx) else None
-    path, folder = _places(config, given)
+    path, folder = _places(given["config"], given["data"] if _is_given(ctx) else None)
     wanted = _wanted(what)
     offer, lock = offered(folder, wanted), read_lock(path)
     _refuse_unknown(what, wanted, offer, lock)
     found = differences(lock, offer, wanted)
     with printout() as write:
-        for line in map(json_line, found) if as_json else _text(found):
+        for line in map(json_line, found) if given["as_json"] else _text(found):
             write(line)
     if check:
         return _checked(found, offer, path)
-    if found and _confirmed(found, path, yes=yes):
+    if not found:
+        _say(_nothing(offer, path))
+    elif _confirmed(found, path, yes=yes):
         write_lock(path, pinned(lock, offer, found))
         _say(f"wrote {str(path)!r}")
-    elif not found:
-        _say(_nothing(offer, path))
     return FINE
 
 
