@@ -129,6 +129,33 @@ def test_a_read_that_fails_is_made_again(
     assert calls[1]["id"].startswith("turnlog-")
 
 
+def mislabelled(peer: Peer) -> None:
+    """Answer with JSON that calls itself a stream of events."""
+    asked = peer.read().json()
+    body = json.dumps(text_result(asked["id"], "done")).encode()
+    peer.send(ok(body, media="text/event-stream"))
+
+
+def test_json_that_calls_itself_a_stream_is_an_answer(rig: Rig) -> None:
+    rig.upstream.script = mislabelled
+    assert texts(rig.post(call("read_file"))) == ["done"]
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), mislabelled)
+    assert json.loads(rig.post(call("read_file", request_id=3)))["id"] == 3
+
+
+def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
+    def with_event_id(peer: Peer) -> None:
+        asked = peer.read().json()
+        peer.start_events()
+        peer.send_event(result(asked["id"], {}), event_id="1")
+        peer.end()
+
+    rig.upstream.script = InTurn(with_event_id, CutBody(b'{"jsonrpc":"2.0",', 400))
+    said = json.loads(rig.post(call("read_file")))
+    assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert [row.status for row in rig.ended_rows(3)] == ["error"] * 3
+
+
 @pytest.mark.parametrize("tool", ["write_file", "unknown"])
 @pytest.mark.parametrize("name", ["unavailable", "reset", "internal error"])
 def test_what_may_have_had_an_effect_is_not_made_again(rig: Rig, tool: str, name: str) -> None:

@@ -91,6 +91,7 @@ def test_a_server_that_hangs_costs_no_more_than_the_limit(
     row = rig.ended_rows(2)[0]
     assert (row.kind, row.executed, row.status) == (kind, "maybe", "unknown")
     assert outcome(said)["call"] == row.call
+    assert row.output_summary == f"the limit timeout.{limit} of 0.3 s was reached"
 
 
 def test_the_server_is_told_that_nobody_waits(rig: Rig) -> None:

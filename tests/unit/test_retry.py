@@ -17,7 +17,6 @@ def tried(
     *,
     number: int = 1,
     elapsed: float = 0.0,
-    relayed: bool = False,
     retry_after: float | None = None,
 ) -> Tried:
     return Tried(
@@ -25,7 +24,6 @@ def tried(
         effect=effect,
         number=number,
         elapsed=elapsed,
-        relayed=relayed,
         retry_after=retry_after,
     )
 
@@ -71,7 +69,6 @@ def test_a_rule_names_kinds_or_families(named: str) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (tried(ErrorKind.CONNECTION_LOST, relayed=True), Reason.RELAYED),
         (tried(ErrorKind.CONNECTION_LOST, number=3), Reason.ATTEMPTS),
         (tried(ErrorKind.CONNECTION_LOST, elapsed=59.9), Reason.BUDGET),
         (tried(ErrorKind.RATE_LIMITED, retry_after=61), Reason.BUDGET),

@@ -25,8 +25,6 @@ class Reason(StrEnum):
     """No rule names this failure."""
     NOT_REPEATABLE = "not_repeatable"
     """Its effect could happen twice, or it would fail again."""
-    RELAYED = "relayed"
-    """The caller has seen some of the answer."""
     ATTEMPTS = "attempts"
     """As many were made as the rule allows."""
     BUDGET = "budget"
@@ -44,8 +42,6 @@ class Tried(Struct, frozen=True, kw_only=True):
     """The first one is 1."""
     elapsed: float
     """Since the first one began."""
-    relayed: bool = False
-    """Whether any of the answer has left, the status line included."""
     retry_after: float | None = None
     """What the server asked to wait."""
 
@@ -74,8 +70,6 @@ def follow(rule: Retry | None, tried: Tried, *, total: float = inf, dice: float)
         return Enough(Reason.NO_RULE)
     if not repeatable(tried.ending, tried.effect):
         return Enough(Reason.NOT_REPEATABLE)
-    if tried.relayed:
-        return Enough(Reason.RELAYED)
     if tried.number >= rule.max_attempts:
         return Enough(Reason.ATTEMPTS)
     spread = dice if rule.jitter is Jitter.FULL else 1.0

@@ -48,7 +48,8 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
 
 
 def touch(place: Place, at: int, *, ended: int) -> Place:
-    """Return the place after a commit that starts no call; `ended` attempts got their outcome."""
+    """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
+    as many began again where it is negative."""
     return Place(
         turn=place.turn,
         step=place.step,

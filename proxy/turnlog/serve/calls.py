@@ -87,7 +87,7 @@ class OpenCalls:
         """Note that the server asks the agent something, and wait for the agent."""
         waiting = [a.patience for a in attempts if a.patience is not None]
         for patience in waiting:
-            patience.asked()
+            patience.asked(id_key)
         if waiting:
             self._asked[scope, id_key] = waiting
             if len(self._asked) > _PARKED:
@@ -96,7 +96,7 @@ class OpenCalls:
     def told(self, scope: Scope, id_key: str) -> None:
         """Note that the agent has answered a question of the server."""
         for patience in self._asked.pop((scope, id_key), ()):
-            patience.told()
+            patience.told(id_key)
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream ended: its answer may come on a resuming GET."""

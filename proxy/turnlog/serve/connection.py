@@ -122,12 +122,12 @@ class Connection(asyncio.Protocol):
             self.close()
         return reusable
 
-    def expire(self, kind: ErrorKind) -> bool:
+    def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give the exchange up because time has run out; false where nobody waits for it now."""
         if self._waiter is None or self._error is not None:
             return False
         phase = Phase.BODY if self._headers_done else self._progress.phase
-        self._error = Failure(kind, phase, "a time limit was reached")
+        self._error = Failure(kind, phase, detail)
         self.close()
         self._wake()
         return True

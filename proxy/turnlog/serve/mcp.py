@@ -178,7 +178,8 @@ class McpExchange:
         assert self.attempt is not None
         message, before = self._messages[0], self.attempt
         wire_id = self._context.recorder.new_request_id()
-        self._answer, self._lost, self._unfit, self._events = None, None, None, 0
+        self._answer, self._lost, self._unfit = None, None, None
+        self._resumable, self._events = False, 0
         self.attempt = await self._underway.again(message, following(before.ask), wire_id)
         await self.on_disk()
         return with_id(content, wire_id) or content
@@ -332,6 +333,8 @@ class McpExchange:
     ) -> Sequence[Ticket]:
         if not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(raw_id(content)))
+        elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
+            self._context.calls.told(self._request.scope, back)
         elif self._underway.attempts and is_unfit(text, content):
             self._unfit = text
         return ()

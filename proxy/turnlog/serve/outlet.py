@@ -75,6 +75,7 @@ class Outlet:
 
     async def end(self, last: bytes = b"") -> None:
         """Take the last piece; the message is complete."""
+        self._gate = None
         await self.write(last)
         rest = self._respelling.finish() if self._respelling is not None else b""
         await self._down.end(rest)

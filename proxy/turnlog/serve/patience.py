@@ -1,6 +1,7 @@
 """The time limits of one attempt: timers that give its connection up.
 
-Time counts only while the server is waited for: an agent that reads slowly spends none of it.
+No limit is held against a server while an agent that reads slowly keeps its answer waiting; the
+clock goes on meanwhile.
 """
 
 import asyncio
@@ -14,14 +15,21 @@ from turnlog.core.rules import Timeouts
 _AGAIN: Final = 1.0
 """s: how long after a limit was reached, while the agent was waited for, one looks again."""
 
-Expire = Callable[[ErrorKind], bool]
-"""Gives an attempt up for a reason; false where nobody waits for the server right now."""
+_CALLED: Final = {
+    ErrorKind.QUEUE_TIMEOUT: "queue",
+    ErrorKind.CONNECT_TIMEOUT: "connect",
+    ErrorKind.RESPONSE_TIMEOUT: "response",
+    ErrorKind.PROGRESS_TIMEOUT: "idle",
+    ErrorKind.DEADLINE_EXHAUSTED: "total",
+}
+Expire = Callable[[ErrorKind, str], bool]
+"""Gives an attempt up for a reason, in a word and in detail; false where nobody waits for the server right now."""
 
 
 class Patience:
     """Timers of one attempt. `began` is when its call did, on the loop's clock."""
 
-    __slots__ = ("_asked", "_began", "_expire", "_left", "_limits", "_started", "_timers")
+    __slots__ = ("_asked", "_began", "_expire", "_left", "_limits", "_sent", "_started", "_timers")
 
     def __init__(self, limits: Timeouts, began: float) -> None:
         self._limits = limits
@@ -31,8 +39,9 @@ class Patience:
         self._left = limits.response
         """s of `response` that are left."""
         self._started = 0.0
-        self._asked = 0
-        """How many questions of the server the agent has not answered."""
+        self._asked: set[str] = set()
+        """Ids of the server's questions that the agent has not answered."""
+        self._sent = False
 
     def before_sent(
         self, limit: float, kind: ErrorKind, now: float
@@ -44,6 +53,11 @@ class Patience:
         else:
             at = now + limit
         return None if at == inf else at, kind
+
+    def detail(self, kind: ErrorKind) -> str:
+        """Return which limit an attempt reached."""
+        name = _CALLED[kind]
+        return f"the limit timeout.{name} of {getattr(self._limits, name):g} s was reached"
 
     def connect_by(self, now: float) -> tuple[float | None, ErrorKind]:
         """Return when there must be a connection."""
@@ -62,6 +76,7 @@ class Patience:
 
     def sent(self) -> None:
         """Begin to wait for the response: the request's last byte is on its way."""
+        self._sent = True
         if not self._asked and self._expire is not None:
             self._started = asyncio.get_running_loop().time()
             self._arm(ErrorKind.RESPONSE_TIMEOUT, self._left)
@@ -70,21 +85,21 @@ class Patience:
     def heard(self) -> None:
         """Begin to wait for the next event, or the next piece of a body."""
         if self._limits.idle < inf and not self._asked:
-            self._disarm(ErrorKind.PROGRESS_TIMEOUT)
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
-    def asked(self) -> None:
+    def asked(self, question: str) -> None:
         """Wait for the agent: the server has asked it something (elicitation, sampling)."""
-        self._asked += 1
-        if self._asked == 1 and ErrorKind.RESPONSE_TIMEOUT in self._timers:
+        first = not self._asked
+        self._asked.add(question)
+        if first and ErrorKind.RESPONSE_TIMEOUT in self._timers:
             self._left -= asyncio.get_running_loop().time() - self._started
         self._disarm(ErrorKind.RESPONSE_TIMEOUT)
         self._disarm(ErrorKind.PROGRESS_TIMEOUT)
 
-    def told(self) -> None:
-        """Wait for the server again: the agent has answered its question."""
-        self._asked = max(self._asked - 1, 0)
-        if not self._asked:
+    def told(self, question: str) -> None:
+        """Wait for the server again: its question is answered, or taken back."""
+        self._asked.discard(question)
+        if not self._asked and self._sent:
             self.sent()
 
     def close(self) -> None:
@@ -95,6 +110,7 @@ class Patience:
         self._expire = None
 
     def _arm(self, kind: ErrorKind, delay: float) -> None:
+        self._disarm(kind)
         if delay < inf:
             loop = asyncio.get_running_loop()
             self._timers[kind] = loop.call_later(max(delay, 0), self._reached, kind)
@@ -104,5 +120,5 @@ class Patience:
             timer.cancel()
 
     def _reached(self, kind: ErrorKind) -> None:
-        if self._expire is not None and not self._expire(kind):
+        if self._expire is not None and not self._expire(kind, self.detail(kind)):
             self._arm(kind, _AGAIN)

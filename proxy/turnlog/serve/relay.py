@@ -1,8 +1,9 @@
 """Move an answer from the upstream to the agent as it comes, while a watcher reads a copy.
 
-Nothing is held back but the last piece of an answer to a recorded call, until its outcome is on
-disk: of an event stream the event that holds the response, of JSON the last chunk, of an answer
-without body the head. JSON of known and moderate length goes out in one piece.
+Of an answer to a recorded call the last piece is held back until its outcome is on disk: of an event
+stream the event that holds the response, of JSON the last chunk, of an answer without body the head.
+JSON of known and moderate length goes out in one piece, and so does an event of up to `HOLD` bytes,
+which may get a word of turnlog's. While a rule may want another attempt, so does everything.
 """
 
 from collections.abc import Callable, Sequence
@@ -220,6 +221,7 @@ class Relay:
             return
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._media, seen)
+        self._out.judged()
         await self._out.end(held)
 
     async def _read(self) -> bytes:
@@ -307,6 +309,8 @@ class Relay:
             if piece.event is not None:
                 await self._observed(self._watcher.event, piece.event)
                 self._answer.heard()
+                if self._is_judged:
+                    self._out.judged()
         self._out.let_go()
         await self._out.write(chunk)
 

@@ -170,7 +170,7 @@ class Runner:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Failure(kind, Phase.QUEUED, "it could not be recorded in time") from None
+            raise Failure(kind, Phase.QUEUED, patience.detail(kind)) from None
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
         try:

@@ -1,7 +1,7 @@
 """The border to the tool servers: one request out, one answer back, every failure a value.
 
 Connections are pooled by origin. Nothing here acts on its own: no second send, no redirects, no
-cookies, no decompression, no proxies from the environment, no time limits.
+cookies, no decompression, no proxies from the environment, no time limits but those of rules.
 """
 
 import asyncio
@@ -115,8 +115,11 @@ class Answer:
         """
         if self._patience is not None:
             self._patience.close()
-        await _stopped(self._upload)
-        if self._connection.finish():
+        try:
+            await _stopped(self._upload)
+        finally:
+            reusable = self._connection.finish()
+        if reusable:
             self._origin.give_back(self._connection, asyncio.get_running_loop().time())
 
 
@@ -227,7 +230,7 @@ async def _connected(origin: Origin, patience: Patience | None, now: float) -> C
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Failure(kind, Phase.CONNECTING, "no connection in time") from None
+        raise Failure(kind, Phase.CONNECTING, patience.detail(kind)) from None
 
 
 _BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")

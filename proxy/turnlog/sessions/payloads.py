@@ -98,6 +98,8 @@ def _compared(before: Attempt | None, after: Attempt) -> Attempt:
     """Return an attempt with how its answer differs from that of the one before."""
     if before is None or Status.PENDING in (before.row.status, after.row.status):
         return after
+    if not before.row.bytes_out and not after.row.bytes_out:
+        return after  # neither was answered
     found = compare(_answer(before), _answer(after))
     return structs.replace(after, difference=found)
 

@@ -90,6 +90,9 @@ def commit_of(entry: Entry, body: bytes | None) -> Commit:
 
 def next_place(place: Place, facts: Facts) -> Place:
     """Return where a session stands after one more commit."""
+    if facts.kind is CommitKind.INTENT and facts.attempt > 1:
+        # Of a call that has its place already; with it something is in flight again.
+        return touch(place, facts.at, ended=-1)
     if facts.kind is CommitKind.INTENT:
         return start(place, facts.at, facts.turn_label, facts.turn_source)
     first_outcome = facts.kind is CommitKind.OUTCOME and facts.n == 0

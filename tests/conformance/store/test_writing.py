@@ -364,3 +364,7 @@ async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(store
     assert again.placed.link.ref == failed.link.seq
     assert again.placed.link.turn == first.placed.link.turn
     assert answered.link.ref == again.placed.link.seq
+    await whole_call(store, ref, at=START + late + 2_000_000)
+    with store.view() as view:
+        *_, after = view.commits(known(ref))
+    assert (after.link.turn, after.link.step) == (first.placed.link.turn, 2)
