@@ -16,7 +16,9 @@ class Requirement(StrEnum):
 
     RELAY_ANSWER = "what the upstream sent is what the agent receives: status, headers, bytes"
     RELAY_REQUEST = "what the agent sent is what the upstream receives: target, headers, bytes"
-    RELAY_ONCE = "each request of the agent is sent upstream once, and never again"
+    RELAY_ONCE = (
+        "each request of the agent is sent upstream once, and again only where a rule says so"
+    )
     RELAY_STREAMS = "an event is passed on when it comes, and waits for no other"
     RELAY_CUTS = "an answer that breaks off upstream breaks off at the agent as well"
     RELAY_DISCONNECTS = "the upstream is told when the agent has gone"

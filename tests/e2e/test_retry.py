@@ -167,6 +167,14 @@ def test_what_may_have_had_an_effect_is_not_made_again(rig: Rig, tool: str, name
     assert len(rig.upstream.requests) == 1
 
 
+def test_an_answer_in_place_of_one_that_was_cut_says_how_the_call_ended(rig: Rig) -> None:
+    rig.upstream.script = FAULTS["cut body"]
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
+    told = {name: given.head.one(f"turnlog-{name}") for name in ("status", "kind", "executed")}
+    assert told == {"status": "unknown", "kind": "connection_lost", "executed": "maybe"}
+
+
 def test_an_idempotent_write_is_made_again(rig: Rig) -> None:
     rig.upstream.script = InTurn(ResetAfterRequest(), echo)
     assert texts(rig.post(call("put_file"))) == ["done"]

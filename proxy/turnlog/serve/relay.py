@@ -261,7 +261,7 @@ class Relay:
         elif self._out.left:
             await self._out.end(as_event(made.body))
         else:
-            await self._out.answer(made.status, made.reason, lines(made.headers), made.body)
+            await self._made(made)
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
@@ -326,7 +326,7 @@ class Relay:
         made = self._watcher.instead()
         streams = self._media == _EVENTS and not self._torn and self._decoder is None
         if made is not None and not self._out.left:
-            await self._out.answer(made.status, made.reason, lines(made.headers), made.body)
+            await self._made(made)
         elif made is not None and streams:
             await self._out.end(as_event(made.body))
         else:
@@ -334,6 +334,10 @@ class Relay:
                 await self._start(self._length)
             await self._out.write(held)
             await self._out.cut()
+
+    async def _made(self, made: Made) -> None:
+        head = lines(made.headers) + self._told(whole=True)
+        await self._out.answer(made.status, made.reason, head, made.body)
 
     def _told(self, *, whole: bool) -> bytes:
         attempt = self._watcher.attempt

@@ -6,14 +6,15 @@ Each function returns what differs: the aspect, and what was seen instead. Pure.
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import Any, Final
 
 from msgspec import Struct
 
 from conformance.cases.reports import Answered, Case, Direct, Entry, Run, Wanted
-from turnlog.core.kinds import Executed, Flag
+from conformance.cases.ruled import Ruled, without
+from turnlog.core.kinds import ErrorKind, Executed, Flag
 from turnlog.sessions.rows import Row
 from turnlog.sessions.verify import Finding
 
@@ -76,8 +77,11 @@ FLAGS: Final[Mapping[str, Flag]] = {
 }
 """A case's word for a mark, and turnlog's flag, one to one."""
 
-IN_FIELDS: Final = frozenset({"outcome_unknown", "rate_limited"})
-"""Marks that turnlog says in other fields, `executed` and `kind`, which are compared."""
+IN_FIELDS: Final[Mapping[str, Callable[[Row], bool]]] = {
+    "outcome_unknown": lambda row: row.executed is Executed.MAYBE,
+    "rate_limited": lambda row: row.kind == ErrorKind.RATE_LIMITED,
+}
+"""Marks that turnlog says in other fields, of at least one attempt."""
 NO_FLAGS: Final = frozenset({"session_suspect", "cursor_stuck"})
 """Marks that turnlog has not."""
 
@@ -94,11 +98,17 @@ class Kept(Struct, frozen=True, kw_only=True):
 
 
 def differences(
-    case: Case, direct: Run, through: Run, kept: Kept, ports: Mapping[str, str]
+    case: Case,
+    direct: Run,
+    through: Run,
+    kept: Kept,
+    ports: Mapping[str, str],
+    ruled: Ruled | None = None,
 ) -> Differences:
     """Return all that differs. `ports` are words to write for each run's ports."""
+    plain, found = without(case, direct, through, ruled) if ruled else (through, {})
     # Without an upstream there is no answer to compare with.
-    found = relayed(direct, through, ports) if case.listens else {}
+    found |= relayed(direct, plain, ports) if case.listens else {}
     found |= requests(case, direct, through)
     return found | upstream(case, through) | record(case, through, kept)
 
@@ -267,8 +277,9 @@ def record(case: Case, through: Run, kept: Kept) -> Differences:
     wanted = case.expect.record
     calls = _calls(case, through)
     found = _unequal("record: commits", wanted.commits, len({row.call for row in kept.rows}))
-    found |= _unequal("record: rows", len(calls), len(kept.rows))
-    for call, row in _paired(calls, kept.rows):
+    last = list({row.call: row for row in kept.rows}.values())
+    found |= _unequal("record: rows", len(calls) + _repeats(last), len(kept.rows))
+    for call, row in _paired(calls, last):
         found |= _row(call, row, case.expect.requests.get(call.answer.name))
     found |= _flags(wanted.flags, kept.rows)
     found |= _unequal(
@@ -280,6 +291,11 @@ def record(case: Case, through: Run, kept: Kept) -> Differences:
     if limit is not None and kept.size > limit + _UNCOUNTED:
         found["record: size"] = str(kept.size)
     return found | _texts(case, kept)
+
+
+def _repeats(last: Iterable[Row]) -> int:
+    """Return how many attempts came before the last one of each call."""
+    return sum(row.attempt - 1 for row in last)
 
 
 class _Call(Struct, frozen=True):
@@ -344,12 +360,13 @@ def _row(call: _Call, row: Row, wanted: Wanted | None) -> Differences:
     return found
 
 
-def _flags(words: Iterable[str], rows: Iterable[Row]) -> Differences:
-    said = set(words) - IN_FIELDS
+def _flags(words: Sequence[str], rows: list[Row]) -> Differences:
+    unsaid = {word for word in IN_FIELDS if word in words and not any(map(IN_FIELDS[word], rows))}
+    said = set(words) - set(IN_FIELDS)
     wanted = {FLAGS[word] for word in said - NO_FLAGS}
     seen = {flag for row in rows for flag in row.flags}
     missing = {f"record: no flag {flag}": "" for flag in sorted(wanted - seen)}
-    missing |= {f"record: no mark {word}": "" for word in sorted(said & NO_FLAGS)}
+    missing |= {f"record: no mark {word}": "" for word in sorted((said & NO_FLAGS) | unsaid)}
     return missing | {f"record: flag {flag}": "" for flag in sorted(seen - wanted)}
 
 

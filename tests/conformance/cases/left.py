@@ -17,8 +17,6 @@ class Left(Struct, frozen=True):
     why: str
 
 
-_TIMEOUT: Final = "later: no default times out a call; the rules bring timeouts"
-_RETRY: Final = "later: nothing is repeated without a rule; the rules bring retries"
 _LOCK: Final = (
     "later: a row is flagged once definitions are pinned; `tools.listed` counts the change"
 )
@@ -28,8 +26,6 @@ _DRAIN: Final = "later: an abandoned call runs on only where its effect is named
 _REPEAT: Final = "later: repeats are noticed only where a call's effect is named"
 _TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
 
-_GAVE_UP: Final = Left("None, 0 chunks, 0 bytes", _TIMEOUT)
-_ONCE: Final = Left("1 instead of 2", _RETRY)
 _MAY_HAVE_RUN: Final = Left(
     "executed maybe",
     "semantics, 2: a tool that says it failed, or an internal error, may have done its work",
@@ -37,14 +33,10 @@ _MAY_HAVE_RUN: Final = Left(
 _INTERNAL: Final = Left(
     "upstream_internal", "semantics, 2: -32603 is no fault of the request, it is an internal error"
 )
+_UNREACHED: Final = "semantics, 4: a failure to connect is of class S, so that a rule may repeat it"
 _TO_THE_END: Final = "semantics, 1: a row says how the call ended, here on the resuming stream"
 
 LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
-    "C01": {
-        "call: status": _GAVE_UP,
-        "call: answer": _GAVE_UP,
-        "call: error": Left("cancelled_by_caller", _TIMEOUT),
-    },
     "C13": {"record: no flag changed_definition": Left("", _LOCK)},
     "C15": {
         "record: no flag late": Left("", _DRAIN),
@@ -57,13 +49,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C19": {
         "record: no mark session_suspect": Left("", _SUSPECT),
         "record: flag malformed": Left("", "semantics, 3: an error that is no JSON-RPC is flagged"),
-    },
-    "C25": {
-        "call: status": Left("429, 1 chunks, 9 bytes", _RETRY),
-        "call: time": Left("429, 1 chunks, 9 bytes", _RETRY),
-        "call: error": Left("rate_limited", _RETRY),
-        "record: attempts": _ONCE,
-        "record: no flag retried": Left("", _RETRY),
     },
     "C33": {
         "record: no flag null_result": Left(
@@ -81,13 +66,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     },
     "C43": {"record: no mark cursor_stuck": Left("", _CURSOR)},
     "C55": {"e500: error": _INTERNAL},
-    "C61": {
-        "call: status": _GAVE_UP,
-        "call: error": Left("cancelled_by_caller", _TIMEOUT),
-        "call: outcome_known": Left("executed maybe", _TIMEOUT),
-        "record: attempts": _ONCE,
-        "record: no flag retried": Left("", _RETRY),
-    },
     "C63": {
         "gone: error": Left("ok", "semantics, 3: a 204 is a value unless a rule expects content"),
         "empty: error": Left(
@@ -102,6 +80,10 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C77": {
         "replay: outcome_known": _MAY_HAVE_RUN,
         "record: no flag repeat_of_unknown": Left("", _REPEAT),
+    },
+    "C79": {
+        "record: attempts": Left("2 instead of 1", _UNREACHED),
+        "record: flag retried": Left("", _UNREACHED),
     },
     "C81": {
         "bad: outcome_known": _MAY_HAVE_RUN,

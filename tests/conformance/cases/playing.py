@@ -12,6 +12,7 @@ from msgspec import Struct
 from conformance.cases import player
 from conformance.cases.judge import Kept
 from conformance.cases.reports import INPUTS, Case, Report, Run
+from conformance.cases.ruling import write_rules
 from kit import proxy
 
 _BLOCK = 512
@@ -40,7 +41,7 @@ async def play(case: Case, folder: Path) -> Played:
         player.upstream(script, near / "upstream", listens=case.listens) as one,
         player.upstream(script, far / "upstream", listens=case.listens) as two,
     ):
-        async with proxy.here(far, settings=_settings(case, two.origin)) as turnlog:
+        async with proxy.here(far, settings=_settings(case, two.origin, far)) as turnlog:
             adapted = _adapted(case, script, far / "case.json", turnlog.urls)
             direct, through = await asyncio.gather(
                 player.client(script, one.origin),
@@ -67,7 +68,7 @@ async def _settled(report: Report, upstream: player.Upstream) -> Run:
     return await proxy.until(look, "the end of what is under way at the upstream")
 
 
-def _settings(case: Case, origin: str) -> dict[str, object]:
+def _settings(case: Case, origin: str, folder: Path) -> dict[str, object]:
     """Return what a case says of the proxy, as far as there are settings for it."""
     given = case.proxy_settings
     upstreams = {name: {"url": origin + path} for name, path in _upstream_paths(case).items()}
@@ -82,6 +83,7 @@ def _settings(case: Case, origin: str) -> dict[str, object]:
     return {
         "upstreams": upstreams,
         "limits": {name: value for name, value in limits.items() if value is not None},
+        "rules": write_rules(case, folder),
         "redact": {"headers": keys, "keys": keys, "patterns": patterns},
     }
 

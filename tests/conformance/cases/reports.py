@@ -74,6 +74,7 @@ class Case(Struct, frozen=True, kw_only=True):
     title: str
     source: str
     transport: Literal["http-json", "mcp-streamable"]
+    tools: dict[str, Literal["read", "write"]]
     proxy_settings: dict[str, Any]
     client: list[dict[str, Any]]
     upstream: dict[str, Any]
@@ -122,6 +123,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     path: str = ""
     headers: list[tuple[str, str]] = []
     body_sha256: str = ""
+    body_base64: str = ""
+    """At most 65,536 bytes of it."""
 
 
 class Run(Struct, frozen=True):

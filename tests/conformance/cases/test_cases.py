@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from conformance.cases import judge
 from conformance.cases.left import LEFT
 from conformance.cases.playing import play
 from conformance.cases.reports import load, names
+from conformance.cases.ruled import RULED
 from conformance.requirements import Requirement, proves
 from kit.proxy import events_in
 
@@ -31,13 +33,26 @@ from kit.proxy import events_in
 async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
     name: str, tmp_path: Path
 ) -> None:
-    """What may differ stands in `left`: what is seen instead, and the reason."""
+    """What may differ stands in `left`, and in `ruled` what the case's rules ask for."""
     case = load(name)
 
     played = await play(case, tmp_path)
 
-    seen = judge.differences(case, played.direct, played.through, played.kept, played.ports)
+    seen = judge.differences(
+        case, played.direct, played.through, played.kept, played.ports, RULED.get(name)
+    )
     assert seen == {aspect: left.seen for aspect, left in LEFT.get(name, {}).items()}
+
+
+@proves(Requirement.RELAY_ANSWER, Requirement.RELAY_ONCE, Requirement.RELAY_CUTS)
+@pytest.mark.parametrize("name", ["C25", "C53", "C65"])
+async def test_what_rules_change_is_as_it_comes_without_them(name: str, tmp_path: Path) -> None:
+    """A refusal and two cuts: the same answers, and the same requests."""
+    case = structs.replace(load(name), tools={}, proxy_settings={})
+
+    played = await play(case, tmp_path)
+
+    assert judge.relayed(played.direct, played.through, played.ports) == {}
 
 
 @proves(Requirement.RECORD_DEFINITION)
@@ -65,4 +80,4 @@ async def test_a_refused_handshake_is_an_event_and_no_call(tmp_path: Path) -> No
 
 
 def test_every_known_difference_belongs_to_a_case() -> None:
-    assert set(LEFT) <= set(names())
+    assert {*LEFT, *RULED} <= set(names())
