@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from turnlog.core.classify import UNSENT
+from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
 
@@ -32,7 +32,10 @@ class Failure(Exception):
 
     def is_managed(self, policy: Policy) -> bool:
         """Tell whether a rule made turnlog answerable for it: a time limit, or retries."""
-        return self.kind in _SAYS or policy.retry is not None
+        if self.kind in _SAYS:
+            return True
+        named = policy.retry.on if policy.retry is not None else ()
+        return self.kind in named or MEANINGS[self.kind].family in named
 
     def sentence(self, server: str) -> str:
         """Return what an agent is told."""
