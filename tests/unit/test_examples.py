@@ -7,6 +7,7 @@ import pytest
 from turnlog.packs.examples import Report, check_both, run
 from turnlog.packs.find import packs_folder, rule_packs
 from turnlog.packs.sources import RuleSource, pack
+from turnlog.serve.trial import tried
 
 RULES = """\
 rules:
@@ -35,7 +36,7 @@ examples:
 def report(folder: Path, rules: str, examples: str) -> Report:
     (folder / "mine.yaml").write_text(rules)
     (folder / "mine.examples.yaml").write_text(examples)
-    return run(RuleSource(folder / "mine.yaml", "etc/mine.yaml"))
+    return run(RuleSource(folder / "mine.yaml", "etc/mine.yaml"), tried)
 
 
 def complaints(folder: Path, rules: str, examples: str) -> list[str]:
@@ -109,9 +110,88 @@ def test_an_example_of_no_rule_is_told(tmp_path: Path) -> None:
 def test_examples_that_are_not_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RULES)
 
-    (problem,) = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml")).problems
+    (problem,) = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
 
     assert str(problem).startswith("mine.examples.yaml:1:1: no such file or directory")
+
+
+ANSWERS = """\
+rules:
+  - name: busy
+    match: {tool: search}
+    map_error: [{kind: rate_limited, text: slow down}]
+    expects: content
+  - name: writes
+    match: {tool: write}
+    effect: write
+    delta: [{field: files_modified, op: modified, key: "$.args.path"}]
+"""
+
+
+DELTA = (
+    'the delta is [{"field":"files_modified","op":"modified","key":"/a","evidence":"declared"}], '
+    "not as given"
+)
+
+
+def gives(folder: Path, rule: str, call: str, given: str) -> list[str]:
+    """Return what is said of one sample for which the rule fires."""
+    sample = f"examples:\n  - rule: {rule}\n    fires: [{{{call}, gives: {{{given}}}}}]\n"
+    told = report(folder, ANSWERS, sample).problems
+    return [problem.message for problem in told if "no example shows" not in problem.message]
+
+
+@pytest.mark.parametrize(
+    ("rule", "call", "right", "wrong", "message"),
+    [
+        ("busy", "tool: search", "kind: null", "kind: null_result",
+         "the kind is none, not 'null_result'"),
+        ("busy", "tool: search, result: {content: []}", "kind: null_result", "kind: null",
+         "the kind is 'null_result', not none"),
+        ("busy", "tool: search, result: {content: []}", '"null": true', '"null": false',
+         "the result counts as null and should not"),
+        ("busy", "tool: search", '"null": false', '"null": true',
+         "the result counts as a value and should not"),
+        ("busy", "tool: search, result: {isError: true, content: [{type: text, text: slow down}]}",
+         "kind: rate_limited", "kind: tool_failed", "the kind is 'rate_limited', not 'tool_failed'"),
+        ("busy", "tool: search, error: {code: -32601}", "kind: tool_not_found", "kind: null",
+         "the kind is 'tool_not_found', not none"),
+        ("busy", "tool: search, status: 503, result: {}", "kind: upstream_unavailable", "kind: null",
+         "the kind is 'upstream_unavailable', not none"),
+        ("busy", "tool: search, result: null", "kind: null_result", "kind: null",
+         "the kind is 'null_result', not none"),
+        ("writes", "tool: write, args: {path: /a}",
+         "delta: [{field: files_modified, op: modified, key: /a, evidence: declared, maybe: false}]",
+         "delta: []",
+         DELTA),
+        ("writes", "tool: write, args: {path: /a}",
+         "delta: [{field: files_modified, op: modified, key: /a}]",
+         "delta: [{field: files_modified, op: created, key: /a}]",
+         DELTA),
+        ("writes", "tool: write, args: {path: /a}, result: {isError: true, content: []}",
+         "delta: []", "kind: null", "the kind is 'tool_failed', not none"),
+    ],
+)  # fmt: skip
+def test_an_answer_gives_what_a_proxy_would_record(
+    tmp_path: Path, rule: str, call: str, right: str, wrong: str, message: str
+) -> None:
+    assert gives(tmp_path, rule, call, right) == []
+    assert gives(tmp_path, rule, call, wrong) == [message]
+
+
+def test_the_answer_of_a_plain_call_is_judged_as_one(tmp_path: Path) -> None:
+    rules = "rules:\n  - {name: users, match: {path: /users/*}, expects: content}\n"
+    call = "method: GET, path: /users/17"
+    examples = f"""\
+examples:
+  - rule: users
+    fires:
+      - {{{call}, result: {{name: x}}, gives: {{kind: null, "null": false}}}}
+      - {{{call}, gives: {{kind: null_result, "null": true}}}}
+      - {{{call}, status: 404, result: {{}}, gives: {{kind: not_found}}}}
+    silent: [{{method: GET, path: /users}}]
+"""
+    assert complaints(tmp_path, rules, examples) == []
 
 
 def test_a_plain_call_is_a_sample_as_well(tmp_path: Path) -> None:
@@ -148,7 +228,7 @@ def test_a_check_reads_rules_and_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", rule_packs(packs_folder()))
 def test_the_examples_of_every_pack_hold(name: str) -> None:
-    done = run(pack(name))
+    done = run(pack(name), tried)
 
     assert [str(problem) for problem in done.problems] == []
     assert done.rules

@@ -25,6 +25,7 @@ from turnlog.packs.load import load
 from turnlog.packs.sources import RuleSource
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
+from turnlog.serve.trial import tried
 from turnlog.sessions.rows import Row
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +157,7 @@ LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
     ("map_error", ErrorMap, {"text": "any", "code": "any", "status": "any"}),
     ("delta", Extractor, {}),
     ("A rule", Rule, {"name": "file and line", "match": "every call"}),
-    ("Examples", Sample, {"args": "{}", "gives": "anything"}),
+    ("Examples", Sample, {"args": "{}", "result": "a text ok", "gives": "anything"}),
 ]
 
 
@@ -180,19 +181,19 @@ def test_every_key_of_the_rule_language_is_in_its_table_with_its_default(
     assert described == defaults | words
 
 
-def test_every_rule_on_the_page_is_one(tmp_path: Path) -> None:
-    first, *others = re.findall(r"```yaml\n(.*?)```", _page("rules.md"), re.DOTALL)
-    (tmp_path / "mine.yaml").write_text(first)
-    for number, text in enumerate(others):
-        name = "mine.examples.yaml" if text.startswith("examples") else f"{number}.yaml"
-        (tmp_path / name).write_text(text)
+def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", _page("rules.md"), re.DOTALL)
+    rules = [text for text in blocks if "\nexamples:" not in f"\n{text}"]
+    examples = [text for text in blocks if text not in rules]
+    for number, text in enumerate(rules):
+        (tmp_path / f"{number}.yaml").write_text(text)
+    sources = [RuleSource(tmp_path / f"{n}.yaml", f"{n}.yaml") for n in range(len(rules))]
 
-    found = [
-        str(problem)
-        for file in tmp_path.glob("*.yaml")
-        if not file.stem.endswith(".examples")
-        for problem in check_both(RuleSource(file, file.name))
-    ]
-
-    assert found == []
-    assert run(RuleSource(tmp_path / "mine.yaml", "mine.yaml")).samples == 2
+    assert [problem for source in sources for problem in check_both(source)] == []
+    assert len(examples) == 2
+    for text in examples:
+        name = text.partition("- rule: ")[2].partition("\n")[0]
+        number = next(n for n, rule in enumerate(rules) if f"- name: {name}\n" in rule)
+        (tmp_path / f"{number}.examples.yaml").write_text(text)
+        problems = run(sources[number], tried).problems
+        assert [str(one) for one in problems if "no example shows" not in one.message] == []

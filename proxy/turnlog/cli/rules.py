@@ -81,8 +81,9 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     turnlog rules test default
     """
     from turnlog.packs.examples import run
+    from turnlog.serve.trial import tried
 
-    tested = [run(source) for source in _named(files) or _sources(config, ()).each()]
+    tested = [run(source, tried) for source in _named(files) or _sources(config, ()).each()]
     problems = [problem for each in tested for problem in each.problems]
     _tell(problems, as_json)
     for each in tested:

@@ -1,14 +1,16 @@
 """Examples beside a file of rules: calls for which a rule fires, and calls for which it does not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.policy import decide
-from turnlog.core.rules import Match, Rule, RuleFile
+from turnlog.core.operation import Evidence, Operation
+from turnlog.core.policy import Policy, Subject, decide
+from turnlog.core.rules import Change, Field, Match, Rule, RuleFile
 
 from .check import problems
 from .errors import ConfigError
@@ -27,13 +29,25 @@ class Refusal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     message: str = ""
 
 
+class Changed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One change. `evidence` and `maybe` may be anything where they are left out."""
+
+    field: Field
+    op: Change
+    key: str
+    to: str = ""
+    evidence: Evidence | None = None
+    maybe: bool | None = None
+
+
 class Gives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the rules come to for a sample; what is left out may be anything."""
 
     effect: Effect | None = None
-    kind: ErrorKind | None = None
+    kind: ErrorKind | UnsetType | None = UNSET
+    """`None` for no error."""
     null: bool | None = None
-    delta: tuple[dict[str, Any], ...] | None = None
+    delta: tuple[Changed, ...] | None = None
 
 
 class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,10 +58,22 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     method: str = MCP
     path: str = ""
     args: dict[str, Any] = {}
-    result: Any = None
+    result: Any = UNSET
     error: Refusal | None = None
     status: int = 200
     gives: Gives = Gives()
+
+
+class Came(Struct, frozen=True, kw_only=True):
+    """What came of a sample's answer. The kind is empty for success."""
+
+    kind: str
+    null: bool
+    delta: tuple[Operation, ...]
+
+
+Trial = Callable[[Subject, Policy, Effect, Sample], Came]
+"""Answers a sample; that takes more than packs know of (`serve.trial`)."""
 
 
 class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +115,7 @@ def check_both(source: RuleSource) -> list[ConfigError]:
     return [*found, *(problems(file, ExampleFile) if file.path.is_file() else ())]
 
 
-def run(source: RuleSource) -> Report:
+def run(source: RuleSource, trial: Trial) -> Report:
     """Run the examples beside a file of rules."""
     file = beside(source)
     try:
@@ -102,12 +128,12 @@ def run(source: RuleSource) -> Report:
         source=source,
         rules=len(rules),
         samples=sum(len(each.fires) + len(each.silent) for each in examples),
-        problems=(*_failures(rules, examples, document), *_gaps(source, rules, examples)),
+        problems=(*_failures(rules, examples, document, trial), *_gaps(source, rules, examples)),
     )
 
 
 def _failures(
-    rules: Sequence[Rule], examples: Sequence[Example], document: Document
+    rules: Sequence[Rule], examples: Sequence[Example], document: Document, trial: Trial
 ) -> Iterator[ConfigError]:
     names = [rule.name for rule in rules]
     for number, example in enumerate(examples):
@@ -118,24 +144,60 @@ def _failures(
             continue
         for group, samples in (("fires", example.fires), ("silent", example.silent)):
             for index, sample in enumerate(samples):
-                for message in _complaints(rules, example.rule, sample, fires=group == "fires"):
+                call, policy = _decided(rules, sample)
+                found = (
+                    *_misfires(policy, example.rule, fires=group == "fires"),
+                    *_differences(call, policy, sample, trial),
+                )
+                for message in found:
                     yield document.error((*place, group, index), message)
 
 
-def _complaints(rules: Sequence[Rule], name: str, sample: Sample, *, fires: bool) -> Iterator[str]:
-    """Say in what a sample is not as it should be."""
+def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
     call = subject(rules, sample.server, sample.tool, sample.method, sample.path)
     given = arguments(sample.method, sample.path, sample.args)
-    policy = decide(rules, call, lambda: given)
+    return call, decide(rules, call, lambda: given)
+
+
+def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
+    """Say whether a rule decides something where it should not, or nothing where it should."""
     aspects = [aspect for aspect, by in policy.decided_by.items() if by == name]
     if fires and not aspects:
         others = ", ".join(f"{aspect} by {by!r}" for aspect, by in policy.decided_by.items())
         yield f"{name!r} decides nothing for this call, which has {others or 'no rule'}"
     if not fires and aspects:
         yield f"{name!r} decides {', '.join(aspects)} for this call and should decide nothing"
-    wanted = sample.gives.effect
-    if wanted is not None and wanted is not (found := effect(policy, call)):
-        yield f"the effect is {found.value!r}, not {wanted.value!r}"
+
+
+def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) -> Iterator[str]:
+    """Say in what the rules do not give what they should."""
+    wanted = sample.gives
+    found = effect(policy, call)
+    if wanted.effect not in (None, found):
+        yield f"the effect is {found.value!r}, not {wanted.effect.value!r}"
+    came = trial(call, policy, found, sample)
+    if wanted.kind is not UNSET and (wanted.kind or "") != came.kind:
+        yield f"the kind is {_named(came.kind)}, not {_named(wanted.kind)}"
+    if wanted.null not in (None, came.null):
+        yield f"the result counts as {'null' if came.null else 'a value'} and should not"
+    if wanted.delta is not None and not _same(wanted.delta, came.delta):
+        yield f"the delta is {msgspec.json.encode(came.delta).decode()}, not as given"
+
+
+def _named(kind: str | None) -> str:
+    return repr(str(kind)) if kind else "none"
+
+
+def _same(wanted: Sequence[Changed], came: Sequence[Operation]) -> bool:
+    return len(wanted) == len(came) and all(map(_fits, wanted, came))
+
+
+def _fits(wanted: Changed, came: Operation) -> bool:
+    return (
+        (wanted.field, wanted.op, wanted.key, wanted.to) == (came.field, came.op, came.key, came.to)
+        and wanted.evidence in (None, came.evidence)
+        and wanted.maybe in (None, came.maybe)
+    )
 
 
 def _gaps(

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from turnlog.core.classify import Ending, failed, kind_of_status, refused, succeeded
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
+from turnlog.core.classify import Ending, failed
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import Ticket
@@ -21,9 +21,8 @@ from .fault import Failure, Progress
 from .judging import judged, waiting
 from .request import Request
 from .upstream import Answer, Content
-from .verdicts import redirects
+from .verdicts import Text, answered_plainly
 
-_WITH_BODY: Final = frozenset({200, 202})
 _STATUSES: Final[dict[str, int]] = {ErrorFamily.TIMEOUT: 504, ErrorFamily.UNVERIFIED: 403}
 _REASONS: Final = {
     403: "Forbidden",
@@ -148,28 +147,10 @@ class PlainCall:
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Record the answer."""
-        content = body.finish()
-        reply = Reply(
-            http_status=self._status,
-            content=content,
-            complete=not body.truncated,
-            digest=body.digest if body.size else b"",
-            media_type=media,
-            is_result=True,
-            size=size,
-            flags=self._flags(content, size),
-        )
-        ending = _ending(self._status, self._ask.effect)
-        return self._end(*judged(self._ask, ending, reply))
-
-    def _flags(self, content: bytes, size: int) -> tuple[Flag, ...]:
-        nothing = (Flag.NULL_RESULT,) if self._says_nothing(content, size) else ()
-        return (*nothing, *redirects(self._status))
-
-    def _says_nothing(self, content: bytes, size: int) -> bool:
-        """Tell whether JSON says `null`, or a body is missing where the status promises one."""
-        promised = self._status in _WITH_BODY and self._ask.method != "HEAD"
-        return content.strip() == b"null" or (promised and size == 0)
+        ask = self._ask
+        text = Text(body, media, size)
+        ending, reply = answered_plainly(ask.method, self._status, text, ask.effect)
+        return self._end(*judged(ask, ending, reply))
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""
@@ -190,11 +171,6 @@ class PlainCall:
 
     def _problem(self, status: int, detail: str, ending: Ending) -> Made:
         return problem(status, _REASONS[status], detail, {KEY: envelope(self._ask, ending)})
-
-
-def _ending(status: int, effect: Effect) -> Ending:
-    kind = kind_of_status(status)
-    return succeeded() if kind is None else refused(kind, effect)
 
 
 def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> tuple[str, Policy]:

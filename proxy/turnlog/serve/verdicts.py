@@ -32,6 +32,8 @@ _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
 _NOT_MODIFIED: Final = 304
+_WITH_BODY: Final = frozenset({200, 202})
+"""Statuses of a plain HTTP answer that promise a body."""
 _METHOD_NOT_FOUND: Final = -32601
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
@@ -112,6 +114,26 @@ def answered(
         detail=said.message,
     )
     return _ending(said, around), reply
+
+
+def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tuple[Ending, Reply]:
+    """Return how the call of a plain HTTP tool ended that got this answer."""
+    content = text.body.finish()
+    # JSON says `null`, or a body is missing where the status promises one.
+    promised = status in _WITH_BODY and method != "HEAD"
+    nothing = content.strip() == b"null" or (promised and text.size == 0)
+    reply = Reply(
+        http_status=status,
+        content=content,
+        complete=not text.body.truncated,
+        digest=text.body.digest if text.body.size else b"",
+        media_type=text.media,
+        is_result=True,
+        size=text.size,
+        flags=(*((Flag.NULL_RESULT,) if nothing else ()), *redirects(status)),
+    )
+    kind = kind_of_status(status)
+    return succeeded() if kind is None else refused(kind, effect), reply
 
 
 def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
