@@ -205,7 +205,9 @@ def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
         first.kill()
         agents[0].join(BOUND)
         third = stack.enter_context(proxy_beside(folders[2], upstream.url, flags=shared))
-        (recovered,) = third.events("call.recovered")
+        # Whichever looks first: the one that starts, or the one that looks now and then.
+        closed = [*second.events("call.recovered"), *third.events("call.recovered")]
+        (recovered,) = closed
         (left,) = waiting(tmp_path / "shared")
         assert left.call != recovered["turnlog.call"]
         second.kill()
