@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,11 @@ def test_any_text_is_read_or_refused_at_a_place_within_it(tmp_path: Path, text: 
     assert 1 <= error.line <= text.count("\n") + 2
     assert error.column >= 1
     assert error.message
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "rules.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="not a regular file, name a readable file"):
+        load(pipe, dict)

@@ -27,6 +27,9 @@ from .render import clean_lines, json_line
 _SHOWN = 4096
 """Characters of a payload that are shown without `--full`."""
 
+_SEQ_DIGITS = 18
+"""A longer number is no seq: they have 64 bits."""
+
 
 @click.command("show")
 @click.argument("what", metavar="CALL | SESSION:SEQ")
@@ -53,7 +56,7 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
     name, colon, seq = what.rpartition(":")
     if not colon:
         return attempts(view, find_call(view, what))
-    if not (seq.isascii() and seq.isdigit()):
+    if not (seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
         raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
     commit = view.get(find_session(view, name), int(seq))
     if commit is None:

@@ -4,7 +4,10 @@ The parser gives a tree of nodes with positions, msgspec the types and the path 
 the tree along that path finds the place.
 """
 
+import errno
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,10 +83,25 @@ def read(path: Path, *, shown: str = "") -> Document:
         raise ConfigError(shown, 1, 1, "nested too deeply, use fewer levels") from None
 
 
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file. Raises `OSError`, also where that is no regular file:
+    a pipe would keep its reader waiting, and whoever waits for the reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
 def _text(path: Path, shown: str) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+        data = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise ConfigError(shown, 1, 1, f"{reason}, name a readable file") from None

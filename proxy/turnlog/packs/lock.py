@@ -72,8 +72,7 @@ def lock_file(config: Path | None, data: Path) -> Path:
 def read_lock(path: Path) -> LockFile:
     """Read a lock; one that is not there pins nothing. Raises `ConfigError`."""
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
+        text = load.read_regular(path, LARGEST + 1)
     except FileNotFoundError:
         return LockFile()
     except OSError as error:
