@@ -285,6 +285,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["show", "01"], "no call begins with '01'"),
         (["show", "work:99"], "session 'work' has no commit 99"),
         (["show", "work:x"], "'work:x' is no commit, write SESSION:SEQ"),
+        (["show", "work:" + "9" * 23], "is no commit, write SESSION:SEQ"),
         (["show", "nobody:1"], "no session is called 'nobody'"),
         (["verify", "nobody"], "no session is called 'nobody'"),
         (["verify", "--anchor", "/nowhere/anchors"], "No such file or directory"),
