@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig, ruled
 from kit.clients import MCP_HEADERS, Client, call
 from kit.faults import CutStream, ResetAfterRequest
-from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, echo, ok
+from kit.upstreams import Peer, Script, answer, chunked, echo, ok
 
 ERAS = {
     "handshake": MCP_HEADERS,
@@ -55,17 +55,13 @@ ANSWERS: dict[str, tuple[Script, str]] = {
     "custom error in an event": (as_event(CUSTOM), "upstream_internal"),
 }
 
+RULES = "rules: [{name: bounded, timeout: {response: 5s, total: 10s}}]"
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    folder = tmp_path_factory.mktemp("proxy")
-    rule = "rules: [{name: bounded, timeout: {response: 5s, total: 10s}}]"
-    (folder / "rules.yaml").write_text(rule)
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
-    ):
-        yield Rig(upstream, proxy)
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
 
 
 def works(rig: Rig, client: Client, era: str) -> bool:

@@ -156,7 +156,7 @@ def test_what_a_killed_proxy_left_open_comes_as_unknown(tmp_path: Path) -> None:
     may_end = Event()
     with RawUpstream(lambda peer: _hold(peer, may_end)) as upstream:
         with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
-            client.ask("POST", "/s/work/mcp", call("order"), headers=MCP_HEADERS)
+            client.ask("POST", "/s/shop/mcp", call("order"), headers=MCP_HEADERS)
             upstream.wait_for_requests(1)
             proxy.kill()
         may_end.set()

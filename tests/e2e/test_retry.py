@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig, ruled
 from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
 from kit.faults import CutBody, CutStream, Hangs, ResetAfterRequest, SlowHead
 from kit.upstreams import (
     Peer,
-    RawUpstream,
     Script,
     answer,
     chunked,
@@ -49,13 +48,8 @@ LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Re
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    folder = tmp_path_factory.mktemp("proxy")
-    (folder / "rules.yaml").write_text(RULES)
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
-    ):
-        yield Rig(upstream, proxy)
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
 
 
 class InTurn:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig, ruled
 from kit.clients import BOUND, MCP_HEADERS, call, message
 from kit.faults import Hangs, SlowHead
-from kit.upstreams import Peer, RawUpstream, Script, answer, chunked, echo, event, ok, text_result
+from kit.upstreams import Peer, Script, answer, chunked, echo, event, ok, text_result
 
 RULES = """
 rules:
@@ -36,13 +36,8 @@ QUESTION = {"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "param
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    folder = tmp_path_factory.mktemp("proxy")
-    (folder / "rules.yaml").write_text(RULES)
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
-    ):
-        yield Rig(upstream, proxy)
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
 
 
 def messages(body: bytes) -> list[Any]:

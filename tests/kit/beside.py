@@ -86,6 +86,17 @@ class Rig:
         return row
 
 
+@contextmanager
+def ruled(folder: Path, rules: str) -> Generator[Rig]:
+    """Yield a rig whose proxy has a file of rules."""
+    (folder / "rules.yaml").write_text(rules)
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
 def session_rows(data: Path, name: str) -> list[Row]:
     """Return the rows of the session that is called `name`, oldest first."""
     reader = LmdbReader.open(data)

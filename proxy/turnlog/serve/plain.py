@@ -44,7 +44,6 @@ class PlainCall:
         self._lost: Failure | None = None
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
-        self._streamed_size = 0
 
     @property
     def waits(self) -> bool:
@@ -83,7 +82,7 @@ class PlainCall:
         """Begin another attempt; return its body. Raises `StoreError`."""
         self._ask = following(self._ask)
         self._lost, self._status = None, 0
-        self._streamed, self._streamed_size = MessageReader(self._context.keep), 0
+        self._streamed = MessageReader(self._context.keep)
         await self.begin()
         await self.on_disk()
         return content
