@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kit.clients import BOUND, MCP_HEADERS, Client, call, message
 from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
+from turnlog.serve.runner import Runner
 
 COUNT = 8
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -235,3 +237,35 @@ async def test_no_call_stays_open_after_all_mishaps(tmp_path: Path) -> None:
         "cancelled_by_caller",
         "connection_lost",
     }
+
+
+@contextmanager
+def no_collector() -> Generator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("request_of", [call("x"), message("ping"), b"plain"])
+async def test_an_exchange_that_has_ended_is_gone_without_the_cycle_collector(
+    rig: tuple[RawUpstream, Serving], request_of: bytes
+) -> None:
+    # With cycles in it each call's objects wait for the collector: measured, a quarter of the time.
+    upstream, serving = rig
+    upstream.script = lambda peer: peer.send_json(text_result(1, peer.read().body.decode()))
+
+    def ask() -> None:
+        with Client(serving.url) as client:
+            for _ in range(COUNT):
+                assert client.request("POST", "/mcp", request_of, headers=MCP_HEADERS).status == 200
+
+    with no_collector():
+        await asyncio.to_thread(ask)
+        await until(lambda: True if not runners() else None, "the end of all exchanges", BOUND)
+
+
+def runners() -> int:
+    return sum(isinstance(each, Runner) for each in gc.get_objects())

@@ -78,6 +78,8 @@ def test_structure_is_structured_content_that_is_not_null(result: object, struct
         (b'{"content":[{"type":"text","text":"Error: x"}]}', True),
         (b"TRACEBACK", True),
         (b'{"content":[]}', False),
+        (b'{"content":[{"type":"text","text":"done"}],"isError":false}', False),
+        (b'{"isError":false,"content":[{"type":"text","text":"Error: x"}]}', True),
         (b" " * 512 + b"error", False),
     ],
 )

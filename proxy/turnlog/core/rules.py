@@ -172,6 +172,16 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     total: Limit = inf
     """From its arrival to its end, over all attempts."""
 
+    @property
+    def bounds_queue(self) -> bool:
+        """Whether a call may wait only so long before it is sent."""
+        return self.queue < inf or self.total < inf
+
+    @property
+    def bounds_answer(self) -> bool:
+        """Whether an answer may take only so long once there is a connection."""
+        return self.response < inf or self.idle < inf or self.total < inf
+
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which failures are tried again, and when. Times are in seconds."""

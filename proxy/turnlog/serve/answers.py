@@ -5,7 +5,8 @@ result with `isError`, because a JSON-RPC error ends whole agent runs; `initiali
 `server/discover` never get an invented JSON-RPC error, because it would decide the protocol era.
 """
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -29,6 +30,7 @@ _JSON: Headers = [(b"Content-Type", b"application/json")]
 _PROBLEM: Headers = [(b"Content-Type", b"application/problem+json")]
 _HANDSHAKES = frozenset({"initialize", "server/discover"})
 _encode = msgspec.json.Encoder().encode
+_ENDINGS: Final = 1024
 
 
 class Made(Struct, frozen=True):
@@ -67,25 +69,37 @@ def told(attempt: Attempt, *, whole: bool) -> bytes:
     How it ended is told where that is known before the head leaves (`whole`).
     """
     ask, ending = attempt.ask, attempt.ending
-    said = [("Session", ids.to_text(ask.session.id or b"")), ("Call", ids.to_text(ask.call))]
-    if whole and ending is not None:
-        said += [
-            ("Commit", _commit(attempt)),
-            ("Status", ending.status),
-            ("Error", ending.error),
-            ("Kind", ending.kind),
-            ("Retry", ending.retry),
-            ("Executed", ending.executed),
-            ("Flags", ",".join(attempt.flags)),
-            ("Attempts", str(ask.number) if ask.number > 1 else ""),
-        ]
-    return "".join(f"\r\nTurnlog-{name}: {value}" for name, value in said if value).encode()
+    head = f"\r\nTurnlog-Call: {ids.to_text(ask.call)}"
+    if ask.session.id is not None:
+        head += f"\r\nTurnlog-Session: {ids.to_text(ask.session.id)}"
+    if not whole or ending is None:
+        return head.encode()
+    if attempt.waits and (commit := _commit(attempt)):
+        head += f"\r\nTurnlog-Commit: {commit}"
+    head += _ended(ending)
+    if attempt.flags:
+        head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
+    if ask.number > 1:
+        head += f"\r\nTurnlog-Attempts: {ask.number}"
+    return head.encode()
+
+
+@lru_cache(maxsize=_ENDINGS)
+def _ended(ending: Ending) -> str:
+    said = {
+        "Status": ending.status,
+        "Error": ending.error,
+        "Kind": ending.kind,
+        "Retry": ending.retry,
+        "Executed": ending.executed,
+    }
+    return "".join(f"\r\nTurnlog-{name}: {value}" for name, value in said.items() if value)
 
 
 def _commit(attempt: Attempt) -> str:
-    """Return where the outcome stands, if its place on disk was waited for."""
+    """Return where the outcome stands, once it is on disk."""
     placed = attempt.outcome.placed if attempt.outcome is not None else None
-    if placed is None or not attempt.waits:
+    if placed is None:
         return ""
     return f"{ids.to_text(placed.link.session)}:{placed.link.seq}"
 

@@ -344,7 +344,7 @@ def _proxy(
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
-        vendor_headers=wanted_headers(table),
+        vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
     )
     routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])

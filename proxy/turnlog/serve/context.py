@@ -47,6 +47,6 @@ class Context(Struct, frozen=True, kw_only=True):
     log: Log
     trusted: frozenset[str]
     """Upstreams whose annotations count."""
-    vendor_headers: frozenset[str]
+    vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""

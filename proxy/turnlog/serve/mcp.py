@@ -92,7 +92,7 @@ class McpExchange:
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        return any(attempt.waits for attempt in self._underway.attempts)
+        return any([attempt.waits for attempt in self._underway.attempts])  # noqa: C419 - hot
 
     @property
     def listens(self) -> bool:

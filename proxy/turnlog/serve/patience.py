@@ -67,12 +67,18 @@ class Patience:
         """Return when the call must be on its way."""
         return self.before_sent(self._limits.queue, ErrorKind.QUEUE_TIMEOUT, now)
 
-    def connected(self, expire: Expire) -> None:
-        """Begin to count the total; `expire` gives the attempt up."""
+    def connected(self, expire: Expire) -> bool:
+        """Begin to count the total, if anything is limited from here on; tell whether it is.
+
+        `expire` gives the attempt up.
+        """
+        if not self._limits.bounds_answer:
+            return False
         self._expire = expire
         if self._limits.total < inf:
             now = asyncio.get_running_loop().time()
             self._arm(ErrorKind.DEADLINE_EXHAUSTED, self._began + self._limits.total - now)
+        return True
 
     def sent(self) -> None:
         """Begin to wait for the response: the request's last byte is on its way."""

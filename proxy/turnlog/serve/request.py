@@ -32,7 +32,7 @@ class Request:
         self.server = route.target.name
         self.fields = down.head.fields
         self._text = down.head.text
-        self.http_version = down.version
+        self._down = down
         self.connection = connection
         self._digest = digest
         self._clients = clients
@@ -45,6 +45,11 @@ class Request:
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+
+    @property
+    def http_version(self) -> str:
+        """HTTP version of the request, such as `1.1`."""
+        return self._down.version
 
     def field(self, name: bytes) -> str:
         """Return the first value of a header, empty where there is none."""
@@ -84,9 +89,10 @@ class Request:
         declared = content_length(self._headers)
         return declared if isinstance(declared, int) else 0
 
-    def vendor_headers(self, names: frozenset[str]) -> dict[str, str]:
+    def vendor_headers(self, names: frozenset[bytes]) -> dict[str, str]:
         """Return the headers that name sessions, as far as they are there."""
-        return {name: value for name in names if (value := self.field(name.encode()))}
+        there = names & self._text.keys()
+        return {name.decode(): self._text[name] for name in there if self._text[name]}
 
     def evidence(
         self, meta: dict[str, bytes], headers: dict[str, str], client_name: str

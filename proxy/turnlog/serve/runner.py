@@ -6,6 +6,7 @@ It knows no policy. The clock, the dice and the network are here.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
@@ -19,6 +20,7 @@ from turnlog.wire.http import Headers, content_length, fields
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
+from .clock import Clock
 from .context import Context
 from .downstream import Downstream
 from .fault import Failure, Progress
@@ -128,7 +130,9 @@ class Runner:
         content = self._exchange.outgoing(content)
         policy = self._policy
         repeatable = policy.retry is not None and self._exchange.repeatable(content)
-        self._steps = exchange(policy, self._dice, repeatable=repeatable)
+        # No method of this object is given away: the steps would hold what holds them.
+        dice = partial(_dice, self._context.clock)
+        self._steps = exchange(policy, dice, repeatable=repeatable)
         command: Command | None = next(self._steps)
         while command is not None:
             match command:
@@ -151,18 +155,16 @@ class Runner:
         attempt = self._exchange.attempt
         return attempt.ask.policy if attempt is not None else _NO_RULES
 
-    def _dice(self) -> float:
-        return int.from_bytes(self._context.clock.entropy(4), "big") / (1 << 32)
-
     async def queued(self) -> None:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        patience = Patience(self._policy.timeout, self._began)
-        at, kind = patience.queue_by(self._began)
-        if at is None:
+        limits = self._policy.timeout
+        if not limits.bounds_queue:
             await self._exchange.on_disk()
             return
+        patience = Patience(limits, self._began)
+        at, kind = patience.queue_by(self._began)
         limit = asyncio.timeout_at(at)
         try:
             async with limit:
@@ -222,10 +224,9 @@ class Runner:
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
-        if attempt is None:
-            return
-        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        self._exchange.progress = Progress(attempt.patience)
+        if attempt is not None:
+            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
+            self._exchange.progress = Progress(attempt.patience)
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
@@ -321,3 +322,8 @@ class Runner:
             await self._down.bodiless(made.status, made.reason, head)
         else:
             await self._down.answer(made.status, made.reason, head, made.body)
+
+
+def _dice(clock: Clock) -> float:
+    """Return a number in [0, 1)."""
+    return int.from_bytes(clock.entropy(4), "big") / (1 << 32)

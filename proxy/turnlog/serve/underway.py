@@ -59,7 +59,10 @@ class Underway:
 
     def own(self, key: str) -> Attempt | None:
         """Return the attempt that the server knows by the id with this key."""
-        return next((attempt for attempt, its in self.attempts.items() if its == key), None)
+        for attempt, its in self.attempts.items():
+            if its == key:
+                return attempt
+        return None
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""

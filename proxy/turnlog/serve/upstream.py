@@ -167,8 +167,8 @@ class Upstreams:
         connection = origin.reuse(now) or await _connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
         connection.begin(method, progress)
-        if progress.patience is not None:
-            progress.patience.connected(connection.expire)
+        if progress.patience is not None and not progress.patience.connected(connection.expire):
+            progress.patience = None
         upload: asyncio.Task[None] | None = None
         try:
             upload = self._start(connection, _line(method, resource) + lines, body, length)

@@ -10,7 +10,7 @@ TEXT_LIMIT = 64 * 1024
 """Characters of an answer's text that rules look at."""
 _HEAD = 512
 """Bytes at the start of an answer that a sign of an error has to stand in."""
-_SIGNS = (b"rror", b"xception", b"traceback")
+_NAME = b'"iserror"'
 _MEMBER = b'"error"'
 _NO_ERRORS = frozenset({b"", b"null", b"false", b"0", b'""', b"[]", b"{}"})
 
@@ -62,8 +62,8 @@ def is_structured(result: bytes) -> bool:
 
 def hints_at_error(start: bytes) -> bool:
     """Tell whether a closer look at an answer may find that it speaks of an error."""
-    head = start[:_HEAD].lower()
-    return any(sign in head for sign in _SIGNS)
+    head = start[:_HEAD].lower().replace(_NAME, b"")
+    return b"rror" in head or b"xception" in head or b"traceback" in head
 
 
 def has_error_member(body: bytes) -> bool:
