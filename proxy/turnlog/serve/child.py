@@ -1,0 +1,93 @@
+"""A wrapped command: its process, its pipes, and its end.
+
+Light to import: a command is started before the rest of turnlog is loaded, so that both start at
+the same time.
+
+The command gets a process group of its own, in our session: signals reach all that it has started,
+and none of ours. It dies with us, whatever we die of (Linux: parent-death signal).
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+NOT_FOUND: Final = 127
+NOT_RUNNABLE: Final = 126
+"""Exit codes of a shell for a command that is not there, or cannot be run (POSIX, sh)."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Child:
+    """A running command. `stdin` and `stdout` are descriptors of ours, the other ends of its pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: int, stdout: int) -> None:
+        self.process = process
+        self.stdin = stdin
+        self.stdout = stdout
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is its group's id too."""
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        """Send a signal to all that the command has started, if anything of it is left."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def start(command: Sequence[str]) -> Child:
+    """Start a command with this process's environment, folder and stderr. Raises `OSError`."""
+    their_stdin, stdin = os.pipe()
+    stdout, their_stdout = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+            command,
+            stdin=their_stdin,
+            stdout=their_stdout,
+            process_group=0,
+            preexec_fn=_dies_with(os.getpid()),
+        )
+    except BaseException:
+        os.close(stdin)
+        os.close(stdout)
+        raise
+    finally:
+        os.close(their_stdin)
+        os.close(their_stdout)
+    return Child(process, stdin, stdout)
+
+
+def exit_code(error: OSError) -> int:
+    """Return what a shell exits with when a command cannot be started for this reason."""
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+
+
+def exit_as(code: int) -> int:
+    """Return `code` to exit with; where a signal ended the command (below zero), die of the same."""
+    if code >= 0:
+        return code
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+def _dies_with(parent: int) -> Callable[[], None] | None:
+    """Return what a new process does before it runs its command (prctl(2), PR_SET_PDEATHSIG)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died in between
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask
