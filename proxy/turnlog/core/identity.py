@@ -30,6 +30,8 @@ class Where(StrEnum):
 
     META = "meta"
     HEADER = "header"
+    ENVIRONMENT = "environment"
+    """Of a wrapped command: all that goes through its pipes is one conversation's."""
 
 
 class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +70,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """`params._meta`, each value as raw JSON."""
     headers: Mapping[str, str] = {}
     """Headers that the table asks for, names in lower case."""
+    environment: Mapping[str, str] = {}
+    """Variables of a wrapped command's process that the table asks for."""
     mcp_session_id: str = ""
     """A keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
     upstream: str = ""
@@ -104,7 +108,7 @@ class _Found(Struct, frozen=True):
 
 
 def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
-    """Climb the ladder: explicit, vendor, transport, implicit; the first hit wins."""
+    """Climb the ladder: explicit, vendor, environment, transport, implicit; the first hit wins."""
     found = _session(evidence, table)
     turn, source, turn_vendor = _turn(evidence, table)
     _, call_vendor = _first(evidence, table, "call")
@@ -130,10 +134,21 @@ def wanted_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
     )
 
 
+def wanted_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
+    """Return the names of the variables that belong into `Evidence.environment`."""
+    return frozenset(
+        keys[0]
+        for vendor in table
+        if vendor.where is Where.ENVIRONMENT
+        for keys in (*vendor.session, *vendor.turn, *vendor.call)
+    )
+
+
 def _session(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found:
     return (
         _explicit(evidence)
-        or _vendor(evidence, table)
+        or _vendor(evidence, table, Rung.VENDOR)
+        or _vendor(evidence, table, Rung.ENVIRONMENT)
         or _transport(evidence)
         or _Found(Rung.IMPLICIT, "", _implicit_why(evidence), Confidence.INFERRED)
     )
@@ -149,13 +164,15 @@ def _explicit(evidence: Evidence) -> _Found | None:
     return None
 
 
-def _vendor(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found | None:
+def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:
     for vendor in table:
+        if (vendor.where is Where.ENVIRONMENT) is not (rung is Rung.ENVIRONMENT):
+            continue
         for keys in vendor.session:
             if name := _lookup(evidence, vendor.where, keys):
                 why = f"{vendor.where} {'.'.join(keys)}"
                 found = f"{vendor.name}/{name}"
-                return _Found(Rung.VENDOR, found, why, Confidence.OBSERVED, vendor.name)
+                return _Found(rung, found, why, Confidence.OBSERVED, vendor.name)
     return None
 
 
@@ -190,6 +207,8 @@ def _lookup(evidence: Evidence, where: Where, keys: tuple[str, ...]) -> str:
             return _meta_name(evidence.meta, keys)
         case Where.HEADER:
             return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
+        case Where.ENVIRONMENT:
+            return _dig(evidence.environment.get(keys[0], ""), keys[1:])
 
 
 def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:

@@ -211,6 +211,31 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
     phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
 
 
+class StrayOutput(Event, frozen=True, kw_only=True, tag="output.stray"):
+    """A command wrote something to its stdout that is no message. It was passed on."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    size: int = field(name="turnlog.bytes")
+
+
+class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
+    """A command's process has ended."""
+
+    server: str = field(name="turnlog.server")
+    pid: int = field(name="process.pid")
+    exit_code: int = field(name="process.exit.code")
+    """Below zero where a signal ended it."""
+
+
+class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
+    """A command could not be started."""
+
+    level: ClassVar[Level] = Level.ERROR
+    server: str = field(name="turnlog.server")
+    reason: str = field(name="turnlog.reason")
+
+
 class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
     """A tool server wants OAuth on another origin, which no transparent proxy can carry."""
 

@@ -1,15 +1,13 @@
 """Read a request's body and decide what it is: MCP, a plain HTTP tool, or neither."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import Flag
 from turnlog.wire.http import decoder_for
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
-from turnlog.wire.rawjson import text_of
-from turnlog.wire.skim import Skimmer
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, messages_of, parse
+from turnlog.wire.mcp import START, start_of
 
 from .context import Context
 from .downstream import Downstream
@@ -23,8 +21,6 @@ PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""
 MCP_LIMIT: Final = 16 << 20
 """bytes: the same for MCP messages."""
-START: Final = 64 << 10
-"""bytes: what is looked at of a message that is too large to hold."""
 _WELL_KNOWN: Final = "/.well-known/"
 
 
@@ -39,7 +35,7 @@ async def read_exchange(
     if whole and (exchange := _mcp(context, request, body, transport)) is not None:
         return exchange, body
     if not whole and _may_be_mcp(request, transport):
-        start = _start(body)
+        start = start_of(body)
         if start is not None:
             return await _large(down, context, request, start, body)
     content: Content = body if whole else down.rest(body)
@@ -59,7 +55,7 @@ async def _large(
             down.rest(body),
         )
     content = parse(body)
-    if messages := _messages(content):
+    if messages := messages_of(content):
         return McpExchange(context, request, messages, size=len(body)), body
     unreadable = (structs.replace(start, flags=_flags(content)),)
     return McpExchange(context, request, unreadable, size=len(body), start=body), body
@@ -102,25 +98,13 @@ def _mcp(
         return None
     text = _decoded(request, body)
     content = parse(text)
-    if messages := _messages(content):
+    if messages := messages_of(content):
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, size=len(body), as_batch=as_batch)
     if isinstance(content, Malformed) and _must_be_mcp(request, content, transport):
         unreadable = (_unreadable(content),)
         return McpExchange(context, request, unreadable, size=len(body), start=text)
     return None
-
-
-def _messages(content: Message | Batch | Malformed) -> Sequence[Message]:
-    """Return what a body holds; nothing where not all of it is JSON-RPC 2.0."""
-    match content:
-        case Message() if content.jsonrpc:
-            return (content,)
-        case Batch():
-            found = tuple(item for item in content.items if isinstance(item, Message))
-            return found if all(item.jsonrpc for item in found) else ()
-        case _:
-            return ()
 
 
 def _unreadable(content: Message | Batch | Malformed) -> Message:
@@ -141,18 +125,3 @@ def _decoded(request: Request, body: bytes) -> bytes:
         return body
     decoder = decoder_for(coding, MCP_LIMIT)
     return decoder.feed(body) if decoder is not None else b""
-
-
-def _start(body: bytes) -> Message | None:
-    """Return what the start of a large body says, if that is JSON-RPC."""
-    skimmer = Skimmer()
-    skimmer.feed(body[:START])
-    outline = skimmer.finish()
-    if text_of(outline.raw("jsonrpc")) != "2.0":
-        return None
-    name = outline.raw("params.name")
-    params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")
-    method = text_of(outline.raw("method")) or "tools/call"
-    return Message(
-        kind=Kind.REQUEST, id=outline.raw("id"), method=method, params=params, jsonrpc=True
-    )

@@ -36,6 +36,12 @@ class Child:
         """The process id, which is its group's id too."""
         return self.process.pid
 
+    def end(self) -> None:
+        """End whatever of it is left, at once."""
+        if self.process.poll() is None:
+            self.send(signal.SIGKILL)
+            self.process.wait()
+
     def send(self, number: int) -> None:
         """Send a signal to all that the command has started, if anything of it is left."""
         with suppress(ProcessLookupError, PermissionError):

@@ -90,7 +90,11 @@ class Sessions:
 
     def _identify(self, evidence: Evidence) -> Identity:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
-        if evidence.headers or not self._telling_keys.isdisjoint(evidence.meta):
+        if (
+            evidence.headers
+            or evidence.environment
+            or not self._telling_keys.isdisjoint(evidence.meta)
+        ):
             return identify(evidence, self._table)
         key = (
             evidence.path_session,

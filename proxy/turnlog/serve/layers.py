@@ -98,6 +98,15 @@ def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> 
     return settings
 
 
+def read_wrap_settings(
+    *, flags: Flags, environ: Mapping[str, str], folder: Path, server: str
+) -> Settings:
+    """Return the settings for one wrapped command, of upstreams only what is said of `server`."""
+    settings = _combine(_layers(flags, environ, folder), folder)
+    known = {name: up for name, up in settings.upstreams.items() if name == server}
+    return structs.replace(settings, upstreams=known)
+
+
 def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Sources:
     """Return where the rules come from, as `read_settings` finds them; no server need be named."""
     return _combine(_layers(flags, environ, folder), folder).sources()

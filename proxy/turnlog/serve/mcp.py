@@ -4,7 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -200,7 +200,7 @@ class McpExchange:
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""
-        if self.stateless or self.attempt is None:
+        if self.attempt is None or (self.stateless and not self._request.is_piped):
             return b""
         return self.attempt.cancellation
 
@@ -260,6 +260,32 @@ class McpExchange:
         """Take in the answer's head."""
         self._answer = answer
         self.progress.phase = Phase.HEAD
+
+    @property
+    def attempts(self) -> Collection[Attempt]:
+        """Those without an outcome."""
+        return self._underway.attempts.keys()
+
+    @property
+    def awaits(self) -> Collection[str]:
+        """Keys of the ids, as the server knows them, that answers are to come for."""
+        return self._underway.awaited.keys()
+
+    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read one message of the server that came by itself."""
+        self.progress.phase = Phase.BODY
+        return self._message(message, text)
+
+    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read the answer to an attempt that was given up before it came."""
+        self._context.recorder.reopen(attempt)
+        attempt.marks.add(Flag.LATE)
+        return self._close(attempt, message, text)
+
+    def acknowledge(self) -> None:
+        """Close the calls that nobody will be answered, now that they have been sent."""
+        for attempt in self._notified & self._underway.attempts.keys():
+            self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""

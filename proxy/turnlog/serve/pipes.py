@@ -22,12 +22,24 @@ class ReadEnd:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._abandoned = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def abandon(self) -> None:
+        """Take what is there yet for all there is: nobody has to close the other end."""
+        self._abandoned = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def read(self) -> bytes:
         """Return what has come, nothing at the end; a connection that broke has ended."""
+        loop = asyncio.get_running_loop()
         while True:
-            loop = asyncio.get_running_loop()
-            await _ready(self._descriptor, loop.add_reader, loop.remove_reader)
+            if not self._abandoned:
+                self._waiting = loop.create_future()
+                await _ready(self._descriptor, self._waiting, loop.add_reader, loop.remove_reader)
+            if self._abandoned and not select.select([self._descriptor], [], [], 0)[0]:
+                return b""
             try:
                 return os.read(self._descriptor, READ_SIZE)
             except BlockingIOError:
@@ -48,12 +60,14 @@ class WriteEnd:
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`. Raises `BrokenPipeError` when nobody reads any more."""
+        loop = asyncio.get_running_loop()
         rest = memoryview(data)
         while rest:
             if self._closed:
                 raise BrokenPipeError
-            loop = asyncio.get_running_loop()
-            await _ready(self._descriptor, loop.add_writer, loop.remove_writer)
+            await _ready(
+                self._descriptor, loop.create_future(), loop.add_writer, loop.remove_writer
+            )
             try:
                 rest = rest[os.write(self._descriptor, rest[: self._most]) :]
             except BlockingIOError:
@@ -70,11 +84,11 @@ class WriteEnd:
 
 async def _ready(
     descriptor: int,
+    ready: "asyncio.Future[None]",
     watch: Callable[[int, Callable[[], None]], None],
     leave: Callable[[int], bool],
 ) -> None:
     """Wait until a descriptor can be used; a file, which cannot be watched, always can."""
-    ready = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
         if not ready.done():

@@ -4,6 +4,7 @@ Each function reads plain data and raises `ValueError` saying what to write inst
 """
 
 import re
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +18,13 @@ RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
+_NAME_CHARS = 64
+_NO_NAME = re.compile(r"[^A-Za-z0-9._~-]+", re.ASCII)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_LAUNCHER = re.compile(
+    r"(npx|npm|pnpm|yarn|bunx?|deno|node|uvx?|pipx|python[0-9.]*|docker|podman|env|(ba|z|da)?sh"
+    r"|run|exec|dlx|tool|x)(\.exe|\.cmd)?"
+)
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _URL_ADVICE = "write one like http://127.0.0.1:9000/mcp"
@@ -79,6 +87,23 @@ def upstream_name(value: object) -> str:
     if value in RESERVED_NAMES:
         raise ValueError(f"{value!r} is reserved for turnlog's own paths, choose another name")
     return value
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    """Return what to call the server that a command starts: the first word that is its own.
+
+    Launchers, their options and variables are passed over, and of a package only its name counts:
+    `npx -y @scope/server-files@1.2 DIR` is `server-files`.
+    """
+    for word in command:
+        base = word.rstrip("/").rpartition("/")[2]
+        if word.startswith("-") or _ASSIGNMENT.match(word) or _LAUNCHER.fullmatch(base):
+            continue
+        name = _NO_NAME.sub("-", base.partition("@")[0].removesuffix(".py").removesuffix(".js"))
+        name = name.strip("-._~")[:_NAME_CHARS]
+        if name and name not in RESERVED_NAMES:
+            return name
+    return "command"
 
 
 def upstream_url(value: object) -> str:

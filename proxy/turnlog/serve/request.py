@@ -1,14 +1,14 @@
 """What every request of an agent tells before its body is looked at."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from turnlog.core.identity import Evidence
-from turnlog.wire.http import content_length, is_sealed
+from turnlog.wire.http import Headers, content_length, is_sealed
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
-from .downstream import Downstream
+from .heads import RequestHead
 from .identity import Client, Clients
 from .routes import Route
 
@@ -16,15 +16,49 @@ _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """Headers that authenticate a caller; the first that is there names the principal."""
 Digest = Callable[[bytes], bytes]
 """HMAC-SHA-256 under the store's key."""
+_NOWHERE: Final[Mapping[str, str]] = {}
 _TRACE_ID: Final = slice(3, 35)
 _TRACEPARENT_LENGTH: Final = 55
 
 
+class Asked(Protocol):
+    """What a request says before its body."""
+
+    @property
+    def method(self) -> str:
+        """HTTP method; empty where the request came through a pipe."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """Fields as they came."""
+        ...
+
+    @property
+    def head(self) -> RequestHead:
+        """What they say."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """HTTP version, such as `1.1`."""
+        ...
+
+
 class Request:
-    """One request, with its route. Digests of what identifies the caller are keyed."""
+    """One request, with its route. Digests of what identifies the caller are keyed.
+
+    `environment` is that of a wrapped command, as far as clients name their conversations there.
+    """
 
     def __init__(
-        self, down: Downstream, route: Route, digest: Digest, clients: Clients, connection: int
+        self,
+        down: Asked,
+        route: Route,
+        digest: Digest,
+        clients: Clients,
+        connection: int | str,
+        environment: Mapping[str, str] = _NOWHERE,
     ) -> None:
         self.method = down.method
         self._headers = down.headers
@@ -34,6 +68,7 @@ class Request:
         self._text = down.head.text
         self._down = down
         self.connection = connection
+        self._environment = environment
         self._digest = digest
         self._clients = clients
         self.credential = self._credential()
@@ -45,6 +80,11 @@ class Request:
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it came through a pipe, and not over HTTP."""
+        return not self.method
 
     @property
     def http_version(self) -> str:
@@ -105,6 +145,7 @@ class Request:
             header_turn=self.field(b"turnlog-turn"),
             meta=meta,
             headers=headers,
+            environment=self._environment,
             mcp_session_id=self.mcp_session,
             upstream=self.server,
             credential=self.credential,

@@ -7,6 +7,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 """
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -129,6 +130,18 @@ def id_key(raw: bytes) -> str:
         return '"' + decode_string(raw)
     number = integer_of(raw)
     return str(number) if number is not None else raw.decode("utf-8", "replace")
+
+
+def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
+    """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0."""
+    match content:
+        case Message() if content.jsonrpc:
+            return (content,)
+        case Batch():
+            found = tuple(item for item in content.items if isinstance(item, Message))
+            return found if all(item.jsonrpc for item in found) else ()
+        case _:
+            return ()
 
 
 def outline_kind(outline: Outline) -> Kind | None:

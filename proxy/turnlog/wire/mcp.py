@@ -26,10 +26,11 @@ from .rawjson import (
     string_end,
     text_of,
 )
-from .skim import Outline
+from .skim import Outline, Skimmer
 from .tools import Definition, ToolPage, read_tools_list
 
 __all__ = [
+    "START",
     "STATELESS_SINCE",
     "Answer",
     "Definition",
@@ -41,11 +42,14 @@ __all__ = [
     "cancelled_id",
     "is_request",
     "is_stateless",
+    "progress_token",
     "read_answer",
     "read_call",
     "read_task_poll",
     "read_tools_list",
     "requested_revision",
+    "start_of",
+    "wanted_progress",
 ]
 
 STATELESS_SINCE = "2026-07-28"
@@ -54,6 +58,8 @@ URL_ELICITATION_REQUIRED = -32042
 INVALID_PARAMS = -32602
 _REVISION_WORD = b"protocolVersion"
 _REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
+START = 64 << 10
+"""Bytes that are looked at of a message that is too large to hold."""
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
 _TRUE = (b"true", b'"true"', b"1")
@@ -200,6 +206,39 @@ def cancellation(raw_id: bytes) -> bytes:
     """Return the notification that takes a request back (handshake revisions)."""
     params = b'{"requestId":%b,"reason":"a time limit was reached"}' % raw_id
     return b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params
+
+
+def start_of(body: bytes) -> Message | None:
+    """Return what the start of a large message says, if that is JSON-RPC."""
+    skimmer = Skimmer()
+    skimmer.feed(body[:START])
+    outline = skimmer.finish()
+    if text_of(outline.raw("jsonrpc")) != "2.0":
+        return None
+    name = outline.raw("params.name")
+    params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")
+    method = text_of(outline.raw("method")) or "tools/call"
+    return Message(
+        kind=Kind.REQUEST, id=outline.raw("id"), method=method, params=params, jsonrpc=True
+    )
+
+
+def progress_token(message: Message | Outline) -> str:
+    """Return the `id_key` of the token that a `notifications/progress` carries; empty for none."""
+    if isinstance(message, Outline):
+        method, raw = text_of(message.raw("method")), message.raw("params.progressToken")
+    elif message.method == "notifications/progress":
+        method, raw = message.method, bytes(members(message.params).get("progressToken", b""))
+    else:
+        return ""
+    return id_key(raw) if raw and method == "notifications/progress" else ""
+
+
+def wanted_progress(message: Message) -> str:
+    """Return the `id_key` of the token with which a request asks for its progress, or nothing."""
+    meta = load(_Params, message.params).meta
+    raw = bytes(members(meta).get("progressToken", b"")) if meta else b""
+    return id_key(raw) if raw else ""
 
 
 def read_call(params: Raw) -> ToolCall:

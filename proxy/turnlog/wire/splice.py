@@ -91,7 +91,7 @@ class Respelling:
         text = self._held + piece
         for old, new in self._spellings.items():
             text = text.replace(old, new)
-        keep = max(self._begun(text, old) for old in self._spellings)
+        keep = max((self._begun(text, old) for old in self._spellings), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
