@@ -25,14 +25,15 @@ from turnlog.observe.events import (
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
 
+from .commands import Commands
 from .context import Context
 from .handler import Handler
 from .own import Own
 from .pins import Pins
 from .readers import Address
 from .recording import end, recording
-from .routes import Routes, target_of
-from .settings import Settings
+from .routes import Routes, Target, target_of, target_of_command
+from .settings import Settings, Upstream
 from .upstream import Upstreams
 
 GRACE: Final = 7.0
@@ -142,7 +143,7 @@ class Proxy:
         base = f"http://{Address(host, self.port)}"
         upstreams = self._settings.upstreams
         if len(upstreams) == 1:
-            return tuple(base + target_of(name, up.url).path for name, up in upstreams.items())
+            return tuple(base + _target(name, up).path for name, up in upstreams.items())
         return tuple(f"{base}/{name}" for name in upstreams)
 
     async def drain(self, reason: str) -> ProxyStopped:
@@ -175,8 +176,12 @@ async def serving(
     Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
     lock, `StoreError`, and `OSError` when the address cannot be listened on.
     """
-    async with recording(settings, log, reload, pins) as context, Upstreams() as upstreams:
-        proxy = _proxy(settings, context, upstreams)
+    async with (
+        recording(settings, log, reload, pins) as context,
+        Upstreams() as upstreams,
+        Commands(settings.upstreams, log, context.recorder) as commands,
+    ):
+        proxy = _proxy(settings, context, upstreams, commands)
         async with _listening(proxy, settings):
             yield proxy
 
@@ -197,7 +202,13 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
         await proxy.server.shutdown(_CANCEL_TIME)
 
 
-def _proxy(settings: Settings, context: Context, upstreams: Upstreams) -> Proxy:
-    routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])
+def _target(name: str, upstream: Upstream) -> Target:
+    return target_of(name, upstream.url) if upstream.url else target_of_command(name)
+
+
+def _proxy(settings: Settings, context: Context, upstreams: Upstreams, commands: Commands) -> Proxy:
+    routes = Routes([_target(name, up) for name, up in settings.upstreams.items()])
     own = Own(context.store)
-    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own), own)
+    return Proxy(
+        settings, context, Handler(settings, context, routes, upstreams, commands, own), own
+    )

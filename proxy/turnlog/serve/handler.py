@@ -19,6 +19,7 @@ from turnlog.wire.http import (
 
 from .answers import Made, problem
 from .bodies import read_exchange
+from .commands import Commands
 from .context import Context
 from .downstream import Downstream, Gone
 from .heads import Heads, lines
@@ -40,12 +41,19 @@ class Handler:
     """Handles all requests of one proxy."""
 
     def __init__(
-        self, settings: Settings, context: Context, routes: Routes, upstreams: Upstreams, own: Own
+        self,
+        settings: Settings,
+        context: Context,
+        routes: Routes,
+        upstreams: Upstreams,
+        commands: Commands,
+        own: Own,
     ) -> None:
         self._settings = settings
         self._context = context
         self._routes = routes
         self._upstreams = upstreams
+        self._commands = commands
         self._own = own
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
         self._heads = Heads()
@@ -162,7 +170,8 @@ class Handler:
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
-        runner = Runner(self._context, self._heads, self._upstreams, down, route, exchange)
+        way = self._commands if route.target.is_command else self._upstreams
+        runner = Runner(self._context, self._heads, way, down, route, exchange)
         try:
             await self._run(down, runner, exchange, content)
         except (Gone, asyncio.CancelledError):

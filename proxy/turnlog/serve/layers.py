@@ -18,7 +18,7 @@ from turnlog.packs.shape import MismatchError
 from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
 
 from .readers import is_loop
-from .settings import Settings
+from .settings import Settings, Transport
 
 DEFAULT_UPSTREAM = "default"
 """The name of the one upstream that was given without a name."""
@@ -28,8 +28,6 @@ LATER = frozenset(
         "retention",
         "identity",
         "never_twice",
-        "upstreams.*.command",
-        "upstreams.*.share",
         "upstreams.*.transport=sse",
     }
 )
@@ -94,6 +92,7 @@ def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> 
     settings = _combine(layers, folder)
     if not settings.upstreams:
         raise SettingError("--upstream", "no tool server is named, write --upstream URL")
+    _refuse_unreachable(settings, layers)
     _refuse_loops(settings, layers)
     return settings
 
@@ -257,9 +256,27 @@ def _laid_over(below: Plain, above: Plain) -> Plain:
     return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
 
 
+def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
+    """Refuse upstreams that name no way to them, or two."""
+    for name, upstream in settings.upstreams.items():
+        if bool(upstream.url) == bool(upstream.command):
+            both = "both a url and a command" if upstream.url else "neither a url nor a command"
+            raise _layer_of(layers, name).error(
+                ("upstreams", name), f"upstream {name!r} has {both}, write one of them"
+            )
+        if upstream.command and upstream.transport is Transport.HTTP:
+            raise _layer_of(layers, name).error(
+                ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
+            )
+
+
+def _layer_of(layers: list[_Layer], name: str) -> _Layer:
+    return next(layer for layer in reversed(layers) if name in layer.data.get("upstreams", {}))
+
+
 def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
     for name, upstream in settings.upstreams.items():
-        if not is_loop(settings.listen, upstream.url):
+        if upstream.command or not is_loop(settings.listen, upstream.url):
             continue
         steps = ("upstreams", name, "url")
         source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))

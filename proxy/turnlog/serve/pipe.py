@@ -202,7 +202,8 @@ class Pipe:
             as_batch=isinstance(content, Batch),
         )
         if (errand := await self._admitted(exchange, line)) is not None:
-            errand.token = mcp.wanted_progress(messages[0])
+            token = mcp.wanted_progress(messages[0])
+            errand.token = id_key(token) if token else ""
             errand.send()
             for message in messages:
                 self._note_cancel(message)

@@ -11,6 +11,9 @@ OWN = "turnlog"
 SESSION = "s"
 """First segment of paths that name a session: `/s/{session}/{name}...`."""
 
+COMMAND = "command:"
+"""What an origin begins with that stands for a command."""
+
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
@@ -27,6 +30,11 @@ class Target(Struct, frozen=True, kw_only=True):
     """What the upstream reads in `Host`."""
     host: str
     port: int
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is started by a command, and not reached over HTTP."""
+        return not self.host
 
 
 class Route(Struct, frozen=True):
@@ -87,6 +95,19 @@ def target_of(name: str, url: str) -> Target:
         authority=parts.netloc.encode("ascii"),
         host=parts.hostname or "",
         port=parts.port or (443 if parts.scheme == "https" else 80),
+    )
+
+
+def target_of_command(name: str) -> Target:
+    """Return the routing entry of a command upstream."""
+    return Target(
+        name=name,
+        origin=f"{COMMAND}{name}",
+        path="/mcp",
+        query="",
+        authority=name.encode(),
+        host="",
+        port=0,
     )
 
 

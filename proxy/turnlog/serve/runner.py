@@ -29,7 +29,7 @@ from .outlet import Outlet, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
-from .upstream import Answer, Content, Upstreams
+from .upstream import Answer, Content
 
 _NO_RULES: Final = Policy()
 _AUTH_ADVICE: Final = (
@@ -103,6 +103,28 @@ class Exchange(Watcher, Protocol):
         ...
 
 
+class Way(Protocol):
+    """The way to a tool server: over HTTP, or to a command of ours."""
+
+    async def send(
+        self,
+        origin_url: str,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+    ) -> Answer:
+        """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
+        ...
+
+    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+        """Send a message whose answer nobody needs, in the background."""
+        ...
+
+
 class Runner:
     """Carries out one exchange. Raises `Gone` when the agent leaves."""
 
@@ -110,14 +132,14 @@ class Runner:
         self,
         context: Context,
         heads: Heads,
-        upstreams: Upstreams,
+        way: Way,
         down: Downstream,
         route: Route,
         exchange: Exchange,
     ) -> None:
         self._context = context
         self._heads = heads
-        self._upstreams = upstreams
+        self._way = way
         self._down = down
         self._route = route
         self._exchange = exchange
@@ -230,7 +252,7 @@ class Runner:
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
-        return await self._upstreams.send(
+        return await self._way.send(
             self._route.target.origin,
             self._down.method,
             self._route.resource,
@@ -312,7 +334,7 @@ class Runner:
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin
-            self._upstreams.notify(target, self._route.resource, head, message)
+            self._way.notify(target, self._route.resource, head, message)
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from turnlog.core.kinds import Durability, WhenFull
 from turnlog.core.values import Size, reads
@@ -53,10 +53,20 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One tool server."""
+class Share(StrEnum):
+    """Who talks to one process of a command: one protocol session of an agent, or all."""
 
-    url: Annotated[str, reads(upstream_url)]
+    SESSION = "session"
+    ALL = "all"
+
+
+class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tool server: an address, or a command that is started on demand."""
+
+    url: Annotated[str, reads(upstream_url)] = ""
+    command: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    """The program and its arguments; it speaks MCP over stdin and stdout."""
+    share: Share = Share.SESSION
     transport: Transport = Transport.AUTO
     packs: tuple[Annotated[str, reads(pack_name)], ...] = ()
     """Packs of rules for this server's calls, after the user's own rules."""

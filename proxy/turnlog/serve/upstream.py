@@ -8,11 +8,11 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.wire.http import Headers
+from turnlog.wire.http import Framing, Headers
 
 from .connection import Connection
 from .fault import Failure, Progress
@@ -23,6 +23,7 @@ __all__ = ["Answer", "Content", "Failure", "Upstreams"]
 IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
 and a reset of a reused connection would look like a lost call."""
+_C = TypeVar("_C", covariant=True)
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
 _NOTICE: Final = 5.0
@@ -80,8 +81,29 @@ class Origin:
         self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
 
 
-class Answer:
-    """An upstream answer: its head, and its body as it comes in."""
+class Answer(Protocol):
+    """An answer of a tool server: its head, and its body as it comes in."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    framing: Framing
+
+    async def read(self) -> bytes:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        ...
+
+    def heard(self) -> None:
+        """Note that something came that counts: an event, or a piece of a body."""
+        ...
+
+    async def close(self) -> None:
+        """Read no more of it."""
+        ...
+
+
+class HttpAnswer:
+    """An answer over HTTP."""
 
     def __init__(
         self,
@@ -164,7 +186,9 @@ class Upstreams:
             origin = self._origins[origin_url] = Origin(origin_url)
         now = asyncio.get_running_loop().time()
         progress.phase = Phase.CONNECTING
-        connection = origin.reuse(now) or await _connected(origin, progress.patience, now)
+        connection = origin.reuse(now)
+        if connection is None:
+            connection = await connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
         connection.begin(method, progress)
         if progress.patience is not None and not progress.patience.connected(connection.expire):
@@ -179,7 +203,7 @@ class Upstreams:
             connection.close()
             await _stopped(upload)
             raise
-        return Answer(connection, origin, upload, progress.patience)
+        return HttpAnswer(connection, origin, upload, progress.patience)
 
     def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
         """POST a message whose answer nobody needs, in the background."""
@@ -218,8 +242,16 @@ class Upstreams:
         return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
 
 
-async def _connected(origin: Origin, patience: Patience | None, now: float) -> Connection:
-    """Open a connection within the time there is. Raises `Failure`."""
+class Connects(Protocol[_C]):
+    """Something that can be connected to."""
+
+    async def connect(self) -> _C:
+        """Connect. Raises `Failure`."""
+        ...
+
+
+async def connected(origin: Connects[_C], patience: Patience | None, now: float) -> _C:
+    """Connect within the time there is. Raises `Failure`."""
     if patience is None:
         return await origin.connect()
     at, kind = patience.connect_by(now)

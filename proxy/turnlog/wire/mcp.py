@@ -49,6 +49,7 @@ __all__ = [
     "read_tools_list",
     "requested_revision",
     "start_of",
+    "subscription",
     "wanted_progress",
 ]
 
@@ -60,6 +61,7 @@ _REVISION_WORD = b"protocolVersion"
 _REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
 START = 64 << 10
 """Bytes that are looked at of a message that is too large to hold."""
+_SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
 _TRUE = (b"true", b'"true"', b"1")
@@ -234,10 +236,16 @@ def progress_token(message: Message | Outline) -> str:
     return id_key(raw) if raw and method == "notifications/progress" else ""
 
 
-def wanted_progress(message: Message) -> str:
-    """Return the `id_key` of the token with which a request asks for its progress, or nothing."""
-    meta = load(_Params, message.params).meta
-    raw = bytes(members(meta).get("progressToken", b"")) if meta else b""
+def wanted_progress(message: Message) -> bytes:
+    """Return the token, as JSON, with which a request asks for its progress; empty for none."""
+    meta = load(_Params, message.params).meta if message.params else Raw()
+    return bytes(members(meta).get("progressToken", b"")) if meta else b""
+
+
+def subscription(message: Message) -> str:
+    """Return the `id_key` of the `subscriptions/listen` that a notification belongs to, or nothing."""
+    meta = load(_Params, message.params).meta if message.params else Raw()
+    raw = bytes(members(meta).get(_SUBSCRIPTION_KEY, b"")) if meta else b""
     return id_key(raw) if raw else ""
 
 

@@ -22,6 +22,17 @@ def with_cancelled_id(message: bytes, raw_id: bytes) -> bytes | None:
     return _replaced(message, spans[0][1], "requestId", raw_id) if len(spans) == 1 else None
 
 
+def with_progress_token(message: bytes, token: bytes) -> bytes | None:
+    """Return a request whose `params._meta` has another progress token; `None` where it has none."""
+    start = 0
+    for name in ("params", "_meta"):
+        spans = [span for span in member_spans(message, start) if span[0] == name]
+        if len(spans) != 1:
+            return None
+        start = spans[0][1]
+    return _replaced(message, start, "progressToken", token)
+
+
 def _replaced(text: bytes, start: int, name: str, value: bytes) -> bytes | None:
     found = [span for span in member_spans(text, start) if span[0] == name]
     if len(found) != 1:

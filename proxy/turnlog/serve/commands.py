@@ -1,0 +1,255 @@
+"""Tool servers that are started by a command, behind Streamable HTTP (MCP, transports).
+
+To the rest of the proxy they look like servers that are reached over HTTP: a request goes out, an
+answer comes back, every failure is a value. Handshake revisions get a session each, and with
+`share: session` a process of its own; requests of the stateless ones share a process, apart by
+what authenticates their callers.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.kinds import Phase
+from turnlog.observe.events import Log
+from turnlog.wire import mcp
+from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
+from turnlog.wire.splice import with_id
+
+from .fault import Failure, Progress
+from .lane import Lane
+from .recorder import Recorder
+from .reply import Replied, Reply, Said
+from .routes import COMMAND
+from .settings import Share, Upstream
+from .upstream import Answer, Content, connected
+
+IDLE: Final = 30 * 60.0
+"""s: a process that nobody has asked anything for so long is ended; it is started again on demand."""
+_SWEEP: Final = 30.0
+_NOTICE: Final = 5.0
+_SESSION: Final = b"mcp-session-id"
+_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+_ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
+
+
+class Asked(Struct, frozen=True):
+    """One HTTP request, as far as it counts here."""
+
+    method: str
+    fields: Mapping[bytes, bytes]
+    body: bytes
+    progress: Progress
+
+    @property
+    def streams(self) -> bool:
+        """Whether the agent takes events."""
+        return b"text/event-stream" in self.fields.get(b"accept", b"").lower()
+
+
+class Front:
+    """One command upstream and its sessions."""
+
+    def __init__(self, lane: Callable[[bool], Lane], share: Share) -> None:
+        self._new_lane = lane
+        self._share = share
+        self._sessions: dict[bytes, Lane] = {}
+        self._stateless: dict[bytes, Lane] = {}
+        self._common: Lane | None = None
+
+    async def answer(self, asked: Asked) -> Answer:
+        """Carry out one request. Raises `Failure`."""
+        match asked.method:
+            case "POST":
+                return await self._post(asked)
+            case "GET":
+                return await self._listen(asked)
+            case "DELETE":
+                return self._delete(asked)
+            case _:
+                return Said(405, headers=(_ALLOWED,))
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All that may have a process."""
+        lanes = [*self._sessions.values(), *self._stateless.values()]
+        return list(dict.fromkeys(lanes))
+
+    async def _post(self, asked: Asked) -> Answer:
+        messages = messages_of(parse(asked.body))
+        if not messages:
+            return Said(400, _error(-32700, "the body is no JSON-RPC message"))
+        header = asked.fields.get(b"mcp-protocol-version", b"")
+        if mcp.is_stateless(mcp.requested_revision(messages[0], header)):
+            return await self._exchange(asked, messages, self._lane_of(asked), cancel=True)
+        if messages[0].method == "initialize" and _SESSION not in asked.fields:
+            return await self._open(asked, messages)
+        lane = self._sessions.get(asked.fields.get(_SESSION, b""))
+        if lane is None:
+            return _no_session(asked)
+        return await self._exchange(asked, messages, lane, cancel=False)
+
+    def _lane_of(self, asked: Asked) -> Lane:
+        credential = b"\0".join(asked.fields.get(name, b"") for name in _CREDENTIALS)
+        if credential not in self._stateless:
+            self._stateless[credential] = self._new_lane(True)
+        return self._stateless[credential]
+
+    async def _open(self, asked: Asked, messages: Sequence[Message]) -> Answer:
+        """Begin a session, with a process of its own or with the common one."""
+        session = secrets.token_hex(16).encode()
+        headers = ((b"Mcp-Session-Id", session),)
+        if self._share is Share.SESSION:
+            lane = self._new_lane(False)
+        else:
+            lane = self._common = self._common or self._new_lane(True)
+        if lane.welcome:
+            # What was negotiated with the command holds for all that share it.
+            answer: Answer = Said(200, with_id(lane.welcome, messages[0].id) or b"", headers)
+        else:
+            reply = await self._ask(asked, messages, lane, cancel=False)
+            lane.met(asked.body, reply)
+            answer = Replied(reply, asked.progress.patience, headers, lane.left)
+        self._sessions[session] = lane
+        return answer
+
+    async def _exchange(
+        self, asked: Asked, messages: Sequence[Message], lane: Lane, *, cancel: bool
+    ) -> Answer:
+        if not any(message.kind is Kind.REQUEST for message in messages):
+            await connected(lane, asked.progress.patience, asyncio.get_running_loop().time())
+            lane.tell(messages[0], asked.body)
+            asked.progress.phase = Phase.SENDING
+            asked.progress.sent()
+            return Said(202)
+        reply = await self._ask(asked, messages, lane, cancel=cancel)
+        left = lane.cancel if cancel else lane.left
+        return Replied(reply, asked.progress.patience, (), left)
+
+    async def _ask(
+        self, asked: Asked, messages: Sequence[Message], lane: Lane, *, cancel: bool
+    ) -> Reply:
+        """Send requests, and wait until something comes back. Raises `Failure`."""
+        progress = asked.progress
+        await connected(lane, progress.patience, asyncio.get_running_loop().time())
+        progress.phase = Phase.SENDING
+        reply = Reply(progress, streams=asked.streams)
+        if progress.patience is not None and not progress.patience.connected(reply.expire):
+            progress.patience = None
+        lane.ask(reply, messages, asked.body)
+        progress.sent()
+        try:
+            await reply.first()
+        except BaseException:
+            (lane.cancel if cancel else lane.left)(reply)
+            raise
+        return reply
+
+    async def _listen(self, asked: Asked) -> Answer:
+        lane = self._sessions.get(asked.fields.get(_SESSION, b""))
+        if lane is None:
+            return _no_session(asked)
+        if not asked.streams or lane.listener is not None:
+            return Said(409 if asked.streams else 405, headers=(_ALLOWED,))
+        reply = Reply(asked.progress, streams=True)
+        lane.listen(reply)
+        return Replied(reply, None, (), lane.left)
+
+    def _delete(self, asked: Asked) -> Answer:
+        lane = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
+        if lane is None:
+            return _no_session(asked)
+        if lane.listener is not None:
+            lane.listener.end()
+        if lane is not self._common:
+            lane.close()
+        return Said(200)
+
+
+class Commands:
+    """All command upstreams, by the origin that stands for each. An async context manager."""
+
+    def __init__(self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder) -> None:
+        self._tasks = asyncio.TaskGroup()
+        self._fronts = {
+            f"{COMMAND}{name}": self._front(name, upstream, log, recorder)
+            for name, upstream in upstreams.items()
+            if upstream.command
+        }
+
+    def _front(self, name: str, upstream: Upstream, log: Log, recorder: Recorder) -> Front:
+        def lane(shared: bool) -> Lane:
+            return Lane(name, upstream.command, log, recorder, self._tasks, shared=shared)
+
+        return Front(lane, upstream.share)
+
+    async def __aenter__(self) -> "Commands":
+        """Begin."""
+        await self._tasks.__aenter__()
+        self._sweeping = self._tasks.create_task(self._sweep())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End all processes."""
+        self._sweeping.cancel()
+        for front in self._fronts.values():
+            for lane in front.lanes:
+                lane.close()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _sweep(self) -> None:
+        """End the processes that nobody has used for long."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = asyncio.get_running_loop().time()
+            for front in self._fronts.values():
+                for lane in front.lanes:
+                    if lane.is_idle and now - lane.used > IDLE:
+                        lane.close()
+
+    async def send(
+        self,
+        origin_url: str,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+    ) -> Answer:
+        """Carry out one request, as `Upstreams.send` does. Raises `Failure`."""
+        progress.phase = Phase.CONNECTING
+        whole = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
+        return await self._fronts[origin_url].answer(Asked(method, _fields(lines), whole, progress))
+
+    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+        """Send a message that gets no answer."""
+        self._tasks.create_task(self._notify(origin_url, resource, lines, body))
+
+    async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_NOTICE):
+                await self.send(origin_url, "POST", resource, lines, body, Progress(), length=None)
+
+
+def _fields(lines: bytes) -> dict[bytes, bytes]:
+    pairs = (line.partition(b":") for line in lines.split(b"\r\n") if line)
+    return {name.lower(): value.strip() for name, _, value in pairs}
+
+
+def _no_session(asked: Asked) -> Said:
+    """Say that a session is not known: clients begin a new one (MCP, transports)."""
+    if _SESSION in asked.fields:
+        return Said(404, _error(-32001, "session not found"))
+    return Said(400, _error(-32600, "Mcp-Session-Id is missing, initialize first"))
+
+
+def _error(code: int, message: str) -> bytes:
+    error = {"code": code, "message": message}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})

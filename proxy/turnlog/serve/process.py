@@ -1,0 +1,102 @@
+"""A command's process as the loop sees it: lines in, lines out, and its end."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from turnlog.wire.lines import LineReader
+
+from .child import Child
+from .outbox import Outbox
+from .pipes import ReadEnd, WriteEnd
+from .recorder import Recorder
+
+GRACE: Final = 1.0
+"""s: how long a command may take to end once nobody talks to it any more."""
+KILLED: Final = 0.4
+"""s: how long after SIGTERM whatever is left of it is killed."""
+_LINE: Final = 1 << 20
+"""bytes: a longer line is put together from pieces."""
+
+
+class Process:
+    """A running command. `take` gets each of its lines, without what ends it."""
+
+    def __init__(self, child: Child, recorder: Recorder, take: Callable[[bytes], None]) -> None:
+        self._child = child
+        self._server = ReadEnd(child.stdout)
+        self._outbox = Outbox(WriteEnd(child.stdin, own=True), recorder)
+        self._take = take
+        self.exited = exit_of(child)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
+    def send(self, line: bytes) -> None:
+        """Write a line, in its turn."""
+        self._outbox.line(line)
+
+    async def run(self) -> int:
+        """Carry lines until the command has ended, or is ended; return its exit code."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write())
+                await self._read()
+                await self._end()
+                writing.cancel()
+        finally:
+            self._child.send(signal.SIGKILL)
+        return await self.exited
+
+    def close(self) -> None:
+        """Let it end by itself, or be ended soon."""
+        self._outbox.close()
+        self._server.abandon()
+
+    async def _write(self) -> None:
+        # What closed its stdin may yet answer what it has got.
+        with suppress(BrokenPipeError):
+            await self._outbox.run()
+
+    async def _read(self) -> None:
+        reader = LineReader(_LINE)
+        parts: list[bytes] = []
+        while chunk := await self._server.read():
+            for piece in reader.feed(chunk):
+                parts.append(piece.raw)
+                if piece.ends:
+                    self._take(b"".join(parts).rstrip(b"\r\n"))
+                    parts.clear()
+
+    async def _end(self) -> None:
+        """End what has closed its stdout, or is to end, more firmly each time."""
+        self._outbox.close()
+        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLED)):
+            await asyncio.wait({self.exited}, timeout=within)
+            if self.exited.done():
+                return
+            self._child.send(number)
+        await asyncio.wait({self.exited})
+
+
+def exit_of(child: Child) -> "asyncio.Future[int]":
+    """Return what will be the exit code of a command, below zero for a signal's number."""
+    loop = asyncio.get_running_loop()
+    exited: asyncio.Future[int] = loop.create_future()
+
+    def tell(code: int) -> None:
+        if not exited.done():
+            exited.set_result(code)
+
+    def wait() -> None:
+        code = child.process.wait()
+        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+            loop.call_soon_threadsafe(tell, code)
+
+    threading.Thread(target=wait, name="turnlog-wait", daemon=True).start()
+    return exited

@@ -1,0 +1,170 @@
+"""What a command answers to one HTTP request: messages, one by one, as JSON or as a stream."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.wire.http import Body, Framing, Headers
+from turnlog.wire.jsonrpc import Kind, Message, parse
+from turnlog.wire.splice import as_event
+
+from .fault import Failure, Progress
+from .patience import Patience
+
+_JSON: Final = (b"Content-Type", b"application/json")
+_EVENTS: Final = (
+    (b"Content-Type", b"text/event-stream"),
+    (b"Cache-Control", b"no-cache, no-transform"),
+)
+_REASONS: Final = {
+    200: b"OK",
+    202: b"Accepted",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    409: b"Conflict",
+}
+
+
+class Reply:
+    """The messages for one request, as they come. `streams` tells whether there may be several."""
+
+    def __init__(self, progress: Progress, *, streams: bool) -> None:
+        self.streams = streams
+        self.awaited: dict[str, bytes] = {}
+        """The ids, by their keys, as the command knows them, that no response has come for."""
+        self.spellings: dict[bytes, bytes] = {}
+        """What stands for the agent's own ids and tokens where several agents share a command."""
+        self.token = ""
+        """Key under which the command reports progress."""
+        self.over = False
+        """Whether nothing is to come."""
+        self._progress = progress
+        self._messages: list[bytes] = []
+        self._failure: Failure | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._began = False
+
+    def add(self, message: bytes) -> None:
+        """Take a message."""
+        for ours, theirs in self.spellings.items():
+            message = message.replace(ours, theirs)
+        self._messages.append(message)
+        self._wake()
+
+    def end(self) -> None:
+        """Learn that nothing more is to come."""
+        self.over = True
+        self._wake()
+
+    def fail(self, kind: ErrorKind, detail: str) -> None:
+        """Learn that what is awaited will not come."""
+        if not self.over and self._failure is None:
+            phase = Phase.BODY if self._began else self._progress.phase
+            self._failure = Failure(kind, phase, detail)
+            self._wake()
+
+    def expire(self, kind: ErrorKind, detail: str) -> bool:
+        """Give up because time has run out; false where nobody waits for it now."""
+        if self._waiter is None or self._failure is not None:
+            return False
+        self.fail(kind, detail)
+        return True
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one message is all there is."""
+        return self.over and len(self._messages) == 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages that are there."""
+        return sum(map(len, self._messages))
+
+    @property
+    def result(self) -> bytes | None:
+        """The only message there is, unless it is an error."""
+        if not self.is_single or not isinstance(said := parse(self._messages[0]), Message):
+            return None
+        return self._messages[0] if said.kind is Kind.RESPONSE else None
+
+    async def some(self) -> list[bytes]:
+        """Wait for messages and take them; nothing at the end. Raises `Failure`."""
+        await self.first()
+        taken, self._messages = self._messages, []
+        self._began = self._began or bool(taken)
+        return taken
+
+    async def first(self) -> None:
+        """Wait until there is a message, or there will be none. Raises `Failure`."""
+        while not self._messages and not self.over:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Replied:
+    """A `Reply` as an HTTP answer. `left` is called when nobody reads it any more."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        patience: Patience | None,
+        headers: Headers,
+        left: Callable[[Reply], None],
+    ) -> None:
+        self._reply = reply
+        self._patience = patience
+        self._left = left
+        self._single = reply.is_single
+        self.status = 200
+        self.reason = _REASONS[200]
+        self.headers: Headers = (*headers, *((_JSON,) if self._single else _EVENTS))
+        self.framing = Framing(Body.LENGTH, reply.size) if self._single else Framing(Body.CHUNKED)
+
+    async def read(self) -> bytes:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        messages = await self._reply.some()
+        return b"".join(messages if self._single else map(as_event, messages))
+
+    def heard(self) -> None:
+        """Note that a message came."""
+        if self._patience is not None:
+            self._patience.heard()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._patience is not None:
+            self._patience.close()
+        self._left(self._reply)
+
+
+class Said:
+    """An answer of a moment: a status, and perhaps a short JSON body."""
+
+    def __init__(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
+        self.status = status
+        self.reason = _REASONS.get(status, b"")
+        self.headers: Headers = (*headers, *((_JSON,) if body else ()))
+        self.framing = Framing(Body.LENGTH, len(body))
+        self._body = body
+
+    async def read(self) -> bytes:
+        """Return the body, once."""
+        body, self._body = self._body, b""
+        return body
+
+    def heard(self) -> None:
+        """Nothing waits."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
