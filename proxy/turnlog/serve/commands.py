@@ -13,11 +13,18 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
 from turnlog.observe.events import Log
-from turnlog.wire import mcp
+from turnlog.wire.endpoint import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Refused,
+    is_stateless_request,
+    refusal,
+    status_of,
+)
 from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
 from turnlog.wire.splice import with_id
 
@@ -35,6 +42,8 @@ _SWEEP: Final = 30.0
 _NOTICE: Final = 5.0
 _SESSION: Final = b"mcp-session-id"
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+_SESSION_NOT_FOUND: Final = -32001
+"""What servers of the official SDKs say."""
 _ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
 
 
@@ -83,16 +92,23 @@ class Front:
     async def _post(self, asked: Asked) -> Answer:
         messages = messages_of(parse(asked.body))
         if not messages:
-            return Said(400, _error(-32700, "the body is no JSON-RPC message"))
-        header = asked.fields.get(b"mcp-protocol-version", b"")
-        if mcp.is_stateless(mcp.requested_revision(messages[0], header)):
-            return await self._exchange(asked, messages, self._lane_of(asked), cancel=True)
+            return _refused(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
+        if is_stateless_request(messages[0], asked.fields):
+            return await self._one(asked, messages[0])
         if messages[0].method == "initialize" and _SESSION not in asked.fields:
             return await self._open(asked, messages)
         lane = self._sessions.get(asked.fields.get(_SESSION, b""))
         if lane is None:
-            return _no_session(asked)
+            return _no_session(asked, messages[0].id)
         return await self._exchange(asked, messages, lane, cancel=False)
+
+    async def _one(self, asked: Asked, message: Message) -> Answer:
+        """Carry out one request of the stateless revisions."""
+        refused = refusal(message, asked.fields)
+        if refused is not None:
+            # The first message decides what a command speaks: it must not be one like this.
+            return _refused(message.id, refused)
+        return await self._exchange(asked, (message,), self._lane_of(asked), cancel=True)
 
     def _lane_of(self, asked: Asked) -> Lane:
         credential = b"\0".join(asked.fields.get(name, b"") for name in _CREDENTIALS)
@@ -129,7 +145,8 @@ class Front:
             return Said(202)
         reply = await self._ask(asked, messages, lane, cancel=cancel)
         left = lane.cancel if cancel else lane.left
-        return Replied(reply, asked.progress.patience, (), left)
+        status = status_of(reply.error_code) if cancel else 200
+        return Replied(reply, asked.progress.patience, (), left, status=status)
 
     async def _ask(
         self, asked: Asked, messages: Sequence[Message], lane: Lane, *, cancel: bool
@@ -243,13 +260,15 @@ def _fields(lines: bytes) -> dict[bytes, bytes]:
     return {name.lower(): value.strip() for name, _, value in pairs}
 
 
-def _no_session(asked: Asked) -> Said:
+def _no_session(asked: Asked, raw_id: bytes = b"") -> Said:
     """Say that a session is not known: clients begin a new one (MCP, transports)."""
     if _SESSION in asked.fields:
-        return Said(404, _error(-32001, "session not found"))
-    return Said(400, _error(-32600, "Mcp-Session-Id is missing, initialize first"))
+        return _refused(raw_id, Refused(_SESSION_NOT_FOUND, "session not found"), status=404)
+    missing = Refused(INVALID_REQUEST, "Mcp-Session-Id is missing, initialize first")
+    return _refused(raw_id, missing)
 
 
-def _error(code: int, message: str) -> bytes:
-    error = {"code": code, "message": message}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+def _refused(raw_id: bytes, why: Refused, *, status: int = 0) -> Said:
+    error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": error})
+    return Said(status or status_of(why.code), body)

@@ -83,11 +83,22 @@ class Reply:
         return sum(map(len, self._messages))
 
     @property
+    def only(self) -> Message | None:
+        """The only message there is, read."""
+        said = parse(self._messages[0]) if self.is_single else None
+        return said if isinstance(said, Message) else None
+
+    @property
     def result(self) -> bytes | None:
-        """The only message there is, unless it is an error."""
-        if not self.is_single or not isinstance(said := parse(self._messages[0]), Message):
-            return None
-        return self._messages[0] if said.kind is Kind.RESPONSE else None
+        """The only message there is, as it came, unless it is an error."""
+        only = self.only
+        return self._messages[0] if only is not None and only.kind is Kind.RESPONSE else None
+
+    @property
+    def error_code(self) -> int | None:
+        """Code of the error that is the only message there is."""
+        only = self.only
+        return only.error_code if only is not None else None
 
     async def some(self) -> list[bytes]:
         """Wait for messages and take them; nothing at the end. Raises `Failure`."""
@@ -121,13 +132,15 @@ class Replied:
         patience: Patience | None,
         headers: Headers,
         left: Callable[[Reply], None],
+        *,
+        status: int = 200,
     ) -> None:
         self._reply = reply
         self._patience = patience
         self._left = left
         self._single = reply.is_single
-        self.status = 200
-        self.reason = _REASONS[200]
+        self.status = status
+        self.reason = _REASONS[status]
         self.headers: Headers = (*headers, *((_JSON,) if self._single else _EVENTS))
         self.framing = Framing(Body.LENGTH, reply.size) if self._single else Framing(Body.CHUNKED)
 

@@ -1,0 +1,91 @@
+"""What an HTTP endpoint of MCP 2026-07-28 owes its clients beside the answer itself.
+
+Headers mirror the body, which is the truth (MCP, transports, "Standard request headers"); errors
+come with statuses. The handshake revisions ask for none of this.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from .jsonrpc import Message
+from .mcp import STATELESS_SINCE, is_stateless
+from .rawjson import Shape, members, shape, text_of
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+_METHOD_NOT_FOUND: Final = -32601
+_INVALID_PARAMS: Final = -32602
+_HEADER_MISMATCH: Final = -32020
+_MISSING_CAPABILITY: Final = -32021
+_UNSUPPORTED_VERSION: Final = -32022
+_STATUSES: Final = {
+    _METHOD_NOT_FOUND: 404,
+    **dict.fromkeys((PARSE_ERROR, INVALID_REQUEST, _INVALID_PARAMS), 400),
+    **dict.fromkeys((_HEADER_MISMATCH, _MISSING_CAPABILITY, _UNSUPPORTED_VERSION), 400),
+}
+_META: Final = "io.modelcontextprotocol/"
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_ENCODED: Final = ("=?base64?", "?=")
+
+
+class Refused(Struct, frozen=True):
+    """A JSON-RPC error in place of an answer."""
+
+    code: int
+    message: str
+    data: Mapping[str, Any] = {}
+
+
+def status_of(code: int | None) -> int:
+    """Return the HTTP status under which a JSON-RPC error goes out."""
+    return _STATUSES.get(code, 200) if code is not None else 200
+
+
+def is_stateless_request(message: Message, headers: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a request means to speak 2026-07-28 or later: no other revision's does so."""
+    header = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+    return is_stateless(header) or f"{_META}protocolVersion" in _meta(message)
+
+
+def _meta(message: Message) -> dict[str, Raw]:
+    params = members(message.params) if message.params else {}
+    return members(params["_meta"]) if "_meta" in params else {}
+
+
+def refusal(message: Message, headers: Mapping[bytes, bytes]) -> Refused | None:
+    """Return why a request is none of 2026-07-28, whose headers have names in lower case."""
+    if message.method == "initialize":
+        return Refused(_METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
+    meta = _meta(message)
+    version = text_of(bytes(meta.get(f"{_META}protocolVersion", b"")))
+    if not version:
+        return Refused(_INVALID_PARAMS, "params._meta names no protocol version")
+    if shape(meta.get(f"{_META}clientCapabilities", b"")) not in {Shape.FULL, Shape.EMPTY}:
+        return Refused(_INVALID_PARAMS, "params._meta holds no client capabilities")
+    mirrors = {b"mcp-protocol-version": version, b"mcp-method": message.method}
+    if named_by := _NAMED_BY.get(message.method):
+        mirrors[b"mcp-name"] = text_of(bytes(members(message.params).get(named_by, b"")))
+    for header, value in mirrors.items():
+        if _decoded(headers.get(header, b"").decode("latin-1")) != value:
+            return Refused(
+                _HEADER_MISMATCH, f"the header {header.decode()} is not what the body says"
+            )
+    if not is_stateless(version) or version > STATELESS_SINCE:
+        data = {"supported": [STATELESS_SINCE], "requested": version}
+        return Refused(_UNSUPPORTED_VERSION, "the protocol version is not supported", data)
+    return None
+
+
+def _decoded(value: str) -> str:
+    """Return what a header says that may be in base64."""
+    start, end = _ENCODED
+    if not (value.startswith(start) and value.endswith(end)):
+        return value
+    try:
+        return base64.b64decode(value[len(start) : -len(end)], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return value
