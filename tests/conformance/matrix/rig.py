@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -109,12 +109,28 @@ def everything_server(folder: Path) -> Generator[str]:
         yield await_ready(started, _logged_url)
 
 
+def everything_command() -> list[str]:
+    """Return the command that starts the same server over stdin and stdout."""
+    package = SDK / "examples" / "servers" / "everything-server"
+    script = (
+        f"import sys; sys.path.insert(0, {str(package)!r})\n"
+        "from mcp_everything_server.server import mcp; mcp.run('stdio')"
+    )
+    return [str(PYTHON_TWO), "-W", "ignore", "-c", script]
+
+
 @contextmanager
 def turnlog(
-    upstreams: list[str], folder: Path, packs: tuple[str, ...] = (), rules: tuple[Path, ...] = ()
+    upstreams: Sequence[str | list[str]],
+    folder: Path,
+    packs: tuple[str, ...] = (),
+    rules: tuple[Path, ...] = (),
 ) -> Generator[list[str]]:
-    """Run turnlog in front of the upstreams; one URL for each. It must stop without complaint."""
-    settings = {f"up{n}": {"url": url, "packs": packs} for n, url in enumerate(upstreams)}
+    """Run turnlog in front of URLs and commands; one URL for each. It must stop without complaint."""
+    settings = {
+        f"up{n}": {"url" if isinstance(up, str) else "command": up, "packs": packs}
+        for n, up in enumerate(upstreams)
+    }
     config = folder / "turnlog.yaml"
     config.write_text(json.dumps({"upstreams": settings, "rules": [str(path) for path in rules]}))
     command: list[str | Path] = [
@@ -124,7 +140,8 @@ def turnlog(
     with running(command, folder, "turnlog") as started:
         yield await_ready(started, _ready_urls)
     complaint, code = started.errors.read_text()[-4000:], started.process.returncode
-    assert not complaint, f"turnlog complained: {complaint}"
+    # A command's stderr is turnlog's.
+    assert not complaint or not all(isinstance(up, str) for up in upstreams), f"turnlog complained: {complaint}"
     assert code == 0, f"turnlog ended with {code}"
 
 
