@@ -80,6 +80,16 @@ class Downstream:
             self._invited = True
             self._write(_CONTINUE)
 
+    def interim(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
+        transport = self._request.transport
+        if self.begun or self._request.version < (1, 1) or transport is None:
+            return
+        if not transport.is_closing():
+            head = b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines)
+            transport.write(head[self._ahead :])
+            self._ahead = 0
+
     def ask(self) -> bool:
         """Send a byte that any answer to come will have, to see whether the agent is there.
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Headers
 
-from .connection import Connection
+from .connection import Connection, Interim
 from .fault import Failure, Progress
 from .patience import Patience
 
@@ -163,12 +163,13 @@ class Upstreams:
         progress: Progress,
         *,
         length: int | None,
+        interim: Interim | None = None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
         `resource` is the request target as it goes out; `lines` are its fields, each with CRLF
         before it, without any of framing; `length` is that of a body that comes in pieces, if it
-        is known. Raises `Failure`.
+        is known; `interim` gets the interim answers (1xx). Raises `Failure`.
         """
         origin = self._origins.get(origin_url)
         if origin is None:
@@ -177,7 +178,7 @@ class Upstreams:
         progress.phase = Phase.CONNECTING
         connection = origin.reuse(now) or await _connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
-        connection.begin(method, progress)
+        connection.begin(method, progress, interim)
         if progress.patience is not None:
             progress.patience.connected(connection.expire)
         upload: asyncio.Task[None] | None = None
