@@ -29,6 +29,7 @@ from turnlog.observe.events import (
     RecorderFailed,
     StoreFailed,
     StoreRecovered,
+    StoreRekeyed,
     StoreTrimmed,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
@@ -225,6 +226,8 @@ async def serving(
         trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
     )
     try:
+        if store.rekeyed:
+            log.emit(StoreRekeyed(data=str(settings.data)))
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work, pins)
