@@ -3,7 +3,7 @@
 import pytest
 
 from kit.beside import Rig
-from kit.clients import Client, Response
+from kit.clients import MCP_HEADERS, Client, Response, call
 from kit.upstreams import answer, ok
 
 HOST = b"Host: localhost\r\n"
@@ -30,6 +30,14 @@ def test_any_token_is_a_method_and_keeps_its_case(rig: Rig, method: bytes) -> No
     assert (second.method, second.target) == (b"GET", b"/after")
     row = rig.row()
     assert (row.tool, row.status) == (f"{method.decode()} /pot", "ok")
+
+
+def test_a_call_in_small_letters_is_a_call_for_the_record(rig: Rig) -> None:
+    with rig.client() as client:
+        assert client.request("post", rig.path, call("add"), headers=MCP_HEADERS).status == 200
+    assert rig.upstream.requests[0].method == b"post"
+    row = rig.row()
+    assert (row.tool, row.status) == ("add", "ok")
 
 
 @pytest.mark.parametrize(

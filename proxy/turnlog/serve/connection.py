@@ -250,6 +250,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Learn that the connection is gone."""
         self._closed = True
+        self._interim = None
         self.resume_writing()
         if exc is not None and self._busy and not self.complete:
             self._read_what_is_left()
@@ -313,6 +314,7 @@ class Connection(asyncio.Protocol):
         self.framing = found
         self._headers_done = True
         self._raw.clear()
+        self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
         self.complete = found.body is Body.NONE
         self._wake()

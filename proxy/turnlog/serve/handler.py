@@ -171,7 +171,8 @@ class Handler:
         await self._send(down, made)
 
     def _log_refusal(self, down: Downstream, reason: Refusal, made: Made) -> None:
-        event = RequestRefused(reason=reason, http_method=down.method, http_status=made.status)
+        method = self._context.clean(down.method)
+        event = RequestRefused(reason=reason, http_method=method, http_status=made.status)
         self._context.log.emit(event)
 
     async def _carry(

@@ -186,7 +186,8 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
-    method = request.method[:TOOL_CHARS]
+    # Any token is a method, and a token may be a secret in the wrong place.
+    method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     tool, policy = _policy(context.rules.book, request, method, asked.text)
     return Ask(
