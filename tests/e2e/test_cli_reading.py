@@ -233,8 +233,14 @@ def test_status_tells_room_and_pending_calls(data: Path) -> None:
     assert {row["tool"] for row in line["pending"]} == {"slow", "read_file"}
     assert line["writers"] == []
     text = turnlog("status", data=data).stdout
+    assert "holds       15 commits in 2 sessions\n" in text
     assert "pending     2" in text
     assert "proxies     none running" in text
+
+
+def test_status_counts_one_session_as_one(tmp_path: Path) -> None:
+    fill(tmp_path / "data", [Call(tool="read_file", minute=0)])
+    assert "commits in 1 session\n" in turnlog("status", data=tmp_path / "data").stdout
 
 
 @pytest.mark.parametrize(

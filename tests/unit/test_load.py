@@ -160,6 +160,15 @@ def test_a_deep_nest_is_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path, "- " * 5000 + "x") == "1:1: nested too deeply, use fewer levels"
 
 
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_brackets_are_refused_before_their_number_costs_time(tmp_path: Path, opening: str) -> None:
+    closing = "]" if opening == "[" else "}"
+    deepest = opening * 100 + "1" + closing * 100
+    assert plain(compose(f"a: {deepest}")) is not None
+    deeper = f"size: {opening}{deepest}{closing}"
+    assert _refused(tmp_path, deeper) == "1:1: nested too deeply, use fewer levels"
+
+
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     assert "larger than" in _refused(tmp_path, b"#" * (LARGEST_FILE + 1))
 

@@ -254,6 +254,13 @@ class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
     """Attempts that became `outcome_unknown`."""
 
 
+class StoreRekeyed(Event, frozen=True, kw_only=True, tag="store.rekeyed"):
+    """The store's key was gone, and was made anew: keyed digests match no earlier ones."""
+
+    level: ClassVar[Level] = Level.WARNING
+    data: str = field(name="turnlog.data")
+
+
 class StoreFailed(Event, frozen=True, kw_only=True, tag="store.failed"):
     """The store cannot be read or written."""
 
@@ -353,6 +360,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     StoreFilled,
     StoreTrimmed,
     StoreRecovered,
+    StoreRekeyed,
     StoreFailed,
     RecorderFailed,
     ToolsListed,

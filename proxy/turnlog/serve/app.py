@@ -12,9 +12,6 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Final, TypeVar
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
@@ -30,10 +27,9 @@ from turnlog.observe.events import (
     ProxyStopped,
     ProxyStopping,
     RecorderFailed,
-    Refusal,
-    RequestRefused,
     StoreFailed,
     StoreRecovered,
+    StoreRekeyed,
     StoreTrimmed,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
@@ -43,6 +39,7 @@ from turnlog.packs.lock import lock_file
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
+from .agent import AgentServer
 from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
@@ -82,7 +79,6 @@ def run(settings: Settings, pins: Pins) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
     logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
     handler = StandardLogging(logs)
-    handler.addFilter(_BadRequests(logs))
     logging.getLogger().addHandler(handler)
     try:
         asyncio.run(_serve(settings, logs, pins))
@@ -122,22 +118,6 @@ def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> No
     stop.set()
 
 
-class _BadRequests(logging.Filter):
-    """Turns what aiohttp logs of requests that are no HTTP into the event for that."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self._log = log
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is about anything else."""
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        self._log.emit(RequestRefused(reason=Refusal.FRAMING, http_status=error.code))
-        return False
-
-
 class Proxy:
     """A proxy that is accepting calls."""
 
@@ -148,11 +128,10 @@ class Proxy:
         self._own = own
         self.port = 0
         self.listener: asyncio.Server | None = None
-        self.server = web.Server(
+        self.server = AgentServer(
             handler,
-            handler_cancellation=True,
+            handler.unread,
             access_log=None,
-            auto_decompress=False,
             max_line_size=_LINE_LIMIT,
             max_field_size=_LINE_LIMIT,
             max_headers=_HEADERS_LIMIT,
@@ -247,6 +226,8 @@ async def serving(
         trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
     )
     try:
+        if store.rekeyed:
+            log.emit(StoreRekeyed(data=str(settings.data)))
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work, pins)

@@ -46,7 +46,12 @@ class Failure(Exception):
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
             return f"the tool server {server!r} {said}; the call was not sent"
-        said = _SAYS.get(self.kind, "broke the connection")
+        other = (
+            "sent what is no HTTP"
+            if self.kind is ErrorKind.MALFORMED_RESULT
+            else "broke the connection"
+        )
+        said = _SAYS.get(self.kind, other)
         return f"the tool server {server!r} {said}; the call may have been executed"
 
 

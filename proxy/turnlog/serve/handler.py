@@ -26,6 +26,7 @@ from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
 from .request import Request
+from .requests import refusal_of
 from .routes import OWN, Route, Routes, authority_of, origin_form
 from .runner import Runner
 from .settings import Settings
@@ -34,6 +35,7 @@ from .upstream import Content, Failure, Upstreams
 Exchange = McpExchange | PlainCall
 _SEEN_HOSTS: Final = 256
 _OWN_PATH: Final = f"/{OWN}"
+_FAULT: Final = "turnlog failed at this request; its log says where"
 
 
 class Handler:
@@ -150,12 +152,27 @@ class Handler:
     def _names(self) -> str:
         return ", ".join(f"/{name}" for name in self._settings.upstreams)
 
+    def unread(self, status: int, error: BaseException | None) -> bytes:
+        """Return a whole answer to a request that could not be read, or not be handled."""
+        if status >= 500:
+            made = problem(status, "Internal Server Error", _FAULT, {})
+        else:
+            made = problem(status, "Bad Request", refusal_of(error), {})
+            event = RequestRefused(reason=Refusal.FRAMING, http_status=status)
+            self._context.log.emit(event)
+        head = (made.status, made.reason, lines(made.headers), len(made.body))
+        return (
+            b"HTTP/1.1 %d %b%b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % head
+            + made.body
+        )
+
     async def _refuse(self, down: Downstream, reason: Refusal, made: Made) -> None:
         self._log_refusal(down, reason, made)
         await self._send(down, made)
 
     def _log_refusal(self, down: Downstream, reason: Refusal, made: Made) -> None:
-        event = RequestRefused(reason=reason, http_method=down.method, http_status=made.status)
+        method = self._context.clean(down.method)
+        event = RequestRefused(reason=reason, http_method=method, http_status=made.status)
         self._context.log.emit(event)
 
     async def _carry(

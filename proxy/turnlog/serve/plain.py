@@ -174,7 +174,7 @@ class PlainCall:
 
 def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> tuple[str, Policy]:
     """Return the tool's name, and what the rules come to for the call."""
-    path = request.route.path
+    path = request.route.text
     named = tool_of_path(book.rules(request.server), request.server, method, path)
     tool = named or http_tool(method, path)
     subject = Subject(server=request.server, tool=tool, method=method, path=path)
@@ -182,11 +182,12 @@ def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> 
 
 
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
-    path, query = request.route.path, request.route.query[1:]
+    path, query = request.route.text, request.route.query[1:]
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
-    method = request.method[:TOOL_CHARS]
+    # Any token is a method, and a token may be a secret in the wrong place.
+    method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     tool, policy = _policy(context.rules.book, request, method, asked.text)
     return Ask(

@@ -39,6 +39,7 @@ _AUTH_ADVICE: Final = (
 _OURS: Final = frozenset(
     {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
 )
+_BROKEN: Final = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
 
 _ANSWERED_OR_UNSENT: Final = frozenset({*UNSENT, Phase.DONE})
 
@@ -238,7 +239,11 @@ class Runner:
             content,
             self._exchange.progress,
             length=length if isinstance(length, int) else None,
+            interim=self._interim,
         )
+
+    def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
+        self._down.interim(status, reason, self._head_of(headers).lines)
 
     async def _failed(self, failure: Failure, head: bytes) -> None:
         self._context.log.emit(
@@ -308,7 +313,7 @@ class Runner:
         ending = attempt.ending if attempt is not None else None
         if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
             return
-        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
+        lost = ending.kind in _BROKEN and self._next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin

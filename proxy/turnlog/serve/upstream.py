@@ -8,13 +8,14 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Headers
 
-from .connection import Connection
+from .connection import Connection, Interim
 from .fault import Failure, Progress
 from .patience import Patience
 
@@ -32,6 +33,14 @@ Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 class Origin:
     """Where a tool server listens, and the idle connections to it."""
 
@@ -40,6 +49,8 @@ class Origin:
         self.host = parts.hostname or ""
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.port = parts.port or (443 if self.tls else 80)
+        # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
+        self._race = None if _is_address(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,7 +59,7 @@ class Origin:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=0.25
+                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=self._race
             )
         except OSError as error:
             detail = error.strerror or str(error) or type(error).__name__
@@ -152,12 +163,13 @@ class Upstreams:
         progress: Progress,
         *,
         length: int | None,
+        interim: Interim | None = None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
         `resource` is the request target as it goes out; `lines` are its fields, each with CRLF
         before it, without any of framing; `length` is that of a body that comes in pieces, if it
-        is known. Raises `Failure`.
+        is known; `interim` gets the interim answers (1xx). Raises `Failure`.
         """
         origin = self._origins.get(origin_url)
         if origin is None:
@@ -166,7 +178,7 @@ class Upstreams:
         progress.phase = Phase.CONNECTING
         connection = origin.reuse(now) or await _connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
-        connection.begin(method, progress)
+        connection.begin(method, progress, interim)
         if progress.patience is not None and not progress.patience.connected(connection.expire):
             progress.patience = None
         upload: asyncio.Task[None] | None = None
