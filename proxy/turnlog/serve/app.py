@@ -141,11 +141,10 @@ class _BadRequests(logging.Filter):
 class Proxy:
     """A proxy that is accepting calls."""
 
-    def __init__(self, settings: Settings, context: Context, handler: Handler, own: Own) -> None:
+    def __init__(self, settings: Settings, context: Context, handler: Handler) -> None:
         self._settings = settings
         self._context = context
         self._handler = handler
-        self._own = own
         self.port = 0
         self.listener: asyncio.Server | None = None
         self.server = web.Server(
@@ -184,8 +183,8 @@ class Proxy:
         Return what to log once the store is closed.
         """
         started = self._context.clock.monotonic()
-        self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
-        self._own.stopping = True
+        self._context.log.emit(ProxyStopping(reason=reason, in_flight=self._handler.awaited))
+        self._context.stop.set()
         if self.listener is not None:
             self.listener.close()
         self._handler.stop_listening()
@@ -346,10 +345,11 @@ def _proxy(
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=wanted_headers(table),
         keep=max(settings.limits.record, KEEP),
+        stop=asyncio.Event(),
     )
     routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])
-    own = Own(store)
-    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own), own)
+    own = Own(store, context.stop)
+    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own))
 
 
 def _unread(error: Exception) -> str:

@@ -4,7 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 
@@ -184,12 +184,12 @@ class McpExchange:
         await self.on_disk()
         return with_id(content, wire_id) or content
 
-    async def rest(self, delay: float) -> Made | None:
+    async def rest(self, pause: Awaitable[None]) -> Made | None:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         attempt = self.attempt
         assert attempt is not None
         assert attempt.ending is not None
-        await self._underway.rest(attempt, delay)
+        await self._underway.rest(attempt, pause)
         return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
 
     def respelling(self) -> dict[bytes, bytes]:

@@ -4,9 +4,10 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import Final, Protocol, TypeVar, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait, exchange
@@ -23,12 +24,13 @@ from .context import Context
 from .downstream import Downstream
 from .fault import Failure, Progress
 from .heads import AnswerHead, Heads, Raw, lines
-from .outlet import Outlet, Withheld
+from .outlet import Outlet, Release, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
 from .upstream import Answer, Content, Upstreams
 
+_T = TypeVar("_T")
 _NO_RULES: Final = Policy()
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -72,7 +74,7 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
-    async def rest(self, delay: float) -> Made | None:
+    async def rest(self, pause: Awaitable[None]) -> Made | None:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         ...
 
@@ -122,6 +124,8 @@ class Runner:
         self._began = asyncio.get_running_loop().time()
         self._raw: Raw = down.raw
         self._next: Command | None = None
+        self._held: Release | None = None
+        """Sends the answer to the attempt before, should there be no other."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
@@ -140,11 +144,24 @@ class Runner:
                     command = await self._again(cast("bytes", content), hold=command.hold)
 
     async def _wait(self, delay: float) -> Command | None:
-        made = await self._exchange.rest(delay)
-        if made is None:
+        """Wait before the next attempt; what is held is the answer where none may begin any more."""
+        made = await self._exchange.rest(self._pause(delay))
+        if made is not None:
+            await self.send(made)
+        elif self._context.stop.is_set():
+            await self._release()
+        else:
             return next(self._steps)
-        await self.send(made)
         return None
+
+    async def _pause(self, delay: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._context.stop.wait()
+
+    async def _release(self) -> None:
+        assert self._held is not None  # every attempt that is followed by a wait was withheld
+        await self._held()
 
     @property
     def _policy(self) -> Policy:
@@ -158,25 +175,27 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        await self._in_time(self._exchange.on_disk(), self._began)
+
+    def _in_time(self, step: Coroutine[None, None, _T], since: float) -> Coroutine[None, None, _T]:
+        """Bound what comes before an attempt: it raises `Failure` where it takes too long."""
         patience = Patience(self._policy.timeout, self._began)
-        at, kind = patience.queue_by(self._began)
+        at, kind = patience.queue_by(since)
         if at is None:
-            await self._exchange.on_disk()
-            return
-        limit = asyncio.timeout_at(at)
-        try:
-            async with limit:
-                await self._exchange.on_disk()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise Failure(kind, Phase.QUEUED, patience.detail(kind)) from None
+            return step
+        return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
+        self._exchange.progress = Progress()
+        now = asyncio.get_running_loop().time()
         try:
-            content = await self._exchange.again(content)
+            content = await self._in_time(self._exchange.again(content), now)
         except StoreError:
-            await self.send(self._exchange.refused())
+            await self._release()
+            return None
+        except Failure as failure:
+            self._exchange.failed(failure)
+            await self._release()
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -195,8 +214,8 @@ class Runner:
             return self._next
         try:
             await self._answered(answer, hold=hold)
-        except Withheld:
-            pass
+        except Withheld as withheld:
+            self._held = withheld.release
         finally:
             await answer.close()
         self._take_back(head)
@@ -256,6 +275,8 @@ class Runner:
         self._take_back(head)
         if last:
             await self.send(made)
+        else:
+            self._held = self._sender(made)
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
@@ -315,9 +336,24 @@ class Runner:
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
+        await self._sender(made)()
+
+    def _sender(self, made: Made) -> Release:
+        """Return what sends an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         if self._down.method == "HEAD":
-            await self._down.bodiless(made.status, made.reason, head)
-        else:
-            await self._down.answer(made.status, made.reason, head, made.body)
+            return partial(self._down.bodiless, made.status, made.reason, head)
+        return partial(self._down.answer, made.status, made.reason, head, made.body)
+
+
+async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
+    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await step
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise failure from None
