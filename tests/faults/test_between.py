@@ -3,6 +3,7 @@ the disk keeps nobody's time."""
 
 import json
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
-from kit.faults import ResetAfterRequest, SlowHead
+from kit.faults import Hangs, ResetAfterRequest, SlowHead
 from kit.proxy import Proxy, rows
-from kit.upstreams import Peer, RawUpstream, Script, answer, ok, result, text_result
+from kit.upstreams import Peer, RawUpstream, Script, answer, echo, ok, result, text_result
 from turnlog.store.folder import close_environment, open_environment
 
 RULES = """
@@ -26,7 +27,7 @@ rules:
   - match: {tool: "*_total"}
     timeout: {total: 2s}
   - match: {tool: ["*_hurried", "*_total", "*_patient"]}
-    retry: {on: rate_limited, base_interval: 10ms, jitter: none}
+    retry: {on: [rate_limited, connection], base_interval: 10ms, jitter: none}
   - retry: {on: [connection, rate_limited, null_result], base_interval: 25s, max_interval: 25s, jitter: none, budget: 1m}
 """
 LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
@@ -192,3 +193,48 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
         made, not_made = rig.ended_rows(2)
     assert (made.kind, not_made.kind) == ("rate_limited", kind)
     assert (not_made.attempt, not_made.executed, not_made.phase) == (2, "no", "queued")
+
+
+def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:
+    order: list[str] = []
+    overtaken = threading.Event()
+
+    def server(peer: Peer) -> None:
+        method = peer.read().json()["method"]
+        if method == "notifications/cancelled":
+            overtaken.wait(0.5)
+            order.append(method)
+            echo(peer)
+            return
+        order.append(method)
+        if len(order) == 1:
+            peer.reset()
+        else:
+            overtaken.set()
+            echo(peer)
+
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        rig.upstream.script = server
+        assert b"done" in rig.post(call("read_patient"))
+    assert order == ["tools/call", "notifications/cancelled", "tools/call"]
+
+
+def test_a_server_that_does_not_take_the_cancel_costs_no_more_than_the_limit(
+    tmp_path: Path,
+) -> None:
+    hangs = Hangs()
+
+    def server(peer: Peer) -> None:
+        if b"cancelled" in peer.read().body:
+            hangs(peer)
+        else:
+            peer.reset()
+
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        rig.upstream.script = server
+        said = json.loads(rig.post(call("read_total")))
+        assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+        assert [row.attempt for row in rig.ended_rows()] == [1]
+    assert hangs.asked.is_set()

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Final, Protocol, TypeVar, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
@@ -126,6 +127,8 @@ class Runner:
         self._next: Command | None = None
         self._held: Release | None = None
         """Sends the answer to the attempt before, should there be no other."""
+        self._notice: asyncio.Task[None] | None = None
+        """Takes the attempt before back."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
@@ -148,16 +151,26 @@ class Runner:
         made = await self._exchange.rest(self._pause(delay))
         if made is not None:
             await self.send(made)
-        elif self._context.stop.is_set():
+        elif self._context.stop.is_set() or self._left <= 0:
             await self._release()
         else:
             return next(self._steps)
         return None
 
+    @property
+    def _left(self) -> float:
+        """How many seconds there are for the whole call."""
+        return self._began + self._policy.timeout.total - asyncio.get_running_loop().time()
+
     async def _pause(self, delay: float) -> None:
+        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._context.stop.wait()
+        notice, self._notice = self._notice, None
+        if notice is not None and not self._context.stop.is_set():
+            # `inf` is no time to wait for.
+            await asyncio.wait({notice}, timeout=self._left if self._left < inf else None)
 
     async def _release(self) -> None:
         assert self._held is not None  # every attempt that is followed by a wait was withheld
@@ -332,7 +345,7 @@ class Runner:
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin
-            self._upstreams.notify(target, self._route.resource, head, message)
+            self._notice = self._upstreams.notify(target, self._route.resource, head, message)
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
