@@ -367,3 +367,40 @@ def test_each_attempt_has_its_own_time(rig: Rig) -> None:
     assert hangs.hung_up.wait(BOUND)
     first, second = rig.ended_rows(2)
     assert (first.kind, first.phase, second.status) == ("response_timeout", "sent", "ok")
+
+
+LONG_WAIT = LIMITED.replace(b"Retry-After: 1\r\n", b"Retry-After: 3600\r\n")
+NOTICE = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})
+REASONS: dict[str, tuple[str, Script, list[str | None]]] = {
+    "answered": ("read_file", echo, [None]),
+    "answered in the end": ("read_file", InTurn(answer(UNAVAILABLE), echo), [None, None]),
+    "another error": ("read_file", answer(ok(b"no", status="400 No")), ["no_rule"]),
+    "an effect": ("write_file", answer(UNAVAILABLE), ["not_repeatable"]),
+    "too often": ("read_file", answer(UNAVAILABLE), [None, None, "attempts"]),
+    "a long wait": ("read_file", answer(LONG_WAIT), ["budget"]),
+    "an event has left": ("read_file", CutStream((NOTICE,)), ["relayed"]),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_the_log_says_why_no_other_attempt_follows(rig: Rig, name: str) -> None:
+    tool, rig.upstream.script, reasons = REASONS[name]
+    rig.post(call(tool))
+    rows = rig.ended_rows(len(reasons))
+    assert reasons_of(rig, rows[0].call, len(reasons)) == reasons
+
+
+def reasons_of(rig: Rig, call: str, count: int) -> list[str | None]:
+    def ended() -> list[Any]:
+        return [one for one in rig.proxy.events("call.ended") if one["turnlog.call"] == call]
+
+    wait_until(lambda: len(ended()) >= count, "the log tells of all attempts")
+    return [one.get("turnlog.reason") for one in ended()]
+
+
+def test_a_body_that_is_not_held_is_not_sent_again_and_the_log_says_so(rig: Rig) -> None:
+    rig.upstream.script = answer(UNAVAILABLE)
+    with rig.client() as client:
+        given = client.request("PUT", f"/s/{rig.session}/items", b"x" * (2 << 20))
+    assert given.status == 503
+    assert reasons_of(rig, rig.row().call, 1) == ["body"]

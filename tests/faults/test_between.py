@@ -66,6 +66,14 @@ def test_sigterm_between_two_attempts_hands_on_what_is_held(tmp_path: Path, name
         assert len(made) == 1
     (row,) = rows(rig.proxy.data)
     assert (row.status, row.attempt, row.call) == ("error", 1, given.head.one("turnlog-call"))
+    assert abandoned(rig.proxy) == [(row.call, 1, "stopping")]
+
+
+def abandoned(proxy: Proxy) -> list[tuple[Any, ...]]:
+    """Return what the log says of attempts that were announced and not made."""
+    wait_until(lambda: proxy.events("retry.abandoned"), "the log tells of it")
+    names = ("turnlog.call", "turnlog.attempt", "turnlog.reason")
+    return [tuple(map(one.get, names)) for one in proxy.events("retry.abandoned")]
 
 
 def test_sigterm_between_two_attempts_of_a_plain_call(tmp_path: Path) -> None:
@@ -129,7 +137,9 @@ def test_another_attempt_that_cannot_be_recorded_is_not_made(tmp_path: Path, too
         assert given.head.one("turnlog-attempts") is None
         made = [one for one in upstream.requests if not one.body.startswith(b"[")]
         assert len(made) == 1
+        (told,) = abandoned(proxy)
     (row,) = [row for row in rows(proxy.data) if row.tool == tool]
+    assert told == (row.call, 1, "unrecorded")
     assert (row.kind, row.attempt) == ("rate_limited", 1)
 
 
@@ -191,6 +201,8 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
         assert given.head.one("turnlog-kind") == "rate_limited"
         assert len(rig.upstream.requests) == 1
         made, not_made = rig.ended_rows(2)
+        reason = "queue" if kind == "queue_timeout" else "total"
+        assert abandoned(rig.proxy) == [(made.call, 1, reason)]
     assert (made.kind, not_made.kind) == ("rate_limited", kind)
     assert (not_made.attempt, not_made.executed, not_made.phase) == (2, "no", "queued")
 
@@ -236,5 +248,6 @@ def test_a_server_that_does_not_take_the_cancel_costs_no_more_than_the_limit(
         rig.upstream.script = server
         said = json.loads(rig.post(call("read_total")))
         assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
-        assert [row.attempt for row in rig.ended_rows()] == [1]
+        (row,) = rig.ended_rows()
+        assert abandoned(rig.proxy) == [(row.call, 1, "total")]
     assert hangs.asked.is_set()

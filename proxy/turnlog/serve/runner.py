@@ -11,17 +11,19 @@ from math import inf
 from typing import Final, Protocol, TypeVar, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
-from turnlog.core.exchange import Command, Forward, Wait, exchange
+from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
-from turnlog.core.retry import Tried
+from turnlog.core.retry import Reason
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers, content_length, fields
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
+from .attempt import Attempt
 from .context import Context
+from .course import Course
 from .downstream import Downstream
 from .fault import Failure, Progress
 from .heads import AnswerHead, Heads, Raw, lines
@@ -124,7 +126,6 @@ class Runner:
         self._exchange = exchange
         self._began = asyncio.get_running_loop().time()
         self._raw: Raw = down.raw
-        self._next: Command | None = None
         self._held: Release | None = None
         """Sends the answer to the attempt before, should there be no other."""
         self._notice: asyncio.Task[None] | None = None
@@ -133,10 +134,9 @@ class Runner:
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         content = self._exchange.outgoing(content)
-        policy = self._policy
-        repeatable = policy.retry is not None and self._exchange.repeatable(content)
-        self._steps = exchange(policy, self._dice, repeatable=repeatable)
-        command: Command | None = next(self._steps)
+        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
+        self._course = Course(self._policy, self._dice, self._began, self._context.stop)
+        command: Command | None = self._course.begin(repeatable=repeatable)
         while command is not None:
             match command:
                 case Wait():
@@ -148,13 +148,18 @@ class Runner:
 
     async def _wait(self, delay: float) -> Command | None:
         """Wait before the next attempt; what is held is the answer where none may begin any more."""
+        attempt = self._exchange.attempt
+        assert attempt is not None
         made = await self._exchange.rest(self._pause(delay))
         if made is not None:
+            self._context.recorder.abandoned(attempt, Reason.CANCELLED)
             await self.send(made)
-        elif self._context.stop.is_set() or self._left <= 0:
-            await self._release()
+        elif self._context.stop.is_set():
+            await self._release(attempt, Reason.STOPPING)
+        elif self._left <= 0:
+            await self._release(attempt, Reason.TOTAL)
         else:
-            return next(self._steps)
+            return self._course.go_on()
         return None
 
     @property
@@ -172,7 +177,9 @@ class Runner:
             # `inf` is no time to wait for.
             await asyncio.wait({notice}, timeout=self._left if self._left < inf else None)
 
-    async def _release(self) -> None:
+    async def _release(self, attempt: Attempt, reason: Reason) -> None:
+        """Send the answer to an attempt that no other follows."""
+        self._context.recorder.abandoned(attempt, reason)
         assert self._held is not None  # every attempt that is followed by a wait was withheld
         await self._held()
 
@@ -199,16 +206,19 @@ class Runner:
         return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
+        before = self._exchange.attempt
+        assert before is not None
         self._exchange.progress = Progress()
         now = asyncio.get_running_loop().time()
         try:
             content = await self._in_time(self._exchange.again(content), now)
         except StoreError:
-            await self._release()
+            await self._release(before, Reason.UNRECORDED)
             return None
         except Failure as failure:
             self._exchange.failed(failure)
-            await self._release()
+            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
+            await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -217,22 +227,22 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._next = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure, head)
-            return self._next
+            return self._course.next
         try:
             await self._answered(answer, hold=hold)
+            self._course.next = None  # the agent has the answer
         except Withheld as withheld:
             self._held = withheld.release
         finally:
             await answer.close()
         self._take_back(head)
-        return self._next
+        return self._course.next
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         self._exchange.head(answer)
@@ -256,6 +266,7 @@ class Runner:
         attempt = self._exchange.attempt
         if attempt is None:
             return
+        self._course.follow(attempt)
         attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
         self._exchange.progress = Progress(attempt.patience)
 
@@ -294,7 +305,7 @@ class Runner:
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
-        out = Outlet(self._down, self._is_last if hold else None, respelling)
+        out = self._course.out = Outlet(self._down, self._is_last if hold else None, respelling)
         recorder, keep = self._context.recorder, self._context.keep
         await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
@@ -313,23 +324,13 @@ class Runner:
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
-        attempt = self._exchange.attempt
-        if attempt is None or attempt.ending is None or attempt.cancelled:
+        attempt, wait = self._exchange.attempt, self._course.next
+        if attempt is None or wait is None:
             return True
-        tried = Tried(
-            ending=attempt.ending,
-            effect=attempt.ask.effect,
-            number=attempt.ask.number,
-            elapsed=asyncio.get_running_loop().time() - self._began,
-            retry_after=attempt.retry_after,
-        )
-        try:
-            command = self._steps.send(tried)
-        except StopIteration:
+        if attempt.cancelled:
+            self._course.next = None
             return True
-        assert isinstance(command, Wait)  # nothing else follows an attempt
-        self._next = command
-        self._context.recorder.retried(attempt, command.delay)
+        self._context.recorder.retried(attempt, wait.delay)
         return False
 
     def _take_back(self, head: bytes) -> None:
@@ -341,7 +342,7 @@ class Runner:
         ending = attempt.ending if attempt is not None else None
         if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
             return
-        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
+        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._course.next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin

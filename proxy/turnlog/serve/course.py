@@ -1,0 +1,70 @@
+"""What follows each attempt of one call: `core.exchange` asked as soon as the attempt has ended."""
+
+import asyncio
+from collections.abc import Callable
+
+from turnlog.core.exchange import Command, Wait, exchange
+from turnlog.core.policy import Policy
+from turnlog.core.retry import Reason, Tried
+
+from .attempt import Attempt
+from .outlet import Outlet
+
+
+class Course:
+    """The steps of one call, one attempt after the other. `began` is on the loop's clock."""
+
+    def __init__(
+        self, policy: Policy, dice: Callable[[], float], began: float, stop: asyncio.Event
+    ) -> None:
+        """`stop` is set when nothing new may begin."""
+        self._policy = policy
+        self._dice = dice
+        self._began = began
+        self._stop = stop
+        self.next: Wait | None = None
+        """What follows the attempt that has ended; `None` where its answer is the agent's."""
+        self.out: Outlet | None = None
+        """The way of the latest attempt's answer, once there is one."""
+
+    def begin(self, *, repeatable: bool) -> Command:
+        """Return the first step. What is not `repeatable` as a message is forwarded once."""
+        self._steps = exchange(self._policy, self._dice, repeatable=repeatable)
+        return next(self._steps)
+
+    def go_on(self) -> Command:
+        """Return the step that follows a wait."""
+        return next(self._steps)
+
+    def follow(self, attempt: Attempt) -> None:
+        """Decide what follows an attempt as soon as it has ended."""
+        self.next, self.out = None, None
+        if self._policy.retry is not None:
+            attempt.decide = self._decide
+
+    def _decide(self, attempt: Attempt) -> str:
+        """Return why the attempt is the last one; nothing where it is not, or was answered."""
+        assert attempt.ending is not None
+        tried = Tried(
+            ending=attempt.ending,
+            effect=attempt.ask.effect,
+            number=attempt.ask.number,
+            elapsed=asyncio.get_running_loop().time() - self._began,
+            retry_after=attempt.retry_after,
+        )
+        try:
+            command = self._steps.send(tried)
+        except StopIteration as end:
+            return "" if end.value is Reason.ANSWERED else end.value
+        assert isinstance(command, Wait)  # nothing else follows an attempt
+        if reason := self._hindrance(attempt):
+            return reason
+        self.next = command
+        return ""
+
+    def _hindrance(self, attempt: Attempt) -> Reason | None:
+        if attempt.cancelled:
+            return Reason.CANCELLED
+        if self._stop.is_set():
+            return Reason.STOPPING
+        return Reason.RELAYED if self.out is not None and not self.out.holds else None
