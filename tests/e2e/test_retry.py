@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, ruled
 from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
 from kit.faults import CutBody, CutStream, Hangs, ResetAfterRequest, SlowHead
@@ -215,6 +216,9 @@ def test_where_no_answer_ever_came_the_caller_is_told(rig: Rig) -> None:
     outcome = said["result"]["_meta"]["turnlog/outcome"]
     assert (said["id"], said["result"]["isError"]) == (7, True)
     assert (outcome["attempt"], outcome["kind"], outcome["retry"]) == (3, "connection_lost", "safe")
+    shown = turnlog("show", rig.ended_rows(3)[0].call, "--json", data=rig.proxy.data).stdout
+    told = [json.loads(line)["said"] for line in shown.splitlines()]
+    assert told == ["", "", said["result"]["content"][0]["text"]]
 
 
 LARGE = "x" * (3 << 20)

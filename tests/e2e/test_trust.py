@@ -95,6 +95,9 @@ async def test_a_pinned_tool_is_pinned_until_its_definition_changes(stage: Stage
     )
     assert line["changed"] == ["description"]
     assert line["pinned"] == pinned.definition
+    _, *log = process("log", "--data", str(stage.proxy.data)).stdout.splitlines()
+    marks = [line.partition("[")[2].partition("]")[0] for line in log]
+    assert marks == ["", "pinned", "changed_definition", "pinned"]
 
 
 async def test_a_change_without_a_lock_is_logged_with_what_changed(stage: Stage) -> None:

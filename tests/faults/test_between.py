@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
 from kit.faults import Hangs, ResetAfterRequest, SlowHead
@@ -178,9 +179,18 @@ def test_a_call_whose_intent_takes_too_long_is_not_sent(
             "retry": "safe",
             "phase": "queued",
         }
-        assert said["result"]["content"][0]["text"].endswith("; the call was not sent")
         row = rig.row()
     assert (row.kind, row.executed, row.phase) == (kind, "no", "queued")
+    (shown,) = shown_attempts(rig.proxy, row.call)
+    assert shown["said"] == said["result"]["content"][0]["text"]
+    assert shown["said"].endswith("; the call was not sent")
+    lines = turnlog("show", row.call, data=rig.proxy.data).stdout.splitlines()
+    assert f"answered    by turnlog itself: {shown['said']}" in lines
+
+
+def shown_attempts(proxy: Proxy, call: str) -> list[Any]:
+    done = turnlog("show", call, "--json", data=proxy.data)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -205,6 +215,7 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
         assert abandoned(rig.proxy) == [(made.call, 1, reason)]
     assert (made.kind, not_made.kind) == ("rate_limited", kind)
     assert (not_made.attempt, not_made.executed, not_made.phase) == (2, "no", "queued")
+    assert [one["said"] for one in shown_attempts(rig.proxy, made.call)] == ["", ""]
 
 
 def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:

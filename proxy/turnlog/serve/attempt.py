@@ -87,6 +87,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     detail: str = ""
     retry_after: float | None = None
     """s that the server asked to wait."""
+    said: str = ""
+    """What turnlog tells the caller in place of an answer."""
 
 
 def following(ask: Ask) -> Ask:

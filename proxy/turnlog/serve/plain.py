@@ -124,7 +124,8 @@ class PlainCall:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        tickets = self._end(ending, Reply(detail=failure.detail))
+        said = failure.sentence(self._ask.server)
+        tickets = self._end(ending, Reply(detail=failure.detail, said=said))
         return self._unanswered(failure, ending), tickets
 
     def _unanswered(self, failure: Failure, ending: Ending) -> Made:
@@ -159,11 +160,13 @@ class PlainCall:
         """Record the answer that came as events."""
         return self.whole(self._streamed, "text/event-stream", self._streamed.size)
 
-    def broken(self, failure: Failure) -> Sequence[Ticket]:
-        """Record that the answer was cut."""
-        self._lost = failure if failure.is_managed(self._ask.policy) else None
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Record that the answer was cut; `tells` whether it can be answered instead."""
+        managed = tells and failure.is_managed(self._ask.policy)
+        self._lost = failure if managed else None
+        said = failure.sentence(self._ask.server) if managed else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
+        return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
 
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self.attempt is None:

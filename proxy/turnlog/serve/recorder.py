@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
@@ -140,6 +142,8 @@ class Recorder:
             attempt.patience.close()
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
+            if reply.said and not attempt.reason:
+                reply = structs.replace(reply, said="")  # another attempt follows: it is not told
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = Prepared(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))

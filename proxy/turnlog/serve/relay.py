@@ -52,8 +52,8 @@ class Watcher(Protocol):
         """Learn that a stream ended as it should."""
         ...
 
-    def broken(self, failure: Failure) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete."""
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
         ...
 
     @property
@@ -321,13 +321,14 @@ class Relay:
 
         Where none of it has left, or only whole events, turnlog answers in its place.
         """
-        await self._observed(self._watcher.broken, failure)
+        streams = self._media == _EVENTS and not self._torn and self._decoder is None
+        tells = streams or not self._out.left
+        await self._observed(self._watcher.broken, failure, tells=tells)
         self._out.judged()
         made = self._watcher.instead()
-        streams = self._media == _EVENTS and not self._torn and self._decoder is None
         if made is not None and not self._out.left:
             await self._made(made)
-        elif made is not None and streams:
+        elif made is not None:
             await self._out.end(as_event(made.body))
         else:
             if not self._out.left:

@@ -101,6 +101,10 @@ class Exchange(Watcher, Protocol):
         """Return the answer to a call that cannot be recorded."""
         ...
 
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nothing is waited for any more, for the reason `kind`."""
+        ...
+
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
         ...
@@ -216,7 +220,7 @@ class Runner:
             await self._release(before, Reason.UNRECORDED)
             return None
         except Failure as failure:
-            self._exchange.failed(failure)
+            self._exchange.left(failure.kind)
             queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
             await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
             return None
