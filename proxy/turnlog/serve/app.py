@@ -39,7 +39,7 @@ from turnlog.observe.events import (
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
-from turnlog.packs.lock import lock_file
+from turnlog.packs.lock import lock_file, note_lock
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -246,6 +246,8 @@ async def serving(
         trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
     )
     try:
+        with suppress(OSError):  # no room for it: `turnlog trust` says less
+            note_lock(settings.data, pins.path)
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work, pins)
