@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
-from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
+from kit.clients import BOUND, MCP_HEADERS, ClosedEarlyError, call, message, wait_until
 from kit.faults import CutBody, CutStream, Hangs, ResetAfterRequest, SlowHead
 from kit.upstreams import (
     Peer,
@@ -258,6 +259,43 @@ def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
     assert said["result"]["content"][0]["text"] == LARGE[:size]
     assert given.head.one("content-encoding") is None
     assert rig.upstream.requests[1].all(b"accept-encoding") == [b"identity"]
+
+
+@pytest.mark.parametrize("way", ["length", "chunks"])
+@pytest.mark.parametrize("body", [b'{"jsonrpc":"2.0","id":1,"result":{}}', LARGE.encode()])
+def test_what_is_not_coded_as_it_says_is_handed_on_as_it_came(
+    rig: Rig, way: str, body: bytes
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        if way == "length":
+            peer.send(ok(body, headers="Content-Encoding: gzip\r\n"))
+        else:
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            peer.send(b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+            peer.send(chunked(body))
+            peer.end()
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+    assert (given.body, given.head.one("content-encoding")) == (body, "gzip")
+    assert rig.ended_rows(2)[1].kind == "malformed_result"
+
+
+def test_an_answer_whose_coding_breaks_off_does_not_look_whole(rig: Rig) -> None:
+    coded = gzip.compress(os.urandom(3 << 20))
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        broken = coded[: 2 << 20] + bytes(1 << 20)
+        peer.send(ok(broken, headers="Content-Encoding: gzip\r\n"))
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+        with pytest.raises(ClosedEarlyError):
+            client.response()
 
 
 def test_a_digest_of_what_is_changed_does_not_go_on(rig: Rig) -> None:
