@@ -29,6 +29,8 @@ rules:
     timeout: {total: 2s}
   - match: {tool: ["*_hurried", "*_total", "*_patient"]}
     retry: {on: [rate_limited, connection], base_interval: 10ms, jitter: none}
+  - match: {tool: "*_budget"}
+    retry: {on: connection, base_interval: 10ms, jitter: none, budget: 1s}
   - retry: {on: [connection, rate_limited, null_result], base_interval: 25s, max_interval: 25s, jitter: none, budget: 1m}
 """
 LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
@@ -243,8 +245,9 @@ def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Pat
     assert order == ["tools/call", "notifications/cancelled", "tools/call"]
 
 
+@pytest.mark.parametrize("limit", ["total", "budget"])
 def test_a_server_that_does_not_take_the_cancel_costs_no_more_than_the_limit(
-    tmp_path: Path,
+    tmp_path: Path, limit: str
 ) -> None:
     hangs = Hangs()
 
@@ -257,8 +260,8 @@ def test_a_server_that_does_not_take_the_cancel_costs_no_more_than_the_limit(
     with ruled(tmp_path, RULES) as rig:
         rig.fresh()
         rig.upstream.script = server
-        said = json.loads(rig.post(call("read_total")))
+        said = json.loads(rig.post(call(f"read_{limit}")))
         assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
         (row,) = rig.ended_rows()
-        assert abandoned(rig.proxy) == [(row.call, 1, "total")]
+        assert abandoned(rig.proxy) == [(row.call, 1, limit)]
     assert hangs.asked.is_set()

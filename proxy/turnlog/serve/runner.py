@@ -160,26 +160,37 @@ class Runner:
             await self.send(made)
         elif self._context.stop.is_set():
             await self._release(attempt, Reason.STOPPING)
-        elif self._left <= 0:
-            await self._release(attempt, Reason.TOTAL)
+        elif late := self._late():
+            await self._release(attempt, late)
         else:
             return self._course.go_on()
         return None
-
-    @property
-    def _left(self) -> float:
-        """How many seconds there are for the whole call."""
-        return self._began + self._policy.timeout.total - asyncio.get_running_loop().time()
 
     async def _pause(self, delay: float) -> None:
         """Wait until the next attempt is due, and the server has learnt that the one before is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._context.stop.wait()
-        notice, self._notice = self._notice, None
-        if notice is not None and not self._context.stop.is_set():
+        if self._notice is not None and not self._context.stop.is_set():
+            left = min(end for end, _ in self._ends) - asyncio.get_running_loop().time()
             # `inf` is no time to wait for.
-            await asyncio.wait({notice}, timeout=self._left if self._left < inf else None)
+            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
+
+    def _late(self) -> Reason | None:
+        """Tell what time is over before the next attempt begins."""
+        (total, _), _ = self._ends
+        if total <= asyncio.get_running_loop().time():
+            return Reason.TOTAL
+        if self._notice is not None and not self._notice.done():
+            return min(self._ends)[1]
+        return None
+
+    @property
+    def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
+        """When the whole call ends, and when its last attempt has to begin, on the loop's clock."""
+        retry, total = self._policy.retry, self._policy.timeout.total
+        budget = retry.budget if retry is not None else inf
+        return (self._began + total, Reason.TOTAL), (self._began + budget, Reason.BUDGET)
 
     async def _release(self, attempt: Attempt, reason: Reason) -> None:
         """Send the answer to an attempt that no other follows."""
@@ -231,6 +242,7 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
+        self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
