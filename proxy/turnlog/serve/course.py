@@ -1,7 +1,9 @@
-"""What follows each attempt of one call: `core.exchange` asked as soon as the attempt has ended."""
+"""What follows each attempt of a call that a rule may want to be made again: `core.exchange`, asked as
+soon as the attempt has ended."""
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from turnlog.core.exchange import Command, Wait, exchange
 from turnlog.core.policy import Policy
@@ -36,11 +38,31 @@ class Course:
         """Return the step that follows a wait."""
         return next(self._steps)
 
+    def left(self) -> float:
+        """Return for how many seconds another attempt may still begin."""
+        return min(self._ends())[0] - asyncio.get_running_loop().time()
+
+    def late(self, notice: "asyncio.Task[None] | None") -> Reason | None:
+        """Tell why the attempt that is due may not begin; `notice` takes the one before back."""
+        if self._stop.is_set():
+            return Reason.STOPPING
+        (total, _), _ = self._ends()
+        if total <= asyncio.get_running_loop().time():
+            return Reason.TOTAL
+        if notice is not None and not notice.done():
+            return min(self._ends())[1]
+        return None
+
+    def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
+        """When the call ends, and when its last attempt has to begin, on the loop's clock."""
+        retry, total = self._policy.retry, self._policy.timeout.total
+        budget = retry.budget if retry is not None else inf
+        return (self._began + total, Reason.TOTAL), (self._began + budget, Reason.BUDGET)
+
     def follow(self, attempt: Attempt) -> None:
         """Decide what follows an attempt as soon as it has ended."""
         self.next, self.out = None, None
-        if self._policy.retry is not None:
-            attempt.decide = self._decide
+        attempt.decide = self._decide
 
     def _decide(self, attempt: Attempt) -> str:
         """Return why the attempt is the last one; nothing where it is not, or was answered."""

@@ -130,6 +130,8 @@ class Runner:
         self._exchange = exchange
         self._began = asyncio.get_running_loop().time()
         self._raw: Raw = down.raw
+        self._course: Course | None = None
+        """What follows each attempt, where a rule may want another one."""
         self._held: Release | None = None
         """Sends the answer to the attempt before, should there be no other."""
         self._notice: asyncio.Task[None] | None = None
@@ -138,8 +140,12 @@ class Runner:
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         content = self._exchange.outgoing(content)
-        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
-        self._course = Course(self._policy, self._dice, self._began, self._context.stop)
+        policy = self._policy
+        if policy.retry is None:
+            await self._attempt(content, hold=False)
+            return
+        self._course = Course(policy, self._dice, self._began, self._context.stop)
+        repeatable = self._exchange.repeatable(content)
         command: Command | None = self._course.begin(repeatable=repeatable)
         while command is not None:
             match command:
@@ -152,45 +158,32 @@ class Runner:
 
     async def _wait(self, delay: float) -> Command | None:
         """Wait before the next attempt; what is held is the answer where none may begin any more."""
-        attempt = self._exchange.attempt
+        attempt, course = self._exchange.attempt, self._course
         assert attempt is not None
-        made = await self._exchange.rest(self._pause(delay))
+        assert course is not None  # who waits has one
+        made = await self._exchange.rest(self._pause(delay, course))
         if made is not None:
             self._context.recorder.abandoned(attempt, Reason.CANCELLED)
             await self.send(made)
-        elif self._context.stop.is_set():
-            await self._release(attempt, Reason.STOPPING)
-        elif late := self._late():
+        elif late := course.late(self._notice):
             await self._release(attempt, late)
         else:
-            return self._course.go_on()
+            return course.go_on()
         return None
 
-    async def _pause(self, delay: float) -> None:
+    async def _pause(self, delay: float, course: Course) -> None:
         """Wait until the next attempt is due, and the server has learnt that the one before is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._context.stop.wait()
         if self._notice is not None and not self._context.stop.is_set():
-            left = min(end for end, _ in self._ends) - asyncio.get_running_loop().time()
             # `inf` is no time to wait for.
+            left = course.left()
             await asyncio.wait({self._notice}, timeout=left if left < inf else None)
 
-    def _late(self) -> Reason | None:
-        """Tell what time is over before the next attempt begins."""
-        (total, _), _ = self._ends
-        if total <= asyncio.get_running_loop().time():
-            return Reason.TOTAL
-        if self._notice is not None and not self._notice.done():
-            return min(self._ends)[1]
-        return None
-
     @property
-    def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
-        """When the whole call ends, and when its last attempt has to begin, on the loop's clock."""
-        retry, total = self._policy.retry, self._policy.timeout.total
-        budget = retry.budget if retry is not None else inf
-        return (self._began + total, Reason.TOTAL), (self._began + budget, Reason.BUDGET)
+    def _next(self) -> Command | None:
+        return self._course.next if self._course is not None else None
 
     async def _release(self, attempt: Attempt, reason: Reason) -> None:
         """Send the answer to an attempt that no other follows."""
@@ -249,16 +242,17 @@ class Runner:
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure, head)
-            return self._course.next
+            return self._next
         try:
             await self._answered(answer, hold=hold)
-            self._course.next = None  # the agent has the answer
+            if self._course is not None:
+                self._course.next = None  # the agent has the answer
         except Withheld as withheld:
             self._held = withheld.release
         finally:
             await answer.close()
         self._take_back(head)
-        return self._course.next
+        return self._next
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         self._exchange.head(answer)
@@ -282,7 +276,8 @@ class Runner:
         attempt = self._exchange.attempt
         if attempt is None:
             return
-        self._course.follow(attempt)
+        if self._course is not None:
+            self._course.follow(attempt)
         attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
         self._exchange.progress = Progress(attempt.patience)
 
@@ -321,7 +316,9 @@ class Runner:
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
-        out = self._course.out = Outlet(self._down, self._is_last if hold else None, respelling)
+        out = Outlet(self._down, self._is_last if hold else None, respelling)
+        if self._course is not None:
+            self._course.out = out
         recorder, keep = self._context.recorder, self._context.keep
         await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
@@ -340,11 +337,11 @@ class Runner:
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
-        attempt, wait = self._exchange.attempt, self._course.next
-        if attempt is None or wait is None:
+        attempt, course = self._exchange.attempt, self._course
+        if attempt is None or course is None or (wait := course.next) is None:
             return True
         if attempt.cancelled:
-            self._course.next = None
+            course.next = None
             return True
         self._context.recorder.retried(attempt, wait.delay)
         return False
@@ -358,7 +355,7 @@ class Runner:
         ending = attempt.ending if attempt is not None else None
         if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
             return
-        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._course.next is not None
+        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin
