@@ -127,6 +127,13 @@ def test_a_table_is_for_people(data: Path) -> None:
     assert "connection_lost" in second
 
 
+def test_what_is_marked_stands_first_where_lines_are_cut(tmp_path: Path) -> None:
+    marked = Call(tool="list", minute=0, flags=(Flag.NULL_RESULT,), attempt=2, summary="x" * 500)
+    fill(tmp_path / "data", [marked])
+    (line,) = turnlog("log", data=tmp_path / "data").stdout.splitlines()[1:]
+    assert line.endswith("  [null_result] (attempt 2) " + "x" * 500)
+
+
 def test_a_log_without_attempts_says_so(data: Path) -> None:
     assert turnlog("log", "--tool", "none", data=data).stdout == "no attempts\n"
 

@@ -143,6 +143,15 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert (read, type(read)) == (value, type(value))
 
 
+def test_two_escapes_that_are_one_character_are_one_and_half_of_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    whole, half = r'leaves: {"a": {url: "\ud83d\ude00"}}', r'leaves: {"a": {url: "\ud83d"}}'
+    assert _load(tmp_path, whole).leaves["a"].url == "\U0001f600"
+    said = _refused(tmp_path, half)
+    assert said == r"1:21: '\ud83d' holds half a character, write all of it"
+
+
 def test_aliases_that_multiply_are_bounded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]

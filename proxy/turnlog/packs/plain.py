@@ -112,7 +112,7 @@ def _scalar(node: Node) -> Plain:
     text: str = node.value
     kind = str(node.tag).removeprefix(_TAG)
     if kind in ("str", "timestamp", "value", "merge"):
-        return text
+        return text if text.isascii() else _text(node)
     reader = _SCALARS.get(kind)
     if reader is None:
         raise _refused_tag(node)
@@ -120,6 +120,15 @@ def _scalar(node: Node) -> Plain:
         return reader(text)
     except ValueError:
         raise BadYamlError(node, f"{text[:40]!r} is no {kind}, quote it to make it text") from None
+
+
+def _text(node: Node) -> str:
+    """Return a text in which two escapes that are one character are one."""
+    text: str = node.value
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise BadYamlError(node, f"{text[:40]!r} holds half a character, write all of it") from None
 
 
 def _refuse_tag(node: Node, expected: str) -> None:

@@ -35,7 +35,7 @@ from turnlog.observe.events import (
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
-from turnlog.packs.lock import lock_file
+from turnlog.packs.lock import lock_file, note_lock
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -121,11 +121,10 @@ def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> No
 class Proxy:
     """A proxy that is accepting calls."""
 
-    def __init__(self, settings: Settings, context: Context, handler: Handler, own: Own) -> None:
+    def __init__(self, settings: Settings, context: Context, handler: Handler) -> None:
         self._settings = settings
         self._context = context
         self._handler = handler
-        self._own = own
         self.port = 0
         self.listener: asyncio.Server | None = None
         self.server = AgentServer(
@@ -163,8 +162,8 @@ class Proxy:
         Return what to log once the store is closed.
         """
         started = self._context.clock.monotonic()
-        self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
-        self._own.stopping = True
+        self._context.log.emit(ProxyStopping(reason=reason, in_flight=self._handler.awaited))
+        self._context.stop.set()
         if self.listener is not None:
             self.listener.close()
         self._handler.stop_listening()
@@ -228,6 +227,8 @@ async def serving(
     try:
         if store.rekeyed:
             log.emit(StoreRekeyed(data=str(settings.data)))
+        with suppress(OSError):  # no room for it: `turnlog trust` says less
+            note_lock(settings.data, pins.path)
         _report_closed(log, store.recovered, store.recovered_epochs)
         async with _tasks() as work, Upstreams() as upstreams:
             proxy = _proxy(settings, reloader.rules, store, log, clock, upstreams, work, pins)
@@ -327,10 +328,11 @@ def _proxy(
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
+        stop=asyncio.Event(),
     )
     routes = Routes([target_of(name, up.url) for name, up in settings.upstreams.items()])
-    own = Own(store)
-    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own), own)
+    own = Own(store, context.stop)
+    return Proxy(settings, context, Handler(settings, context, routes, upstreams, own))
 
 
 def _unread(error: Exception) -> str:

@@ -80,6 +80,11 @@ class Handler:
         for task in self._listening:
             task.cancel()
 
+    @property
+    def awaited(self) -> int:
+        """How many requests are under way for whose answer somebody waits."""
+        return self.in_flight - len(self._listening)
+
     async def idle(self, grace: float) -> None:
         """Wait until no request is under way, for at most `grace` seconds."""
         with suppress(TimeoutError):
@@ -184,7 +189,9 @@ class Handler:
             await self._run(down, runner, exchange, content)
         except (Gone, asyncio.CancelledError):
             exchange.left(
-                ErrorKind.OUTCOME_UNKNOWN if self._own.stopping else ErrorKind.CANCELLED_BY_CALLER
+                ErrorKind.OUTCOME_UNKNOWN
+                if self._context.stop.is_set()
+                else ErrorKind.CANCELLED_BY_CALLER
             )
             raise
         finally:
@@ -203,7 +210,9 @@ class Handler:
             await runner.send(made)
         except Failure as failure:
             made, tickets = exchange.failed(failure)
-            await self._context.recorder.settle(tickets)
+            # A disk that was waited for in vain is not waited for once more: nothing was sent.
+            if failure.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+                await self._context.recorder.settle(tickets)
             await runner.send(made)
         else:
             await self._forward(down, runner, exchange, content)
@@ -220,7 +229,7 @@ class Handler:
         try:
             await runner.run(content)
         except asyncio.CancelledError:
-            if self._own.stopping:
+            if self._context.stop.is_set():
                 down.end_now()
             raise
         finally:

@@ -4,33 +4,36 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol, cast
+from math import inf
+from typing import Final, Protocol, TypeVar, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
-from turnlog.core.exchange import Command, Forward, Wait, exchange
+from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
-from turnlog.core.retry import Tried
+from turnlog.core.retry import Reason
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers, content_length, fields
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
-from .clock import Clock
+from .attempt import Attempt
 from .context import Context
+from .course import Course
 from .downstream import Downstream
 from .fault import Failure, Progress
 from .heads import AnswerHead, Heads, Raw, lines
-from .outlet import Outlet, Withheld
+from .outlet import Outlet, Release, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
 from .upstream import Answer, Content, Upstreams
 
+_T = TypeVar("_T")
 _NO_RULES: Final = Policy()
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -75,7 +78,7 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
-    async def rest(self, delay: float) -> Made | None:
+    async def rest(self, pause: Awaitable[None]) -> Made | None:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         ...
 
@@ -97,6 +100,10 @@ class Exchange(Watcher, Protocol):
 
     def refused(self) -> Made:
         """Return the answer to a call that cannot be recorded."""
+        ...
+
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nothing is waited for any more, for the reason `kind`."""
         ...
 
     def went_by(self, duration: int) -> None:
@@ -124,17 +131,23 @@ class Runner:
         self._exchange = exchange
         self._began = asyncio.get_running_loop().time()
         self._raw: Raw = down.raw
-        self._next: Command | None = None
+        self._course: Course | None = None
+        """What follows each attempt, where a rule may want another one."""
+        self._held: Release | None = None
+        """Sends the answer to the attempt before, should there be no other."""
+        self._notice: asyncio.Task[None] | None = None
+        """Takes the attempt before back."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         content = self._exchange.outgoing(content)
         policy = self._policy
-        repeatable = policy.retry is not None and self._exchange.repeatable(content)
-        # No method of this object is given away: the steps would hold what holds them.
-        dice = partial(_dice, self._context.clock)
-        self._steps = exchange(policy, dice, repeatable=repeatable)
-        command: Command | None = next(self._steps)
+        if policy.retry is None:
+            await self._attempt(content, hold=False)
+            return
+        self._course = Course(policy, self._context.clock, self._began, self._context.stop)
+        repeatable = self._exchange.repeatable(content)
+        command: Command | None = self._course.begin(repeatable=repeatable)
         while command is not None:
             match command:
                 case Wait():
@@ -145,11 +158,39 @@ class Runner:
                     command = await self._again(cast("bytes", content), hold=command.hold)
 
     async def _wait(self, delay: float) -> Command | None:
-        made = await self._exchange.rest(delay)
-        if made is None:
-            return next(self._steps)
-        await self.send(made)
+        """Wait before the next attempt; what is held is the answer where none may begin any more."""
+        attempt, course = self._exchange.attempt, self._course
+        assert attempt is not None
+        assert course is not None  # who waits has one
+        made = await self._exchange.rest(self._pause(delay, course))
+        if made is not None:
+            self._context.recorder.abandoned(attempt, Reason.CANCELLED)
+            await self.send(made)
+        elif late := course.late(self._notice):
+            await self._release(attempt, late)
+        else:
+            return course.go_on()
         return None
+
+    async def _pause(self, delay: float, course: Course) -> None:
+        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._context.stop.wait()
+        if self._notice is not None and not self._context.stop.is_set():
+            # `inf` is no time to wait for.
+            left = course.left()
+            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
+
+    @property
+    def _next(self) -> Command | None:
+        return self._course.next if self._course is not None else None
+
+    async def _release(self, attempt: Attempt, reason: Reason) -> None:
+        """Send the answer to an attempt that no other follows."""
+        self._context.recorder.abandoned(attempt, reason)
+        assert self._held is not None  # every attempt that is followed by a wait was withheld
+        await self._held()
 
     @property
     def _policy(self) -> Policy:
@@ -160,26 +201,32 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        await self._in_time(self._exchange.on_disk(), self._began)
+
+    def _in_time(self, step: Coroutine[None, None, _T], since: float) -> Coroutine[None, None, _T]:
+        """Bound what comes before an attempt: it raises `Failure` where it takes too long."""
         limits = self._policy.timeout
         if not limits.bounds_queue:
-            await self._exchange.on_disk()
-            return
+            return step
         patience = Patience(limits, self._began)
-        at, kind = patience.queue_by(self._began)
-        limit = asyncio.timeout_at(at)
-        try:
-            async with limit:
-                await self._exchange.on_disk()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise Failure(kind, Phase.QUEUED, patience.detail(kind)) from None
+        at, kind = patience.queue_by(since)
+        assert at is not None
+        return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
+        before = self._exchange.attempt
+        assert before is not None
+        self._exchange.progress = Progress()
+        now = asyncio.get_running_loop().time()
         try:
-            content = await self._exchange.again(content)
+            content = await self._in_time(self._exchange.again(content), now)
         except StoreError:
-            await self.send(self._exchange.refused())
+            await self._release(before, Reason.UNRECORDED)
+            return None
+        except Failure as failure:
+            self._exchange.left(failure.kind)
+            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
+            await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -188,7 +235,7 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._next = None
+        self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
@@ -198,8 +245,10 @@ class Runner:
             return self._next
         try:
             await self._answered(answer, hold=hold)
-        except Withheld:
-            pass
+            if self._course is not None:
+                self._course.next = None  # the agent has the answer
+        except Withheld as withheld:
+            self._held = withheld.release
         finally:
             await answer.close()
         self._take_back(head)
@@ -225,9 +274,12 @@ class Runner:
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
-        if attempt is not None:
-            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-            self._exchange.progress = Progress(attempt.patience)
+        if attempt is None:
+            return
+        if self._course is not None:
+            self._course.follow(attempt)
+        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
+        self._exchange.progress = Progress(attempt.patience)
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
@@ -262,11 +314,15 @@ class Runner:
         self._take_back(head)
         if last:
             await self.send(made)
+        else:
+            self._held = self._sender(made)
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = Outlet(self._down, self._is_last if hold else None, respelling)
+        if self._course is not None:
+            self._course.out = out
         recorder, keep = self._context.recorder, self._context.keep
         await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
@@ -285,23 +341,13 @@ class Runner:
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
-        attempt = self._exchange.attempt
-        if attempt is None or attempt.ending is None or attempt.cancelled:
+        attempt, course = self._exchange.attempt, self._course
+        if attempt is None or course is None or (wait := course.next) is None:
             return True
-        tried = Tried(
-            ending=attempt.ending,
-            effect=attempt.ask.effect,
-            number=attempt.ask.number,
-            elapsed=asyncio.get_running_loop().time() - self._began,
-            retry_after=attempt.retry_after,
-        )
-        try:
-            command = self._steps.send(tried)
-        except StopIteration:
+        if attempt.cancelled:
+            course.next = None
             return True
-        assert isinstance(command, Wait)  # nothing else follows an attempt
-        self._next = command
-        self._context.recorder.retried(attempt, command.delay)
+        self._context.recorder.retried(attempt, wait.delay)
         return False
 
     def _take_back(self, head: bytes) -> None:
@@ -317,18 +363,28 @@ class Runner:
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin
-            self._upstreams.notify(target, self._route.resource, head, message)
+            self._notice = self._upstreams.notify(target, self._route.resource, head, message)
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
+        await self._sender(made)()
+
+    def _sender(self, made: Made) -> Release:
+        """Return what sends an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         if self._down.method == "HEAD":
-            await self._down.bodiless(made.status, made.reason, head)
-        else:
-            await self._down.answer(made.status, made.reason, head, made.body)
+            return partial(self._down.bodiless, made.status, made.reason, head)
+        return partial(self._down.answer, made.status, made.reason, head, made.body)
 
 
-def _dice(clock: Clock) -> float:
-    """Return a number in [0, 1)."""
-    return int.from_bytes(clock.entropy(4), "big") / (1 << 32)
+async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
+    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await step
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise failure from None

@@ -27,7 +27,7 @@ and a reset of a reused connection would look like a lost call."""
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
 _NOTICE: Final = 5.0
-"""s: how long a message to a server that nobody waits for may take."""
+"""s: how long a message to a server whose answer nobody needs may take."""
 
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
@@ -193,9 +193,11 @@ class Upstreams:
             raise
         return Answer(connection, origin, upload, progress.patience)
 
-    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
-        """POST a message whose answer nobody needs, in the background."""
-        self._group.create_task(self._notify(origin_url, resource, lines, body))
+    def notify(
+        self, origin_url: str, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """POST a message whose answer nobody needs, in the background, for `_NOTICE` at the most."""
+        return self._group.create_task(self._notify(origin_url, resource, lines, body))
 
     async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
         progress = Progress()
