@@ -127,6 +127,13 @@ def test_a_table_is_for_people(data: Path) -> None:
     assert "connection_lost" in second
 
 
+def test_what_is_marked_stands_first_where_lines_are_cut(tmp_path: Path) -> None:
+    marked = Call(tool="list", minute=0, flags=(Flag.NULL_RESULT,), attempt=2, summary="x" * 500)
+    fill(tmp_path / "data", [marked])
+    (line,) = turnlog("log", data=tmp_path / "data").stdout.splitlines()[1:]
+    assert line.endswith("  [null_result] (attempt 2) " + "x" * 500)
+
+
 def test_a_log_without_attempts_says_so(data: Path) -> None:
     assert turnlog("log", "--tool", "none", data=data).stdout == "no attempts\n"
 
@@ -233,8 +240,14 @@ def test_status_tells_room_and_pending_calls(data: Path) -> None:
     assert {row["tool"] for row in line["pending"]} == {"slow", "read_file"}
     assert line["writers"] == []
     text = turnlog("status", data=data).stdout
+    assert "holds       15 commits in 2 sessions\n" in text
     assert "pending     2" in text
     assert "proxies     none running" in text
+
+
+def test_status_counts_one_session_as_one(tmp_path: Path) -> None:
+    fill(tmp_path / "data", [Call(tool="read_file", minute=0)])
+    assert "commits in 1 session\n" in turnlog("status", data=tmp_path / "data").stdout
 
 
 @pytest.mark.parametrize(

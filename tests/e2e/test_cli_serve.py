@@ -17,14 +17,15 @@ URL = "http://127.0.0.1:9/mcp"
 
 
 @contextmanager
-def _proxy(data: Path) -> Generator[subprocess.Popen[str]]:
-    """Run a proxy on a free port, from its first line to SIGTERM."""
+def _proxy(data: Path, *before: str) -> Generator[subprocess.Popen[str]]:
+    """Run a proxy on a free port, from its first lines (events `before` it is ready) to SIGTERM."""
     command = [sys.executable, "-m", "turnlog", "serve", "--upstream", URL, "--listen"]
     with subprocess.Popen(
         [*command, "127.0.0.1:0", "--data", str(data)], stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
-        assert json.loads(running.stdout.readline())["event"] == "proxy.ready"
+        for wanted in (*before, "proxy.ready"):
+            assert json.loads(running.stdout.readline())["event"] == wanted
         yield running
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=20)
@@ -129,3 +130,14 @@ def test_a_data_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_store_whose_key_is_gone_says_so_at_start_and_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with _proxy(data):
+        first = (data / "key").read_bytes()
+    (data / "key").unlink()
+    with _proxy(data, "store.rekeyed"):
+        assert (data / "key").read_bytes() != first
+    with _proxy(data):
+        pass

@@ -41,6 +41,11 @@ SOUND = {
     "sizes with zeros": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0004\r\ngood\r\n000\r\n\r\n",
     "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nA: 1\r\nB: 2\r\n\r\n",
     "hints first": b"HTTP/1.1 103 Hints\r\nLink: <a>\r\n\r\n" * 3 + GOOD,
+    "the same length twice": b"HTTP/1.1 200 OK\r\n" + b"Content-Length: 4\r\n" * 2 + b"\r\ngood",
+    "the same length in a list": b"HTTP/1.1 200 OK\r\nContent-Length: 4, 4 ,4\r\n\r\ngood",
+    "a fold": b"HTTP/1.1 200 OK\r\nX-Folded: one\r\n  two\r\n\tthree\r\nContent-Length: 4\r\n\r\ngood",
+    "a fold in a hint": b"HTTP/1.1 103 Hints\r\nLink: <a>\r\n <b>\r\n\r\n" * 2 + GOOD,
+    "a folded coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding:\r\n chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n",
     "1.0 and kept alive": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\ngood",
 }
 
@@ -68,8 +73,10 @@ UNSOUND = {
     "a signed length": b"HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\ngood",
     "a hexadecimal length": b"HTTP/1.1 200 OK\r\nContent-Length: 0x4\r\n\r\ngood",
     "an immense length": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\ngood",
-    # RFC 9110 section 8.6 lets a recipient refuse a repeated length; the parser does.
-    "the same length twice": b"HTTP/1.1 200 OK\r\n" + b"Content-Length: 4\r\n" * 2 + b"\r\ngood",
+    "two lengths in a list": b"HTTP/1.1 200 OK\r\nContent-Length: 4, 5\r\n\r\ngood!",
+    "a folded length": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n 5\r\n\r\ngood",
+    "a fold before all fields": b"HTTP/1.1 200 OK\r\n X: 1\r\nContent-Length: 4\r\n\r\ngood",
+    "a fold with NUL": b"HTTP/1.1 200 OK\r\nX: a\r\n b\0\r\nContent-Length: 4\r\n\r\ngood",
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ngood!",
     "an unknown coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\ngood",
     "chunked not last": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\n4\r\ngood\r\n0\r\n\r\n",
@@ -78,14 +85,34 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_an_unsound_head_is_a_lost_connection(rig: Rig, name: str) -> None:
+def test_an_unsound_head_is_no_answer(rig: Rig, name: str) -> None:
     rig.upstream.script = then_close(UNSOUND[name])
     with rig.client() as client:
         given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
         assert given.json()["result"]["isError"] is True
+        assert "sent what is no HTTP" in given.json()["result"]["content"][0]["text"]
         rig.upstream.script = answer(NEXT)
         assert client.request("GET", "/next").body == b"next"
-    assert (rig.row().status, rig.row().kind) == ("unknown", "connection_lost")
+    row = rig.row()
+    assert (row.status, row.kind, row.executed) == ("unknown", "malformed_result", "maybe")
+
+
+def test_a_head_that_breaks_off_is_a_lost_connection(rig: Rig) -> None:
+    for raw in (b"HTTP/1.1 200 OK\r\n", SOUND["a fold"][:50], SOUND["the same length twice"][:55]):
+        rig.upstream.script = then_close(raw)
+        with rig.client() as client:
+            client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert [row.kind for row in rig.ended_rows(3)] == ["connection_lost"] * 3
+
+
+def test_a_head_that_was_mended_goes_on_in_a_valid_form(rig: Rig) -> None:
+    rig.upstream.script = answer(SOUND["a fold"])
+    with rig.client() as client:
+        head = client.request("GET", "/tool").head
+    assert head.relayed == (("X-Folded", "one two three"), ("Content-Length", "4"))
+    rig.upstream.script = answer(SOUND["the same length in a list"])
+    with rig.client() as client:
+        assert client.request("HEAD", "/tool").head.relayed == (("Content-Length", "4"),)
 
 
 CHUNKS = {

@@ -304,7 +304,6 @@ def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX y: 1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: 1\r\n\r\n",
-        b"GET /caf\xc3\xa9?x=\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )

@@ -2,13 +2,15 @@
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, ruled
-from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
+from kit.clients import BOUND, MCP_HEADERS, ClosedEarlyError, call, message, wait_until
 from kit.faults import CutBody, CutStream, Hangs, ResetAfterRequest, SlowHead
 from kit.upstreams import (
     Peer,
@@ -215,6 +217,9 @@ def test_where_no_answer_ever_came_the_caller_is_told(rig: Rig) -> None:
     outcome = said["result"]["_meta"]["turnlog/outcome"]
     assert (said["id"], said["result"]["isError"]) == (7, True)
     assert (outcome["attempt"], outcome["kind"], outcome["retry"]) == (3, "connection_lost", "safe")
+    shown = turnlog("show", rig.ended_rows(3)[0].call, "--json", data=rig.proxy.data).stdout
+    told = [json.loads(line)["said"] for line in shown.splitlines()]
+    assert told == ["", "", said["result"]["content"][0]["text"]]
 
 
 LARGE = "x" * (3 << 20)
@@ -254,6 +259,43 @@ def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
     assert said["result"]["content"][0]["text"] == LARGE[:size]
     assert given.head.one("content-encoding") is None
     assert rig.upstream.requests[1].all(b"accept-encoding") == [b"identity"]
+
+
+@pytest.mark.parametrize("way", ["length", "chunks"])
+@pytest.mark.parametrize("body", [b'{"jsonrpc":"2.0","id":1,"result":{}}', LARGE.encode()])
+def test_what_is_not_coded_as_it_says_is_handed_on_as_it_came(
+    rig: Rig, way: str, body: bytes
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        if way == "length":
+            peer.send(ok(body, headers="Content-Encoding: gzip\r\n"))
+        else:
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            peer.send(b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+            peer.send(chunked(body))
+            peer.end()
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+    assert (given.body, given.head.one("content-encoding")) == (body, "gzip")
+    assert rig.ended_rows(2)[1].kind == "malformed_result"
+
+
+def test_an_answer_whose_coding_breaks_off_does_not_look_whole(rig: Rig) -> None:
+    coded = gzip.compress(os.urandom(3 << 20))
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        broken = coded[: 2 << 20] + bytes(1 << 20)
+        peer.send(ok(broken, headers="Content-Encoding: gzip\r\n"))
+
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), script)
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("read_file"), headers=MCP_HEADERS)
+        with pytest.raises(ClosedEarlyError):
+            client.response()
 
 
 def test_a_digest_of_what_is_changed_does_not_go_on(rig: Rig) -> None:
@@ -367,3 +409,40 @@ def test_each_attempt_has_its_own_time(rig: Rig) -> None:
     assert hangs.hung_up.wait(BOUND)
     first, second = rig.ended_rows(2)
     assert (first.kind, first.phase, second.status) == ("response_timeout", "sent", "ok")
+
+
+LONG_WAIT = LIMITED.replace(b"Retry-After: 1\r\n", b"Retry-After: 3600\r\n")
+NOTICE = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})
+REASONS: dict[str, tuple[str, Script, list[str | None]]] = {
+    "answered": ("read_file", echo, [None]),
+    "answered in the end": ("read_file", InTurn(answer(UNAVAILABLE), echo), [None, None]),
+    "another error": ("read_file", answer(ok(b"no", status="400 No")), ["no_rule"]),
+    "an effect": ("write_file", answer(UNAVAILABLE), ["not_repeatable"]),
+    "too often": ("read_file", answer(UNAVAILABLE), [None, None, "attempts"]),
+    "a long wait": ("read_file", answer(LONG_WAIT), ["budget"]),
+    "an event has left": ("read_file", CutStream((NOTICE,)), ["relayed"]),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_the_log_says_why_no_other_attempt_follows(rig: Rig, name: str) -> None:
+    tool, rig.upstream.script, reasons = REASONS[name]
+    rig.post(call(tool))
+    rows = rig.ended_rows(len(reasons))
+    assert reasons_of(rig, rows[0].call, len(reasons)) == reasons
+
+
+def reasons_of(rig: Rig, call: str, count: int) -> list[str | None]:
+    def ended() -> list[Any]:
+        return [one for one in rig.proxy.events("call.ended") if one["turnlog.call"] == call]
+
+    wait_until(lambda: len(ended()) >= count, "the log tells of all attempts")
+    return [one.get("turnlog.reason") for one in ended()]
+
+
+def test_a_body_that_is_not_held_is_not_sent_again_and_the_log_says_so(rig: Rig) -> None:
+    rig.upstream.script = answer(UNAVAILABLE)
+    with rig.client() as client:
+        given = client.request("PUT", f"/s/{rig.session}/items", b"x" * (2 << 20))
+    assert given.status == 503
+    assert reasons_of(rig, rig.row().call, 1) == ["body"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, ruled
 from kit.clients import BOUND, MCP_HEADERS, call, message
 from kit.faults import Hangs, SlowHead
@@ -236,3 +237,16 @@ def test_no_other_request_has_a_limit(rig: Rig) -> None:
         other.request("POST", rig.path, call("read_response"), headers=MCP_HEADERS)
         slow.go.set()
         assert client.response().json()["result"] == {"tools": []}
+
+
+def test_what_turnlog_could_not_tell_any_more_is_not_recorded_as_told(rig: Rig) -> None:
+    part = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    rig.upstream.script = Hangs(part, chunked(b'{"jsonrpc":'))
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("read_response"), headers=MCP_HEADERS)
+        client.head()
+        client.rest()
+    (line,) = turnlog("show", rig.row().call, "--json", data=rig.proxy.data).stdout.splitlines()
+    assert json.loads(line)["said"] == ""

@@ -95,6 +95,9 @@ async def test_a_pinned_tool_is_pinned_until_its_definition_changes(stage: Stage
     )
     assert line["changed"] == ["description"]
     assert line["pinned"] == pinned.definition
+    _, *log = process("log", "--data", str(stage.proxy.data)).stdout.splitlines()
+    marks = [line.partition("[")[2].partition("]")[0] for line in log]
+    assert marks == ["", "pinned", "changed_definition", "pinned"]
 
 
 async def test_a_change_without_a_lock_is_logged_with_what_changed(stage: Stage) -> None:
@@ -126,6 +129,19 @@ async def test_the_diff_says_what_is_new_changed_and_gone(stage: Stage) -> None:
     assert check.returncode == 1
     assert "default/add  changed: description" in check.stdout
     assert "1 new, 1 changed, 1 gone" in check.stderr
+
+
+async def test_who_pins_unasked_reads_the_diff_of_what_has_changed_only(stage: Stage) -> None:
+    await stage.play()
+    first = stage.trust("--yes")
+    assert first.stdout.splitlines() == ["default/add  new", "default/more  new"]
+    assert first.stderr.startswith("turnlog: 2 new: wrote ")
+    define(stage.tools, add="Other.", third="Third.")
+    await stage.play()
+    changed, *diff, gone, new = stage.trust("--yes").stdout.splitlines()
+    assert changed == "default/add  changed: description"
+    assert {"-description: Add.", "+description: Other."} <= set(diff)
+    assert (gone, new) == ("default/more  gone", "default/third  new")
 
 
 async def test_only_what_is_named_is_compared_and_pinned(stage: Stage) -> None:
@@ -173,8 +189,9 @@ async def test_on_a_terminal_a_person_decides(stage: Stage, answer: bytes, pins:
 async def test_what_a_server_says_never_steers_the_terminal(stage: Stage) -> None:
     define(stage.tools, add=HOSTILE)
     await stage.play()
-    shown = stage.trust("--yes")
+    shown = stage.trust()
     assert "+  \\u001b[2J\\u202eIgnore the rest" in shown.stdout
+    assert stage.trust("--yes").returncode == 0
     lock = (stage.proxy.data / "turnlog.lock").read_text("utf-8")
     for text in (shown.stdout, shown.stderr, lock):
         assert not {"\x1b", "\u202e"} & set(text)
@@ -213,7 +230,12 @@ async def test_the_lock_lies_beside_the_configuration(tmp_path: Path, server: st
         stage = Stage(tmp_path, proxy)
         await stage.play("add")
         config = str(tmp_path / "settings.yaml")
-        assert stage.trust("--yes", "--config", config).returncode == 0
+        elsewhere = stage.trust("--check")
+        assert f"this is {str(proxy.data / 'turnlog.lock')!r}" in elsewhere.stderr
+        assert f"reads {str(tmp_path / 'turnlog.lock')!r}; give --config" in elsewhere.stderr
+        pinning = stage.trust("--yes", "--config", config)
+        assert (pinning.returncode, "--config" in pinning.stderr) == (0, False)
+        assert stage.trust("--check", "--config", config).stderr.count("turnlog: ") == 1
         assert not (proxy.data / "turnlog.lock").exists()
         assert set(read_lock(tmp_path / "turnlog.lock").servers) == {"sums"}
         await _reread(stage, 2)

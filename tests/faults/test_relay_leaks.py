@@ -225,8 +225,10 @@ def works(url: str) -> bool:
 async def test_no_call_stays_open_after_all_mishaps(tmp_path: Path) -> None:
     with RawUpstream() as upstream:
         async with here(tmp_path, upstream.url) as serving:
+            before = proxy_tasks()
             for mishap in MISHAPS:
                 await asyncio.to_thread(mishap, serving.url, upstream)
+            await until(lambda: True if proxy_tasks() <= before else None, "the end", BOUND)
             upstream.script = lambda peer: peer.send_json(
                 text_result(peer.read().json()["id"], "x")
             )

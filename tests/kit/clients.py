@@ -99,6 +99,10 @@ class Client:
         """Close the connection in the orderly way."""
         self._socket.close()
 
+    def end(self) -> None:
+        """Say that nothing more will be sent; answers can still be read."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def reset(self) -> None:
         """Close the connection with a reset."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -104,6 +104,30 @@ def test_events_are_those_of_the_specification_whatever_the_chunks(
     assert events == reference(stream)
 
 
+many = st.lists(st.tuples(lines, ends), min_size=1, max_size=12).map(
+    lambda some: b"".join(line + end for line, end in some)
+)
+data = st.tuples(
+    st.sampled_from([b"data:", b"data: ", b"data: data:"]), st.sampled_from([b"", b"x"])
+)
+runs = st.tuples(data, st.sampled_from([b"\n", b"\r\n"])).map(lambda run: b"".join(run[0]) + run[1])
+
+
+@given(
+    st.lists(st.tuples(many, runs, st.integers(0, 40)), min_size=1, max_size=4),
+    st.lists(st.integers(0, 20_000), max_size=3),
+)
+@example([(b"\n", b"data: a\n", 600)], [4100])
+def test_long_runs_of_data_lines_are_read_as_lines_are(
+    parts: list[tuple[bytes, bytes, int]], cuts: list[int]
+) -> None:
+    once = b"".join(other + run * count for other, run, count in parts)
+    stream = once * (1 + 9000 // len(once))
+    events, raw = read(stream, cuts)
+    assert raw == stream
+    assert events == reference(stream)
+
+
 @given(streams)
 def test_reading_byte_by_byte_gives_the_same_events(stream: bytes) -> None:
     assert read(stream, list(range(len(stream)))) == read(stream, [])

@@ -6,6 +6,7 @@ import pytest
 from aiohttp import web
 
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
+from turnlog.serve.agent import AgentServer
 from turnlog.serve.downstream import Downstream, Gone
 from turnlog.serve.heads import Heads
 
@@ -27,7 +28,7 @@ async def served(handle: Handle) -> AsyncGenerator[str]:
             down.abort()
         return down.done()
 
-    server = web.Server(answer, handler_cancellation=True, access_log=None, auto_decompress=False)
+    server = AgentServer(answer, lambda status, _: b"%d" % status, access_log=None)
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

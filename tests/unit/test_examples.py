@@ -112,7 +112,9 @@ def test_examples_that_are_not_there_are_told(tmp_path: Path) -> None:
 
     (problem,) = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
 
-    assert str(problem).startswith("mine.examples.yaml:1:1: no such file or directory")
+    assert str(problem).startswith(
+        "mine.yaml:1:1: there are no examples of these rules, write them to 'mine.examples.yaml': "
+    )
 
 
 ANSWERS = """\

@@ -61,7 +61,7 @@ def test_no_attempt_starts_after_the_calls_own_end() -> None:
 def test_what_is_not_repeatable_as_a_message_is_forwarded_once() -> None:
     steps = exchange(Policy(retry=RETRY), lambda: 0.5, repeatable=False)
     assert next(steps) == Forward(1, hold=False)
-    assert end(steps, lost(1)) is Reason.NO_RULE
+    assert end(steps, lost(1)) is Reason.BODY
 
 
 def test_a_refusal_is_the_callers_where_the_server_asks_for_too_long_a_wait() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.core.expression import Seen, expression, locate, select
+from turnlog.core.expression import Seen, expression, locate, searches, select
 
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []
@@ -41,3 +41,19 @@ def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
 def test_a_place_tells_where_a_value_stands() -> None:
     seen = Seen(args={"a": [{"id": "x/y"}]}, result={"id": 1})
     assert locate("$..id", seen) == [(("args", "a", 0, "id"), "x/y"), (("result", "id"), 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "searching"),
+    [
+        ("$.result.rows[0].id", False),
+        ("$['args']['a b']", False),
+        ("$..x", True),
+        ("$.result[*]", True),
+        ("$.result[1:3]", True),
+        ("$.result[?@.x]", True),
+        ("$.result['a','b']", True),
+    ],
+)
+def test_what_looks_at_one_place_does_not_search(text: str, searching: bool) -> None:
+    assert searches(expression(text)) is searching

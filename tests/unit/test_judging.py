@@ -176,3 +176,24 @@ def test_a_refusal_may_say_when_to_come_back(
 ) -> None:
     said = reply(b"", http_status=status, retry_after=1.5)
     assert waiting(said, headers, AT).retry_after == seconds
+
+
+LARGE = json.dumps({"rows": [{"id": number} for number in range(30_000)], "gone": None}).encode()
+BROKEN = ErrorMap(kind=ErrorKind.CONFLICT, when=("$..[?@.id == 7]",))
+
+
+@pytest.mark.parametrize(
+    ("policy", "content", "kind", "flags"),
+    [
+        (Policy(map_error=(BROKEN,)), b'{"rows":[{"id":7}]}', "conflict", ()),
+        (Policy(map_error=(BROKEN,)), LARGE, "", (Flag.NOT_SEARCHED,)),
+        (Policy(null_when=("$.result.rows[*].none",)), LARGE, "", (Flag.NOT_SEARCHED,)),
+        (Policy(null_when=("$.result.rows[0].id",)), LARGE, "", (Flag.NULL_RESULT,)),
+        (Policy(expects=Expects.CONTENT), LARGE, "", ()),
+    ],
+)
+def test_a_large_answer_is_not_searched(
+    policy: Policy, content: bytes, kind: str, flags: tuple[Flag, ...]
+) -> None:
+    ending, found = judged(asked(policy), OK, reply(content))
+    assert (ending.kind, found.flags) == (kind, flags)

@@ -53,6 +53,7 @@ def context(one: Bench) -> Context:
         trusted=frozenset(),
         vendor_headers=frozenset(),
         keep=1 << 20,
+        stop=asyncio.Event(),
     )
 
 

@@ -143,6 +143,15 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert (read, type(read)) == (value, type(value))
 
 
+def test_two_escapes_that_are_one_character_are_one_and_half_of_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    whole, half = r'leaves: {"a": {url: "\ud83d\ude00"}}', r'leaves: {"a": {url: "\ud83d"}}'
+    assert _load(tmp_path, whole).leaves["a"].url == "\U0001f600"
+    said = _refused(tmp_path, half)
+    assert said == r"1:21: '\ud83d' holds half a character, write all of it"
+
+
 def test_aliases_that_multiply_are_bounded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -158,6 +167,15 @@ def test_an_alias_within_its_own_anchor_is_refused(tmp_path: Path) -> None:
 
 def test_a_deep_nest_is_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path, "- " * 5000 + "x") == "1:1: nested too deeply, use fewer levels"
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_brackets_are_refused_before_their_number_costs_time(tmp_path: Path, opening: str) -> None:
+    closing = "]" if opening == "[" else "}"
+    deepest = opening * 100 + "1" + closing * 100
+    assert plain(compose(f"a: {deepest}")) is not None
+    deeper = f"size: {opening}{deepest}{closing}"
+    assert _refused(tmp_path, deeper) == "1:1: nested too deeply, use fewer levels"
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:

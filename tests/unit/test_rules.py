@@ -56,7 +56,7 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
         ("timeout: {respons: 3}", 15, "unknown key 'respons', did you mean 'response'?"),
         ("timeout: {response: soon}", 25, "'soon' is no amount"),
         ("null_when: x", 16, "'x' is no JSONPath"),
-        ('map_error: [{kind: conflict, text: "(("}]', 40, "is no RE2 pattern"),
+        ('map_error: [{kind: conflict, text: "(("}]', 40, "no RE2 pattern (missing ): (()"),
         ("match: {tool: []}", 19, "is no text and no list of texts"),
         ("match: {effect: reading}", 21, "did you mean 'read'?"),
         ("delta: [{field: files, op: modified, key: $.args.path}]", 21, "cannot be 'files'"),

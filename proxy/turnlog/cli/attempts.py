@@ -1,6 +1,7 @@
 """What one attempt looks like to people: the cells that `log` and `tail` share."""
 
 from turnlog.core.kinds import Executed, Status
+from turnlog.core.provenance import Provenance
 from turnlog.sessions.rows import Row
 
 from .render import Cell, Style
@@ -36,6 +37,8 @@ def outcome_cells(row: Row) -> list[Cell]:
 
 
 def _summary(row: Row) -> str:
-    flags = " ".join(f"[{flag}]" for flag in row.flags)
+    """Return what is marked first: the end of the line is cut where the terminal is too narrow."""
+    pinned = [row.provenance] if row.provenance == Provenance.PINNED else []
+    marks = "".join(f"[{mark}] " for mark in (*row.flags, *pinned))
     again = f"(attempt {row.attempt}) " if row.attempt > 1 else ""
-    return f"{again}{row.output_summary} {flags}".strip()
+    return f"{marks}{again}{row.output_summary}".strip()

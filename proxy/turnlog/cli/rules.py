@@ -17,6 +17,7 @@ from .options import json_option
 from .render import json_line
 
 if TYPE_CHECKING:
+    from turnlog.packs.explain import Asked
     from turnlog.packs.sources import RuleSource, Sources
 
 _config_option = click.option(
@@ -104,13 +105,11 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
 @json_option
 def explain(
     server: str,
-    tool: str,
     text: str,
-    method: str | None,
-    path: str,
     config: str | None,
     rules: tuple[str, ...],
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Tell what the rules come to for a call: which rule decided what, and what is retried.
 
@@ -118,21 +117,18 @@ def explain(
     turnlog rules explain files write_file --args '{"path": "/srv/a.txt"}' --config turnlog.yaml
     turnlog rules explain web --method GET --path /users/17 --rules mine.yaml
     """
-    from turnlog.packs.explain import Asked, explain
+    from turnlog.packs.explain import explain
     from turnlog.packs.rulebook import read_rules
-    from turnlog.packs.subject import MCP, arguments
 
     from .explaining import lines
 
-    if not tool and not path:
+    if not asked["tool"] and not asked["path"]:
         raise click.UsageError("no tool is named, write TOOL or --path PATH")
     sources = _sources(config, rules)
     _refuse_stranger(server, sources)
-    method = method or ("GET" if path else MCP)
-    given = arguments(method, path, _input(text))
+    call = _asked(server, _input(text), **asked)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
-    asked = Asked(server=server, tool=tool, method=method, path=path, arguments=given)
-    explanation = explain(placed, asked)
+    explanation = explain(placed, call)
     for line in [json_line(explanation)] if as_json else lines(explanation):
         click.echo(line)
 
@@ -183,6 +179,22 @@ def _input(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise click.UsageError(f"--args is no JSON object ({error}), quote it") from None
+
+
+def _asked(
+    server: str, given: dict[str, Any], *, tool: str, method: str | None, path: str
+) -> "Asked":
+    from turnlog.packs.explain import Asked
+    from turnlog.packs.subject import MCP, arguments
+
+    method = method or ("GET" if path else MCP)
+    return Asked(
+        server=server,
+        tool=tool,
+        method=method,
+        path=path,
+        arguments=arguments(method, path, given),
+    )
 
 
 def _tell(problems: Iterable[ConfigError], as_json: bool) -> None:

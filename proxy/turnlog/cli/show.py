@@ -110,6 +110,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
         "trace": row.trace or "",
         "summary": row.output_summary,
         "detail": item.detail,
+        "answered": f"by turnlog itself: {item.said}" if item.said else "",
     }
     commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))

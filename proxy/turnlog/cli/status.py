@@ -37,7 +37,7 @@ def _text(status: StoreStatus) -> str:
     usage = status.usage
     lines = [
         f"store       {clean(status.data)}",
-        f"holds       {usage.commits} commits in {usage.sessions} sessions",
+        f"holds       {_count(usage.commits, 'commit')} in {_count(usage.sessions, 'session')}",
         f"log         {_size(usage.log_bytes)}",
         f"payloads    {_size(usage.blob_bytes)}",
         f"limit       {_limit(usage)}",
@@ -59,6 +59,10 @@ def _text(status: StoreStatus) -> str:
         ]
         lines += ["", *table(_HEADER, rows, width=terminal_width())]
     return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _limit(usage: Usage) -> str:

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from turnlog.core.escapes import clean
-from turnlog.packs.lock import LockFile, lock_file, read_lock, write_lock
+from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,
     Difference,
@@ -32,7 +32,9 @@ _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 @click.command("trust")
 @click.argument("what", metavar="[SERVER[/TOOL]]", required=False)
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 where something differs.")
-@click.option("--yes", is_flag=True, help="Pin without asking.")
+@click.option(
+    "--yes", is_flag=True, help="Pin without asking; print the diff of changed tools only."
+)
 @click.option(
     "--config",
     metavar="FILE",
@@ -58,18 +60,36 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     wanted = _wanted(what)
     offer, lock = offered(folder, wanted), read_lock(path)
     _refuse_unknown(what, wanted, offer, lock)
+    _warn_of_another(path, folder)
     found = differences(lock, offer, wanted)
     with printout() as write:
-        for line in map(json_line, found) if given["as_json"] else _text(found):
+        for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
             write(line)
     if check:
         return _checked(found, offer, path)
     if not found:
         _say(_nothing(offer, path))
     elif _confirmed(found, path, yes=yes):
-        write_lock(path, pinned(lock, offer, found))
-        _say(f"wrote {str(path)!r}")
+        _pin(found, path, lock, offer)
     return FINE
+
+
+def _pin(found: Sequence[Difference], path: Path, lock: LockFile, offer: Offer) -> None:
+    write_lock(path, pinned(lock, offer, found))
+    _say(f"{_counts(found)}: wrote {str(path)!r}")
+
+
+def _warn_of_another(path: Path, folder: Path) -> None:
+    """Tell where the proxy of this folder reads another lock: what is pinned here it does not see."""
+    its = noted_lock(folder)
+    if its is None or its.resolve() == path.resolve():
+        return
+    inside = its.parent.resolve() == folder.resolve()
+    advice = "leave out --config" if inside else "give --config with the file that lies beside it"
+    _say(
+        f"this is {str(path)!r}, but the proxy that was started last on {str(folder)!r} reads "
+        f"{str(its)!r}; {advice}"
+    )
 
 
 def _is_given(ctx: click.Context) -> bool:
@@ -104,10 +124,13 @@ def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFi
     )
 
 
-def _text(found: Sequence[Difference]) -> Iterator[str]:
+def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
+    """Yield what differs; `brief` without the definitions of what is only there, or only pinned."""
     for one in found:
         parts = f": {', '.join(one.parts)}" if one.parts else ""
         yield f"{clean(one.server)}/{clean(one.tool)}  {one.change}{parts}"
+        if brief and one.change is not ChangeKind.CHANGED:
+            continue
         for line in one.diff:
             yield painted(clean(line), _STYLES.get(line[:1]))
         yield ""

@@ -129,6 +129,8 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """On `open`: what the session was named by (rung, aliases, client name and version)."""
     pinned: bytes = b""
     """sha256 of the definition that turnlog.lock had for the tool, where that was another."""
+    said: str = ""
+    """What turnlog told the caller itself, where the tool server gave no answer to hand on."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

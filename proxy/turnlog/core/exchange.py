@@ -35,14 +35,16 @@ def exchange(policy: Policy, dice: Callable[[], float], *, repeatable: bool = Tr
     `dice` gives numbers in [0, 1). What is not `repeatable` as a message (its body is not held, or
     several calls came in one) is forwarded once.
     """
-    rule = policy.retry if repeatable else None
+    rule = policy.retry
     number = 1
     while True:
-        more = rule is not None and number < rule.max_attempts
+        more = repeatable and rule is not None and number < rule.max_attempts
         tried = yield Forward(number, hold=more)
         assert tried is not None
         verdict = follow(rule, tried, total=policy.timeout.total, dice=dice())
         if not isinstance(verdict, Again):
             return verdict.reason
+        if not repeatable:
+            return Reason.BODY
         yield Wait(verdict.delay)
         number += 1

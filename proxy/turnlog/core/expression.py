@@ -10,6 +10,8 @@ from .values import reads
 
 _ADVICE: Final = "write one like $.args.path"
 _KNOWN: Final = 1024
+SEARCHED: Final = 256 * 1024
+"""bytes of JSON: in more an expression that searches takes too long while a call waits."""
 _ENVIRONMENT: Final = jsonpath.JSONPathEnvironment(strict=True)
 
 
@@ -53,6 +55,12 @@ def locate(found: str, seen: Seen) -> list[tuple[Place, object]]:
         return [(match.parts, match.obj) for match in _compiled(found).finditer(whole)]
     except (jsonpath.JSONPathError, RecursionError):
         return []
+
+
+def searches(found: str) -> bool:
+    """Tell whether an expression may look at every value there is, and not at one place alone."""
+    compiled = _compiled(found)
+    return not (isinstance(compiled, jsonpath.JSONPath) and compiled.singular_query())
 
 
 @lru_cache(maxsize=_KNOWN)

@@ -7,10 +7,10 @@ policy makes of it goes out (semantics, sections 3 and 4).
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .classify import is_of_transport
-from .expression import Seen, select
+from .expression import Seen, searches, select
 from .kinds import ErrorKind, Flag
 from .policy import Policy
 from .rules import ErrorMap, Expects, finds
@@ -77,6 +77,16 @@ def judge(policy: Policy, said: Said) -> Judgement:
     if Flag.NULL_RESULT not in flags and _is_null(policy, said):
         flags = (*flags, Flag.NULL_RESULT)
     return Judgement(_missing(policy.expects, flags, said), flags)
+
+
+def searchless(policy: Policy) -> Policy:
+    """Return a policy without what only a search of the whole answer could tell; the same object
+    where there is nothing of that."""
+    null_when = tuple(wanted for wanted in policy.null_when if not searches(wanted))
+    map_error = tuple(rule for rule in policy.map_error if not any(map(searches, rule.when)))
+    if null_when == policy.null_when and map_error == policy.map_error:
+        return policy
+    return structs.replace(policy, null_when=null_when, map_error=map_error)
 
 
 def looks_like_error(text: str) -> bool:

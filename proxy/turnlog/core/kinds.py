@@ -218,3 +218,4 @@ class Flag(StrEnum):
     EXPIRED = "expired"
     REDIRECTED = "redirected"
     INFERRED = "inferred"
+    NOT_SEARCHED = "not_searched"

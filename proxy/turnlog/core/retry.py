@@ -31,6 +31,18 @@ class Reason(StrEnum):
     """The next one would start too late."""
     TOTAL = "total"
     """The next one would start after the call's own end."""
+    BODY = "body"
+    """Its request cannot be sent again: the body is not held, or has no id of its own."""
+    RELAYED = "relayed"
+    """Some of the answer has left, or is too large to be held."""
+    CANCELLED = "cancelled"
+    """The caller took the call back."""
+    STOPPING = "stopping"
+    """The proxy stops."""
+    QUEUE = "queue"
+    """The intent of the next one was not on disk in time."""
+    UNRECORDED = "unrecorded"
+    """The next one cannot be recorded."""
 
 
 class Tried(Struct, frozen=True, kw_only=True):

@@ -125,8 +125,13 @@ def read_pattern(value: object) -> str:
     try:
         _searcher(value)
     except _BadPattern as error:
-        raise ValueError(f"{value!r} is no RE2 pattern ({error}), correct it") from None
+        raise ValueError(f"{value!r} is no RE2 pattern ({_reason(error)}), correct it") from None
     return value
+
+
+def _reason(error: Exception) -> str:
+    said = error.args[0] if error.args else b""
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
 
 
 _ONE_OR_MORE: Final = {"type": ["string", "array"], "minItems": 1}

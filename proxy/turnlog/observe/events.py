@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from turnlog.core.differences import Part
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
 from turnlog.core.provenance import Provenance
+from turnlog.core.retry import Reason
 
 RPC_ID_CHARS = 64
 """Longest JSON-RPC id that is logged: a caller chooses it, so it may be anything."""
@@ -130,6 +131,8 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     error: str = field(name="error.type", default="")
     kind: str = field(name="turnlog.kind", default="")
     retry: str = field(name="turnlog.retry", default="")
+    reason: str = field(name="turnlog.reason", default="")
+    """Why no other attempt follows."""
     executed: Executed = field(name="turnlog.executed")
     effect: Effect = field(name="turnlog.effect")
     phase: Phase = field(name="turnlog.phase")
@@ -152,6 +155,17 @@ class CallRetried(Event, frozen=True, kw_only=True, tag="call.retried"):
     tool: str = field(name="gen_ai.tool.name")
     kind: str = field(name="turnlog.kind")
     delay_ns: int = field(name="turnlog.delay_ns")
+
+
+class RetryAbandoned(Event, frozen=True, kw_only=True, tag="retry.abandoned"):
+    """The attempt that `call.retried` announced is not made; what was held is the answer."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    attempt: int = field(name="turnlog.attempt")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    reason: Reason = field(name="turnlog.reason")
 
 
 class _CallClosed(Event, frozen=True, kw_only=True):
@@ -279,6 +293,13 @@ class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
     """Attempts that became `outcome_unknown`."""
 
 
+class StoreRekeyed(Event, frozen=True, kw_only=True, tag="store.rekeyed"):
+    """The store's key was gone, and was made anew: keyed digests match no earlier ones."""
+
+    level: ClassVar[Level] = Level.WARNING
+    data: str = field(name="turnlog.data")
+
+
 class StoreFailed(Event, frozen=True, kw_only=True, tag="store.failed"):
     """The store cannot be read or written."""
 
@@ -368,6 +389,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     CallStarted,
     CallEnded,
     CallRetried,
+    RetryAbandoned,
     CallRecovered,
     CallExpired,
     RequestRelayed,
@@ -378,6 +400,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     StoreFilled,
     StoreTrimmed,
     StoreRecovered,
+    StoreRekeyed,
     StoreFailed,
     RecorderFailed,
     ToolsListed,

@@ -120,6 +120,8 @@ def run(source: RuleSource, trial: Trial) -> Report:
     file = beside(source)
     try:
         rules = [placed.rule for placed in read_rules(source)]
+        if not file.path.exists():
+            raise _without(source, file)
         document = read(file.path, shown=file.shown)
         examples = convert(document, ExampleFile).examples
     except ConfigError as error:
@@ -130,6 +132,14 @@ def run(source: RuleSource, trial: Trial) -> Report:
         samples=sum(len(each.fires) + len(each.silent) for each in examples),
         problems=(*_failures(rules, examples, document, trial), *_gaps(source, rules, examples)),
     )
+
+
+def _without(source: RuleSource, file: RuleSource) -> ConfigError:
+    message = (
+        "there are no examples of these rules, write them to "
+        f"{file.shown!r}: examples: [{{rule: NAME, fires: [CALL, ...], silent: [CALL, ...]}}]"
+    )
+    return ConfigError(source.shown, 1, 1, message)
 
 
 def _failures(

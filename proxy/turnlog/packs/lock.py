@@ -26,6 +26,7 @@ VERSION: Final = 1
 LARGEST: Final = 64 << 20
 """Bytes."""
 _PREFIX: Final = "sha256:"
+_NOTE: Final = "lock-path"
 
 
 class Pin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,6 +68,20 @@ def kept_of(pin: Pin) -> Kept:
 def lock_file(config: Path | None, data: Path) -> Path:
     """Return where the lock lies: beside the configuration file, else in the data folder."""
     return (config.parent if config is not None else data) / LOCK_NAME
+
+
+def note_lock(data: Path, lock: Path) -> None:
+    """Leave word in the data folder which lock its proxy reads. Raises `OSError`."""
+    (data / _NOTE).write_bytes(os.fsencode(lock))
+
+
+def noted_lock(data: Path) -> Path | None:
+    """Return which lock the proxy reads that was started last on a data folder, if one was."""
+    try:
+        noted = load.read_regular(data / _NOTE, LARGEST)
+    except OSError:
+        return None
+    return Path(os.fsdecode(noted))
 
 
 def read_lock(path: Path) -> LockFile:

@@ -7,10 +7,11 @@ text. What is refused raises `BadYamlError` with a node.
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import ReusedAnchorWarning
+from ruamel.yaml.scanner import Scanner
 
 Node = Any
 """ruamel's, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
@@ -20,6 +21,8 @@ Plain = Any
 MOST_VALUES = 100_000
 """Values in a file once its aliases are written out."""
 
+_DEEPEST = 100
+"""Open brackets at a time: the scanner's work for each grows with their number."""
 _TAG = "tag:yaml.org,2002:"
 _BASES = {"0x": 16, "0o": 8, "0b": 2}
 
@@ -33,9 +36,20 @@ class BadYamlError(Exception):
         self.message = message
 
 
+class _Scanner(Scanner):
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803
+        if len(cast(Any, self).flow_context) >= _DEEPEST:
+            raise RecursionError
+        cast(Any, super()).fetch_flow_collection_start(TokenClass, to_push)
+
+
 def compose(text: str) -> Node:
-    """Return the root node; `None` for no content. Raises ruamel's `YAMLError`."""
+    """Return the root node; `None` for no content.
+
+    Raises ruamel's `YAMLError`, and `RecursionError` for a deep nest.
+    """
     yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Scanner = _Scanner
     with warnings.catch_warnings():
         # YAML 1.2 (section 7.1) lets a later anchor take an earlier one's name.
         warnings.simplefilter("ignore", ReusedAnchorWarning)
@@ -98,7 +112,7 @@ def _scalar(node: Node) -> Plain:
     text: str = node.value
     kind = str(node.tag).removeprefix(_TAG)
     if kind in ("str", "timestamp", "value", "merge"):
-        return text
+        return text if text.isascii() else _text(node)
     reader = _SCALARS.get(kind)
     if reader is None:
         raise _refused_tag(node)
@@ -106,6 +120,15 @@ def _scalar(node: Node) -> Plain:
         return reader(text)
     except ValueError:
         raise BadYamlError(node, f"{text[:40]!r} is no {kind}, quote it to make it text") from None
+
+
+def _text(node: Node) -> str:
+    """Return a text in which two escapes that are one character are one."""
+    text: str = node.value
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise BadYamlError(node, f"{text[:40]!r} holds half a character, write all of it") from None
 
 
 def _refuse_tag(node: Node, expected: str) -> None:

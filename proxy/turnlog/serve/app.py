@@ -11,20 +11,16 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
 from turnlog.core.kinds import ErrorKind
 from turnlog.observe.events import (
     Log,
     ProxyReady,
     ProxyStopped,
     ProxyStopping,
-    Refusal,
-    RequestRefused,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
 
+from .agent import AgentServer
 from .commands import Commands
 from .context import Context
 from .handler import Handler
@@ -50,7 +46,6 @@ def run(settings: Settings, pins: Pins) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
     logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
     handler = StandardLogging(logs)
-    handler.addFilter(_BadRequests(logs))
     logging.getLogger().addHandler(handler)
     try:
         asyncio.run(_serve(settings, logs, pins))
@@ -90,37 +85,19 @@ def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> No
     stop.set()
 
 
-class _BadRequests(logging.Filter):
-    """Turns what aiohttp logs of requests that are no HTTP into the event for that."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self._log = log
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is about anything else."""
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        self._log.emit(RequestRefused(reason=Refusal.FRAMING, http_status=error.code))
-        return False
-
-
 class Proxy:
     """A proxy that is accepting calls."""
 
-    def __init__(self, settings: Settings, context: Context, handler: Handler, own: Own) -> None:
+    def __init__(self, settings: Settings, context: Context, handler: Handler) -> None:
         self._settings = settings
         self._context = context
         self._handler = handler
-        self._own = own
         self.port = 0
         self.listener: asyncio.Server | None = None
-        self.server = web.Server(
+        self.server = AgentServer(
             handler,
-            handler_cancellation=True,
+            handler.unread,
             access_log=None,
-            auto_decompress=False,
             max_line_size=_LINE_LIMIT,
             max_field_size=_LINE_LIMIT,
             max_headers=_HEADERS_LIMIT,
@@ -152,8 +129,8 @@ class Proxy:
         Return what to log once the store is closed.
         """
         started = self._context.clock.monotonic()
-        self._context.log.emit(ProxyStopping(reason=reason, in_flight=len(self._context.calls)))
-        self._own.stopping = True
+        self._context.log.emit(ProxyStopping(reason=reason, in_flight=self._handler.awaited))
+        self._context.stop.set()
         if self.listener is not None:
             self.listener.close()
         self._handler.stop_listening()
@@ -208,7 +185,6 @@ def _target(name: str, upstream: Upstream) -> Target:
 
 def _proxy(settings: Settings, context: Context, upstreams: Upstreams, commands: Commands) -> Proxy:
     routes = Routes([_target(name, up) for name, up in settings.upstreams.items()])
-    own = Own(context.store)
-    return Proxy(
-        settings, context, Handler(settings, context, routes, upstreams, commands, own), own
-    )
+    own = Own(context.store, context.stop)
+    handler = Handler(settings, context, routes, upstreams, commands, own)
+    return Proxy(settings, context, handler)

@@ -6,10 +6,12 @@ from typing import Final
 
 from msgspec import Raw
 
-from turnlog.core.kinds import Flag
-from turnlog.core.policy import Subject
+from turnlog.core.identity import Identity
+from turnlog.core.kinds import Effect, Flag
+from turnlog.core.policy import Policy, Subject
 from turnlog.core.provenance import Provenance, Standing
 from turnlog.observe.events import ToolsListed
+from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
 from turnlog.wire.rawjson import members, text_of, value_of
@@ -57,35 +59,22 @@ class Asking:
         """Return what to record of a `tools/call`."""
         said = mcp.read_call(message.params)
         meta = {name: bytes(raw) for name, raw in said.meta.items()}
-        headers = self._request.vendor_headers(self._context.vendor_headers)
-        client = self._client(meta)
-        session, identity = self._context.sessions.find(
-            self._request.evidence(meta, headers, client.name), client
-        )
-        definition = self._context.catalog.find(
-            self._request.server, self._request.credential, said.name
-        )
-        arguments = self._start or bytes(said.arguments)
+        found, identity = self._session(meta)
+        session, call, leg = self._place(legs, said, found)
         tool = self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL
-        digest = definition.digest if definition is not None else b""
-        standing = self._context.pins.standing(self._request.server, tool, digest)
-        hint = effect_of(definition, trusted=self._request.server in self._context.trusted)
-        subject = Subject(
-            server=self._request.server, tool=said.name, method="tools/call", hint=hint
-        )
-        policy = self._context.rules.book.policy(subject, lambda: value_of(arguments))
-        before = legs.continued(said, session)
+        arguments = self._start or bytes(said.arguments)
+        definition, standing, effect, policy = self._ruled(said.name, tool, arguments)
         return Ask(
-            session=before.session if before is not None else session,
+            session=session,
             turn_label=identity.turn_label,
             turn_source=identity.turn_source,
-            call=before.call if before is not None else self._context.recorder.new_call(),
-            leg=before.leg + 1 if before is not None else 0,
+            call=call,
+            leg=leg,
             server=self._request.server,
             tool=tool,
             method="tools/call",
-            effect=policy.effect or hint,
-            definition=digest,
+            effect=effect,
+            definition=definition,
             arguments=arguments,
             complete=self._whole,
             size=self._size,
@@ -95,6 +84,34 @@ class Asking:
             policy=policy,
             standing=standing,
         )
+
+    def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
+        headers = self._request.vendor_headers(self._context.vendor_headers)
+        client = self._client(meta)
+        evidence = self._request.evidence(meta, headers, client.name)
+        return self._context.sessions.find(evidence, client)
+
+    def _place(
+        self, legs: Legs, said: mcp.ToolCall, session: SessionRef
+    ) -> tuple[SessionRef, bytes, int]:
+        """Return the session, the call and the leg: those of the call that goes on, if one does."""
+        before = legs.continued(said, session)
+        if before is None:
+            return session, self._context.recorder.new_call(), 0
+        return before.session, before.call, before.leg + 1
+
+    def _ruled(
+        self, name: str, tool: str, arguments: bytes
+    ) -> tuple[bytes, Standing, Effect, Policy]:
+        """Return the tool's definition (its hash) and how it stands, its effect, and its rules."""
+        server = self._request.server
+        definition = self._context.catalog.find(server, self._request.credential, name)
+        digest = definition.digest if definition is not None else b""
+        hint = effect_of(definition, trusted=server in self._context.trusted)
+        subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
+        policy = self._context.rules.book.policy(subject, lambda: value_of(arguments))
+        standing = self._context.pins.standing(server, tool, digest)
+        return digest, standing, policy.effect or hint, policy
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:
         if _CLIENT_INFO in meta:

@@ -1,5 +1,6 @@
 """A call as it was asked for, one try of it, and what came back: what the recorder is told."""
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct, structs
@@ -86,6 +87,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     detail: str = ""
     retry_after: float | None = None
     """s that the server asked to wait."""
+    said: str = ""
+    """What turnlog tells the caller in place of an answer."""
 
 
 def following(ask: Ask) -> Ask:
@@ -102,6 +105,7 @@ class Attempt:
         "ask",
         "caller_id",
         "cancelled",
+        "decide",
         "ended",
         "ending",
         "facts",
@@ -111,6 +115,7 @@ class Attempt:
         "n",
         "outcome",
         "patience",
+        "reason",
         "retry_after",
         "started",
         "waits",
@@ -148,6 +153,10 @@ class Attempt:
         self.retry_after: float | None = None
         """s that the server asked to wait."""
         self.outcome: Ticket | None = None
+        self.decide: Callable[[Attempt], str] | None = None
+        """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+        self.reason = ""
+        """Why no other attempt follows one that failed, where a rule could have wanted it."""
 
     @property
     def caller_key(self) -> str:

@@ -41,7 +41,7 @@ class Besides(Struct, frozen=True):
         log.emit(
             RequestRelayed(
                 server=self.request.server,
-                http_method=self.request.method,
+                http_method=self.context.clean(self.request.method),
                 method=self.context.clean(first.method) if first is not None else "",
                 request_id=rpc_id(first.id.decode("utf-8", "replace")) if first is not None else "",
                 protocol=revision,

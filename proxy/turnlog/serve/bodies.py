@@ -67,7 +67,7 @@ def _passes_by(request: Request, transport: Transport) -> bool:
         return False
     if request.route.path.startswith(_WELL_KNOWN):
         return True
-    if request.method == "POST":
+    if _is_post(request):
         return False
     return transport is Transport.MCP or _speaks_mcp(request)
 
@@ -87,7 +87,12 @@ def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> 
 
 
 def _may_be_mcp(request: Request, transport: Transport) -> bool:
-    return transport is not Transport.HTTP and request.method == "POST"
+    return transport is not Transport.HTTP and _is_post(request)
+
+
+def _is_post(request: Request) -> bool:
+    # Methods have a case, yet some server may not look at it: then that was a call.
+    return request.method.upper() == "POST"
 
 
 def _mcp(

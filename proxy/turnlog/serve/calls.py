@@ -31,9 +31,6 @@ class OpenCalls:
         self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._asked: OrderedDict[tuple[Scope, str], list[Patience]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return sum(len(attempts) for ids in self._open.values() for attempts in ids.values())
-
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Take in an attempt that starts."""
         self._open.setdefault(scope, {}).setdefault(id_key, []).append(attempt)

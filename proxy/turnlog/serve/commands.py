@@ -28,6 +28,7 @@ from turnlog.wire.endpoint import (
 from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
 from turnlog.wire.splice import with_id
 
+from .connection import Interim
 from .fault import Failure, Progress
 from .lane import Lane
 from .recorder import Recorder
@@ -239,15 +240,18 @@ class Commands:
         progress: Progress,
         *,
         length: int | None,
+        interim: Interim | None = None,
     ) -> Answer:
         """Carry out one request, as `Upstreams.send` does. Raises `Failure`."""
         progress.phase = Phase.CONNECTING
         whole = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
         return await self._fronts[origin_url].answer(Asked(method, _fields(lines), whole, progress))
 
-    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+    def notify(
+        self, origin_url: str, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
         """Send a message that gets no answer."""
-        self._tasks.create_task(self._notify(origin_url, resource, lines, body))
+        return self._tasks.create_task(self._notify(origin_url, resource, lines, body))
 
     async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
         with suppress(Failure, TimeoutError):

@@ -7,13 +7,15 @@ connection can be used again. Bytes of heads and bodies stay as they are.
 import asyncio
 import os
 import select
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
 import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.wire.http import BadFraming, Body, Framing, framing
+from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
+from turnlog.wire.mend import head_size, mended
 
 from .fault import Failure, Progress
 
@@ -22,6 +24,8 @@ READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
+Interim = Callable[[int, bytes, Headers], None]
+"""Takes status, reason and fields of an interim answer (1xx)."""
 
 
 class Connection(asyncio.Protocol):
@@ -37,19 +41,19 @@ class Connection(asyncio.Protocol):
         self._poll = select.poll()
         self._progress = Progress()
         self._pieces: list[bytes] = []
+        self._raw: list[bytes] = []
+        """What has come of the head, in case that it has to be mended."""
         self._parser_clean = False
         """Whether the parser stands behind a whole message, ready for the next."""
-        self._reset("GET")
+        self._reset("GET", None)
 
-    def _reset(self, method: str) -> None:
-        if not self._parser_clean:
-            self._parser = httptools.HttpResponseParser(self)
-        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
-        self._parser.set_dangerous_leniencies(
-            lenient_chunked_length=True, lenient_optional_cr_before_lf=True
-        )
-        self._parser_clean = False
+    def _reset(self, method: str, interim: Interim | None) -> None:
+        self._renew()
         self._method = method
+        self._interim = interim
+        self._interims = 0
+        """Interim answers that stand in `_raw`."""
+        self._raw.clear()
         self._head_size = 0
         self._headers_done = False
         self._pieces.clear()
@@ -64,11 +68,21 @@ class Connection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self.framing = _UNTIL_CLOSE
 
+    def _renew(self) -> None:
+        """Get a parser ready for a head."""
+        if not self._parser_clean:
+            self._parser = httptools.HttpResponseParser(self)
+        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
+        self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True, lenient_optional_cr_before_lf=True
+        )
+        self._parser_clean = False
+
     # -- one exchange ----------------------------------------------------------------------
 
-    def begin(self, method: str, progress: Progress) -> None:
-        """Get ready for a request, whose `progress` will be kept."""
-        self._reset(method)
+    def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
+        """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
+        self._reset(method, interim)
         self._progress = progress
         self._busy = True
 
@@ -161,10 +175,10 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, detail: str) -> None:
+    def _fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
         if self._error is None and not self.complete:
             phase = Phase.BODY if self._headers_done else Phase.SENT
-            self._error = Failure(ErrorKind.CONNECTION_LOST, phase, detail)
+            self._error = Failure(kind, phase, detail)
         self.close()
         self._wake()
 
@@ -193,12 +207,38 @@ class Connection(asyncio.Protocol):
             return
         # Of a trailer section as well: it is collected like a head, and then dropped.
         self._head_size += len(data)
+        if not self._headers_done:
+            self._raw.append(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(f"the answer is not HTTP/1.1: {error}")
+        except httptools.HttpParserError as error:
+            self._refused(str(error))
+        except httptools.HttpParserUpgrade as error:
+            self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
-            self._fail(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
+            self._refuse(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
+
+    def _refuse(self, detail: str) -> None:
+        """Fail at an answer that nobody can read; amid a body it is one that was cut."""
+        body = self._headers_done
+        self._fail(detail, ErrorKind.CONNECTION_LOST if body else ErrorKind.MALFORMED_RESULT)
+
+    def _refused(self, why: str) -> None:
+        """Mend the head that the parser refused, if it can be, once all of it is there."""
+        raw = b"".join(self._raw)
+        start = head_size(raw, self._interims)
+        end = head_size(raw, self._interims + 1)
+        head = mended(raw[start:end]) if end else None
+        if self._headers_done or (end and head is None):
+            self._refuse(f"the answer is not HTTP/1.1: {why}")
+        elif head is not None:
+            self._renew()
+            self._raw.clear()
+            self._interims = 0
+            self.reason, self.headers = b"", []
+            self.data_received(head)
+            if (rest := raw[end:]) and self._error is None:
+                self.data_received(rest)
 
     def eof_received(self) -> bool:
         """Take the end of the stream as the end of a body that has no other."""
@@ -210,6 +250,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Learn that the connection is gone."""
         self._closed = True
+        self._interim = None
         self.resume_writing()
         if exc is not None and self._busy and not self.complete:
             self._read_what_is_left()
@@ -257,18 +298,23 @@ class Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
+            self._interims += 1
+            if self._interim is not None:
+                self._interim(status, self.reason, self.headers)
             self.reason = b""
             self.headers = []
             return
         found = framing(status, self._method, self.headers)
         if isinstance(found, BadFraming):
-            self._fail(f"nobody can tell where the answer ends: {found}")
+            self._refuse(f"nobody can tell where the answer ends: {found}")
             return
         # In chunks a lone LF would let data pass for the end of data.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
         self.status = status
         self.framing = found
         self._headers_done = True
+        self._raw.clear()
+        self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
         self.complete = found.body is Body.NONE
         self._wake()

@@ -1,5 +1,6 @@
 """What the handlers of all requests share. Built once, in `serve.app`."""
 
+import asyncio
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -50,3 +51,5 @@ class Context(Struct, frozen=True, kw_only=True):
     vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""
+    stop: asyncio.Event
+    """Set as soon as the proxy stops: no further attempt begins."""

@@ -5,44 +5,24 @@ which would add fields of their own and split head from body.
 """
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 
 from turnlog.wire.http import Headers
 
+from .agent import REUSABLE, SPENT, AgentConnection, Sent
 from .heads import Heads, without_lengths
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_START: Final = b"HTTP/1.1 "
+"""What every answer begins with, interim ones too, whatever the agent's version."""
+_ZEROS: Final = b"0" * 7
+"""May stand before the size of a chunk (RFC 9112, 7.1); some parsers stop at 16 digits."""
 
 
 class Gone(Exception):
     """The agent's side closed its connection."""
-
-
-class Sent(web.StreamResponse):
-    """Tell aiohttp that the answer is already on its way."""
-
-    def __init__(self, *, reusable: bool) -> None:
-        super().__init__()
-        self._reusable = reusable
-
-    @property
-    def keep_alive(self) -> bool:
-        """Tell whether the connection may carry another request."""
-        return self._reusable
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write nothing."""
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing."""
-
-
-_REUSABLE: Final = Sent(reusable=True)
-_SPENT: Final = Sent(reusable=False)
 
 
 class Downstream:
@@ -50,9 +30,14 @@ class Downstream:
 
     def __init__(self, request: web.BaseRequest, heads: Heads) -> None:
         self._request = request
+        self._agent = cast(AgentConnection, request.protocol)
         self._chunked = False
         self._until_close = False
         self._invited = False
+        self._ahead = 0
+        """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
+        self.begun = False
+        """Whether the answer's head has left."""
         self.method = request.method
         self.target = request.raw_path
         self.headers: Headers = request.raw_headers
@@ -60,6 +45,9 @@ class Downstream:
         """The fields without Content-Length."""
         self.head = heads.request(self.raw)
         self.finished = False
+        self._agent.answering = self
+        if self._agent.half_closed:
+            self.ask()
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
@@ -92,19 +80,46 @@ class Downstream:
             self._invited = True
             self._write(_CONTINUE)
 
+    def interim(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
+        transport = self._request.transport
+        if self.begun or self._request.version < (1, 1) or transport is None:
+            return
+        if not transport.is_closing():
+            head = b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines)
+            transport.write(head[self._ahead :])
+            self._ahead = 0
+
+    def ask(self) -> bool:
+        """Send a byte that any answer to come will have, to see whether the agent is there.
+
+        Return false where no such byte is known: amid a body that is not sent in chunks.
+        """
+        if self.finished:
+            return True
+        if self.begun and not self._chunked:
+            return False
+        sure = _ZEROS if self._chunked else _START
+        byte = sure[self._ahead : self._ahead + 1]
+        transport = self._request.transport
+        if byte and transport is not None and not transport.is_closing():
+            self._ahead += 1
+            transport.write(byte)
+        return True
+
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
         """Write a whole answer in one piece.
 
         Here and below `lines` are fields, each with CRLF before it, without any of framing.
         """
         length = b"\r\nContent-Length: %d" % len(body)
-        self._write(self._head(status, reason, lines + length) + body)
+        self._begin(self._head(status, reason, lines + length) + body)
         self.finished = True
         await self._drain()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
-        self._write(self._head(status, reason, lines))
+        self._begin(self._head(status, reason, lines))
         self.finished = True
         await self._drain()
 
@@ -117,7 +132,7 @@ class Downstream:
             self._chunked = True
         else:
             self._until_close = True
-        self._write(self._head(status, reason, lines))
+        self._begin(self._head(status, reason, lines))
         await self._drain()
 
     async def write(self, data: bytes) -> None:
@@ -154,8 +169,13 @@ class Downstream:
 
     def done(self) -> Sent:
         """Return what the server's handler returns."""
-        reusable = self.finished and self._request.keep_alive and not self._until_close
-        return _REUSABLE if reusable else _SPENT
+        self._agent.answering = None
+        return REUSABLE if self.finished and self._stays else SPENT
+
+    @property
+    def _stays(self) -> bool:
+        """Whether another request may come behind this one."""
+        return self._request.keep_alive and not self._until_close and not self._agent.is_last
 
     @property
     def version(self) -> str:
@@ -164,11 +184,17 @@ class Downstream:
 
     def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
         keep = b""
-        if self._until_close or not self._request.keep_alive:
+        if not self._stays:
             keep = b"\r\nConnection: close"
         elif self._request.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
         return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
+
+    def _begin(self, data: bytes) -> None:
+        """Write an answer's head, and maybe more, but for what was sent ahead of it."""
+        self._write(data[self._ahead :] if self._ahead else data)
+        self._ahead = 0
+        self.begun = True
 
     def _write(self, data: bytes) -> None:
         transport = self._request.transport

@@ -225,6 +225,7 @@ def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
         detail=detail,
         delta=tuple(Raw(_encode(operation)) for operation in read.delta.operations),
         links=reply.links,
+        said=reply.said,
     )
 
 

@@ -1,13 +1,17 @@
 """Why there is no answer, or no whole one."""
 
-from typing import Final
+import asyncio
+from collections.abc import Coroutine
+from typing import Final, TypeVar
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
+from turnlog.core.rules import Timeouts
 
 from .patience import Patience
 
+_T = TypeVar("_T")
 _UNSENT_SAYS: Final = {
     ErrorKind.QUEUE_TIMEOUT: "was not called in time",
     ErrorKind.CONNECT_TIMEOUT: "could not be reached in time",
@@ -46,8 +50,40 @@ class Failure(Exception):
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
             return f"the tool server {server!r} {said}; the call was not sent"
-        said = _SAYS.get(self.kind, "broke the connection")
+        other = (
+            "sent what is no HTTP"
+            if self.kind is ErrorKind.MALFORMED_RESULT
+            else "broke the connection"
+        )
+        said = _SAYS.get(self.kind, other)
         return f"the tool server {server!r} {said}; the call may have been executed"
+
+
+def in_time(
+    limits: Timeouts, began: float, since: float, step: Coroutine[None, None, _T]
+) -> Coroutine[None, None, _T]:
+    """Bound what comes before an attempt is sent: it raises `Failure` where it takes too long.
+
+    `began` is when the call did, `since` when the wait does, on the loop's clock.
+    """
+    if not limits.bounds_queue:
+        return step
+    patience = Patience(limits, began)
+    at, kind = patience.queue_by(since)
+    assert at is not None
+    return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
+
+
+async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
+    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await step
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise failure from None
 
 
 class Progress:

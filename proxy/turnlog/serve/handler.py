@@ -27,6 +27,7 @@ from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
 from .request import Request
+from .requests import refusal_of
 from .routes import OWN, Route, Routes, authority_of, origin_form
 from .runner import Runner
 from .settings import Settings
@@ -35,6 +36,7 @@ from .upstream import Content, Failure, Upstreams
 Exchange = McpExchange | PlainCall
 _SEEN_HOSTS: Final = 256
 _OWN_PATH: Final = f"/{OWN}"
+_FAULT: Final = "turnlog failed at this request; its log says where"
 
 
 class Handler:
@@ -85,6 +87,11 @@ class Handler:
         """End the streams on which nobody waits for an answer to anything."""
         for task in self._listening:
             task.cancel()
+
+    @property
+    def awaited(self) -> int:
+        """How many requests are under way for whose answer somebody waits."""
+        return self.in_flight - len(self._listening)
 
     async def idle(self, grace: float) -> None:
         """Wait until no request is under way, for at most `grace` seconds."""
@@ -158,12 +165,27 @@ class Handler:
     def _names(self) -> str:
         return ", ".join(f"/{name}" for name in self._settings.upstreams)
 
+    def unread(self, status: int, error: BaseException | None) -> bytes:
+        """Return a whole answer to a request that could not be read, or not be handled."""
+        if status >= 500:
+            made = problem(status, "Internal Server Error", _FAULT, {})
+        else:
+            made = problem(status, "Bad Request", refusal_of(error), {})
+            event = RequestRefused(reason=Refusal.FRAMING, http_status=status)
+            self._context.log.emit(event)
+        head = (made.status, made.reason, lines(made.headers), len(made.body))
+        return (
+            b"HTTP/1.1 %d %b%b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % head
+            + made.body
+        )
+
     async def _refuse(self, down: Downstream, reason: Refusal, made: Made) -> None:
         self._log_refusal(down, reason, made)
         await self._send(down, made)
 
     def _log_refusal(self, down: Downstream, reason: Refusal, made: Made) -> None:
-        event = RequestRefused(reason=reason, http_method=down.method, http_status=made.status)
+        method = self._context.clean(down.method)
+        event = RequestRefused(reason=reason, http_method=method, http_status=made.status)
         self._context.log.emit(event)
 
     async def _carry(
@@ -176,7 +198,9 @@ class Handler:
             await self._run(down, runner, exchange, content)
         except (Gone, asyncio.CancelledError):
             exchange.left(
-                ErrorKind.OUTCOME_UNKNOWN if self._own.stopping else ErrorKind.CANCELLED_BY_CALLER
+                ErrorKind.OUTCOME_UNKNOWN
+                if self._context.stop.is_set()
+                else ErrorKind.CANCELLED_BY_CALLER
             )
             raise
         finally:
@@ -195,7 +219,9 @@ class Handler:
             await runner.send(made)
         except Failure as failure:
             made, tickets = exchange.failed(failure)
-            await self._context.recorder.settle(tickets)
+            # A disk that was waited for in vain is not waited for once more: nothing was sent.
+            if failure.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+                await self._context.recorder.settle(tickets)
             await runner.send(made)
         else:
             await self._forward(down, runner, exchange, content)
@@ -212,7 +238,7 @@ class Handler:
         try:
             await runner.run(content)
         except asyncio.CancelledError:
-            if self._own.stopping:
+            if self._context.stop.is_set():
                 down.end_now()
             raise
         finally:

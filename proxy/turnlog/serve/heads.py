@@ -141,7 +141,7 @@ class Heads:
             return head
         confined = response_headers(
             headers,
-            cookie_path=route.prefix.encode(),
+            cookie_path=route.prefix.encode("utf-8", "surrogateescape"),
             upstream_path=route.target.path.encode(),
         )
         return structs.replace(head, lines=lines(without_length(confined)))

@@ -6,9 +6,18 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.classify import Ending, refused, succeeded
-from turnlog.core.expression import Seen
-from turnlog.core.judge import LOOKED_AT, Judgement, Said, judge, looks_like_error, speaks
+from turnlog.core.expression import SEARCHED, Seen
+from turnlog.core.judge import (
+    LOOKED_AT,
+    Judgement,
+    Said,
+    judge,
+    looks_like_error,
+    searchless,
+    speaks,
+)
 from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.core.policy import Policy
 from turnlog.wire.content import (
     has_error_member,
     hints_at_error,
@@ -32,13 +41,25 @@ def judged(ask: Ask, ending: Ending, reply: Reply) -> tuple[Ending, Reply]:
         return ending, reply
     kind = ErrorKind(ending.kind) if ending.kind else None
     if speaks(ask.policy):
-        found = judge(ask.policy, _said(ask, kind, reply))
+        policy, reply = _searched(ask, reply)
+        found = judge(policy, _said(ask, kind, reply))
         if found.kind is not kind:
             ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
         reply = _told(reply, found)
     if not ending.kind and hints_at_error(reply.content) and _speaks_of_error(reply):
         reply = structs.replace(reply, flags=(*reply.flags, Flag.ERROR_LIKE_TEXT))
     return ending, reply
+
+
+def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
+    """Return the rules that an answer is held against: a large one is not searched."""
+    policy = ask.policy
+    if len(ask.arguments) + len(reply.content) <= SEARCHED:
+        return policy, reply
+    bounded = searchless(policy)
+    if bounded is policy:
+        return policy, reply
+    return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
 
 
 def waiting(reply: Reply, headers: Headers, at: int) -> Reply:
@@ -67,6 +88,13 @@ def seen(ask: Ask, reply: Reply) -> Seen:
 
 
 def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> Said:
+    looked: list[Seen] = []
+
+    def look() -> Seen:
+        if not looked:
+            looked.append(seen(ask, reply))
+        return looked[0]
+
     return Said(
         kind=kind,
         flags=reply.flags,
@@ -76,7 +104,7 @@ def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> Said:
         is_structured=partial(_is_structured, reply),
         unstructured=_unstructured(reply),
         text=partial(_text, reply),
-        seen=partial(seen, ask, reply),
+        seen=look,
     )
 
 

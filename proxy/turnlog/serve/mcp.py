@@ -4,7 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 
 import msgspec
 
@@ -184,12 +184,12 @@ class McpExchange:
         await self.on_disk()
         return with_id(content, wire_id) or content
 
-    async def rest(self, delay: float) -> Made | None:
+    async def rest(self, pause: Awaitable[None]) -> Made | None:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         attempt = self.attempt
         assert attempt is not None
         assert attempt.ending is not None
-        await self._underway.rest(attempt, delay)
+        await self._underway.rest(attempt, pause)
         return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
 
     def respelling(self) -> dict[bytes, bytes]:
@@ -213,8 +213,9 @@ class McpExchange:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
-        made = self._made(failure.sentence(self._request.server), self._ending(failure.kind))
-        return made, self._end_all(failure.kind, failure.detail)
+        said = failure.sentence(self._request.server)
+        made = self._made(said, self._ending(failure.kind))
+        return made, self._end_all(failure.kind, failure.detail, said)
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
@@ -325,20 +326,20 @@ class McpExchange:
         lost = Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
         return [*tickets, *self._lose(lost)]
 
-    def broken(self, failure: Failure) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete."""
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
         if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
             self._underway.detach()
             return ()
         self.progress.phase = failure.phase
-        return self._lose(failure)
+        return self._lose(failure, tells=tells)
 
-    def _lose(self, failure: Failure) -> Sequence[Ticket]:
+    def _lose(self, failure: Failure, *, tells: bool = True) -> Sequence[Ticket]:
         # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
-        attempt = self.attempt
-        if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy):
-            self._lost = failure
-        return self._end_all(failure.kind, failure.detail)
+        attempt, said = self.attempt, ""
+        if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
+            self._lost, said = failure, failure.sentence(self._request.server)
+        return self._end_all(failure.kind, failure.detail, said)
 
     def _read(self, text: Text) -> Sequence[Ticket]:
         text.body.finish()
@@ -426,8 +427,8 @@ class McpExchange:
         reply = waiting(reply, headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
-    def _end_all(self, kind: ErrorKind, detail: str) -> Sequence[Ticket]:
-        reply = Reply(http_status=self._status, detail=detail)
+    def _end_all(self, kind: ErrorKind, detail: str, said: str = "") -> Sequence[Ticket]:
+        reply = Reply(http_status=self._status, detail=detail, said=said)
         return self._underway.end_all(kind, self.progress.phase, reply)
 
     # -- answers to what is no call --------------------------------------------------------

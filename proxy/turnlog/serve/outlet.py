@@ -1,20 +1,86 @@
 """What leaves to the agent, held back while another attempt may take its place."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
 
 from turnlog.wire.splice import Respelling
-
-from .downstream import Downstream
 
 HOLD: Final = 1 << 20
 """bytes: more than this is not held back."""
 Gate = Callable[[], bool]
 """Asked once, when it is known how an attempt ended: may its answer go to the agent?"""
+Release = Callable[[], Awaitable[None]]
+"""Sends a whole answer that was held back."""
 
 
 class Withheld(Exception):
-    """The answer does not go to the agent: another attempt is made."""
+    """The answer does not go to the agent now: another attempt is to be made.
+
+    `release` sends it all the same, should there be none.
+    """
+
+    def __init__(self, release: Release) -> None:
+        super().__init__()
+        self.release = release
+
+
+class Way(Protocol):
+    """Where an answer goes: to the agent, or on a shelf."""
+
+    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes, /) -> None:
+        """Take a whole answer."""
+        ...
+
+    async def bodiless(self, status: int, reason: bytes, lines: bytes, /) -> None:
+        """Take an answer that never has a body."""
+        ...
+
+    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None, /) -> None:
+        """Take a head whose body follows."""
+        ...
+
+    async def write(self, data: bytes, /) -> None:
+        """Take a piece of the body."""
+        ...
+
+    async def end(self, last: bytes = b"", /) -> None:
+        """Take the end of the message."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection."""
+        ...
+
+
+class _Shelf:
+    """Takes the agent's place for an answer that is withheld: as soon as there is all of it that
+    is needed it raises `Withheld`."""
+
+    def __init__(self, way: Way, rest: Callable[[], bytes]) -> None:
+        """`rest` gives what belongs behind the last piece of a body."""
+        self._way = way
+        self._rest = rest
+        self._head = (0, b"", b"")
+
+    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
+        raise Withheld(partial(self._way.answer, status, reason, lines, body))
+
+    async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
+        raise Withheld(partial(self._way.bodiless, status, reason, lines))
+
+    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
+        self._head = (status, reason, lines)
+
+    async def write(self, data: bytes) -> None:
+        """The response is in here: whatever the server would send behind it is not waited for."""
+        await self.answer(*self._head, data + self._rest())
+
+    async def end(self, last: bytes = b"") -> None:
+        await self.write(last)
+
+    def abort(self) -> None:
+        """Nothing has left."""
 
 
 class Outlet:
@@ -24,7 +90,7 @@ class Outlet:
     `respelling` the request's id in the answer becomes the caller's.
     """
 
-    def __init__(self, down: Downstream, gate: Gate | None, respelling: Respelling | None) -> None:
+    def __init__(self, down: Way, gate: Gate | None, respelling: Respelling | None) -> None:
         self._down = down
         self._gate = gate
         self._respelling = respelling
@@ -49,10 +115,13 @@ class Outlet:
         self._gate = None
 
     def judged(self) -> None:
-        """Ask whether the answer may leave, now that it is known. Raises `Withheld`."""
+        """Ask whether the answer may leave, now that it is known; else sending it raises `Withheld`."""
         gate, self._gate = self._gate, None
         if gate is not None and not gate():
-            raise Withheld
+            self._down = _Shelf(self._down, self._tail)
+
+    def _tail(self) -> bytes:
+        return self._respelling.finish() if self._respelling is not None else b""
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Take the head of an answer whose body follows."""
@@ -77,13 +146,12 @@ class Outlet:
         """Take the last piece; the message is complete."""
         self._gate = None
         await self.write(last)
-        rest = self._respelling.finish() if self._respelling is not None else b""
-        await self._down.end(rest)
+        await self._down.end(self._tail())
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
         """Send a whole answer in one piece, in place of what was held."""
         if self._respelling is not None:
-            body = self._respelling.feed(body) + self._respelling.finish()
+            body = self._respelling.feed(body) + self._tail()
         self.left = True
         await self._down.answer(status, reason, lines, body)
 

@@ -1,5 +1,6 @@
 """What lies under `/turnlog/`: answers of turnlog about itself."""
 
+import asyncio
 from typing import Final
 
 from turnlog.store.base import Store, StoreError
@@ -13,9 +14,10 @@ _READY: Final = "/turnlog/ready"
 class Own:
     """Answers for `/turnlog/...`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stop: asyncio.Event) -> None:
+        """`stop` is set as soon as the proxy stops."""
         self._store = store
-        self.stopping = False
+        self._stop = stop
 
     def answer(self, method: str, path: str) -> Made:
         """Return the answer to a request whose path begins with `/turnlog`."""
@@ -28,7 +30,7 @@ class Own:
         return self._ready()
 
     def _ready(self) -> Made:
-        if self.stopping:
+        if self._stop.is_set():
             return problem(503, "Service Unavailable", "turnlog is stopping", {})
         try:
             with self._store.view():

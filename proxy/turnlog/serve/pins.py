@@ -15,7 +15,7 @@ class Pins:
 
     def __init__(self, path: Path) -> None:
         """Read the lock. Raises `ConfigError`."""
-        self._path = path
+        self.path = path
         self._seen = self._read_at = seen((path,))
         self.lock = LockFile()
         self._digests: dict[tuple[str, str], bytes] = {}
@@ -27,7 +27,7 @@ class Pins:
 
     def loaded(self) -> LockLoaded:
         """Return the event that says what is in force."""
-        return LockLoaded(lock=str(self._path), pinned=len(self._digests))
+        return LockLoaded(lock=str(self.path), pinned=len(self._digests))
 
     def refresh(self) -> Event | None:
         """Read the lock if its file has changed; return what to log. Blocks.
@@ -36,12 +36,12 @@ class Pins:
         writes. A lock that cannot be read leaves the one before in force.
         """
         # Before the file is read: what is written meanwhile is seen the next time.
-        before, self._seen = self._seen, seen((self._path,))
+        before, self._seen = self._seen, seen((self.path,))
         if self._seen == self._read_at or self._seen != before:
             return None
         self._read_at = self._seen
         try:
-            self._take(read_lock(self._path))
+            self._take(read_lock(self.path))
         except ConfigError as error:
             return LockFailed(reason=str(error))
         return self.loaded()

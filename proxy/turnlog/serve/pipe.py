@@ -7,13 +7,14 @@ everything keeps its order, but for the agent's answers to the server, which nev
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.exchange import Forward, Wait
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.policy import Policy
+from turnlog.core.retry import Reason
 from turnlog.observe.events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -22,9 +23,11 @@ from turnlog.wire.jsonrpc import (
     Kind,
     Malformed,
     Message,
-    Reason,
     id_key,
     messages_of,
+)
+from turnlog.wire.jsonrpc import (
+    Reason as Unread,
 )
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
@@ -33,14 +36,15 @@ from turnlog.wire.splice import Respelling, with_id
 from .answers import Made
 from .attempt import Attempt
 from .context import Context
-from .fault import Failure, Progress
+from .course import Course
+from .fault import Failure, Progress, in_time
 from .mcp import McpExchange
 from .outbox import Outbox
 from .patience import Patience
 from .request import Request
-from .steps import Steps
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
+_NO_RULES: Final = Policy()
 _GIVEN_UP: Final = 1024
 """Attempts remembered that were given up and may be answered yet."""
 
@@ -59,29 +63,48 @@ class Errand:
 
     def __init__(self, pipe: "Pipe", exchange: McpExchange, line: bytes) -> None:
         self._pipe = pipe
+        self._context = pipe.context
         self._line = line
+        self._began = asyncio.get_running_loop().time()
+        self._course: Course | None = None
+        """What follows each attempt, where a rule may want another one."""
+        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
+        """The answer to the attempt before, should there be no other."""
         self.exchange = exchange
-        attempt = exchange.attempt
-        wants = attempt is not None and attempt.ask.policy.retry is not None
-        repeatable = wants and exchange.repeatable(line)
-        self.steps = Steps(attempt, pipe.context.clock, repeatable=repeatable)
         self.token = ""
         """With which its progress is reported, where the agent asked for that."""
-        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
-        """The last answer that did not go to the agent."""
+
+    @property
+    def policy(self) -> Policy:
+        """What the rules come to for its call; nothing where it is none."""
+        attempt = self.exchange.attempt
+        return attempt.ask.policy if attempt is not None else _NO_RULES
+
+    async def queued(self) -> None:
+        """Wait until it may leave. Raises `StoreError`, and `Failure` where it must not."""
+        if self.exchange.is_unverified:
+            raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        limits = self.policy.timeout
+        await in_time(limits, self._began, self._began, self.exchange.on_disk())
 
     def send(self) -> None:
         """Make the first attempt."""
-        self.steps.go_on()
-        self._send(self.exchange.outgoing(self._line))
-
-    def _send(self, line: object) -> None:
+        if self.policy.retry is not None:
+            clock, stop = self._context.clock, self._context.stop
+            self._course = Course(self.policy, clock, self._began, stop)
+            self._course.begin(repeatable=self.exchange.repeatable(self._line))
+        line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
+        self._send(line)
+
+    def _send(self, line: bytes) -> None:
         attempt = self.exchange.attempt
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
         if attempt is not None:
-            attempt.patience = Patience(attempt.ask.policy.timeout, self.steps.began)
+            if self._course is not None:
+                self._course.follow(attempt)
+            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
             if attempt.patience.connected(self._expire):
                 progress.patience = attempt.patience
         self._pipe.expect(self)
@@ -93,7 +116,8 @@ class Errand:
         """Take the whole answer, which was read already."""
         attempt = self.exchange.attempt
         if attempt is not None:
-            raw = _amended(self.exchange, _respelled(attempt, raw))
+            raw = _respelled(attempt, raw)
+            raw = self.exchange.amended(raw) or raw
         self._over(raw, tickets)
 
     def lost(self, failure: Failure) -> None:
@@ -101,7 +125,7 @@ class Errand:
         if self.exchange.attempt is None or self.exchange.attempt.ending is None:
             made, tickets = self.exchange.failed(failure)
             self._held = (_line_of(made), tickets)
-        self._give(*self._held)
+        self._give()
 
     def _expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give the attempt up: a time limit was reached."""
@@ -118,29 +142,53 @@ class Errand:
         """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
         self._held = (raw, tickets)
         attempt = self.exchange.attempt
-        if self.steps.is_last(attempt) or self._pipe.stopping:
-            self._give(raw, tickets)
-        elif attempt is not None and isinstance(self.steps.next, Wait):
-            self._pipe.context.recorder.retried(attempt, self.steps.next.delay)
-            self._pipe.later(self, self._again(self.steps.next.delay))
-
-    async def _again(self, delay: float) -> None:
-        """Make another attempt after a while, unless nobody wants it any more."""
-        if await self.exchange.rest(delay) is not None:
-            return
-        command = self.steps.go_on()
-        assert isinstance(command, Forward)
-        try:
-            content = await self.exchange.again(self._line)
-        except StoreError:
-            self._give(*self._held)
+        wait = self._course.next if self._course is not None else None
+        if attempt is None or wait is None:
+            self._give()
         else:
-            self._send(content)
+            self._context.recorder.retried(attempt, wait.delay)
+            self._pipe.later(self, self._again(attempt, wait.delay))
 
-    def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+    async def _again(self, before: Attempt, delay: float) -> None:
+        """Make another attempt after a while, unless nobody wants it any more."""
+        assert self._course is not None
+        if await self.exchange.rest(self._pause(delay)) is not None:
+            # MCP: nobody answers what was cancelled.
+            self._context.recorder.abandoned(before, Reason.CANCELLED)
+        elif self._context.stop.is_set():
+            self._release(before, Reason.STOPPING)
+        else:
+            self._course.go_on()
+            await self._attempt(before)
+
+    async def _attempt(self, before: Attempt) -> None:
+        now = asyncio.get_running_loop().time()
+        again = self.exchange.again(self._line)
+        try:
+            line = await in_time(before.ask.policy.timeout, self._began, now, again)
+        except StoreError:
+            self._release(before, Reason.UNRECORDED)
+        except Failure as failure:
+            self.exchange.left(failure.kind)
+            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
+            self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
+        else:
+            self._send(line)
+
+    async def _pause(self, delay: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._context.stop.wait()
+
+    def _release(self, before: Attempt, reason: Reason) -> None:
+        """Give the agent the answer to an attempt that no other follows."""
+        self._context.recorder.abandoned(before, reason)
+        self._give()
+
+    def _give(self) -> None:
+        (raw, tickets), self._held = self._held, (b"", ())
         if raw:
             self._pipe.to_agent.line(raw, tickets)
-        self._held = (b"", ())
 
 
 class Pipe:
@@ -156,8 +204,6 @@ class Pipe:
         self.context = context
         self.to_agent = to_agent
         self.to_server = to_server
-        self.stopping = False
-        """Whether no attempt may begin any more."""
         self._request = request
         self._aside = McpExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
@@ -225,7 +271,6 @@ class Pipe:
         if errand is None:
             return False
         self.expect(errand)
-        errand.steps.go_on()
         return True
 
     async def _admitted(self, exchange: McpExchange, line: bytes) -> Errand | None:
@@ -233,7 +278,7 @@ class Pipe:
         try:
             await exchange.begin()
             errand = Errand(self, exchange, line)
-            await errand.steps.queued(exchange)
+            await errand.queued()
         except StoreError:
             self.to_agent.line(_line_of(exchange.refused()))
         except Failure as failure:
@@ -346,7 +391,7 @@ class Pipe:
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
-        if content.reason is Reason.EMPTY:
+        if content.reason is Unread.EMPTY:
             return
         for attempt in self.context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
@@ -356,10 +401,7 @@ class Pipe:
 
     def stop(self) -> None:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
-        self.stopping = True
-        for errand, task in list(self._resting.items()):
-            task.cancel()
-            errand.lost(Failure(ErrorKind.OUTCOME_UNKNOWN, Phase.QUEUED, "turnlog stops"))
+        self.context.stop.set()
 
     def lost(self, detail: str) -> None:
         """Learn that the server is gone: every open call ends, and nothing else is answered."""
@@ -390,7 +432,3 @@ def _respelled(attempt: Attempt, raw: bytes) -> bytes:
     if not attempt.wire_id:
         return raw
     return with_id(raw, attempt.caller_id) or raw
-
-
-def _amended(exchange: McpExchange, raw: bytes) -> bytes:
-    return exchange.amended(raw) or raw

@@ -1,14 +1,13 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
-from turnlog.store.base import Ticket
+from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import value_of
@@ -67,8 +66,13 @@ class PlainCall:
 
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
-        if self.attempt is not None:
+        if self.attempt is None:
+            return
+        try:
             await self._context.recorder.on_disk(self.attempt)
+        except StoreError:
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
+            raise
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: as it came."""
@@ -87,9 +91,9 @@ class PlainCall:
         await self.on_disk()
         return content
 
-    async def rest(self, delay: float) -> None:
+    async def rest(self, pause: Awaitable[None]) -> None:
         """Wait before the next attempt. Who wants none any more closes the connection."""
-        await asyncio.sleep(delay)
+        await pause
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer: a plain request has none."""
@@ -120,7 +124,8 @@ class PlainCall:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        tickets = self._end(ending, Reply(detail=failure.detail))
+        said = failure.sentence(self._ask.server)
+        tickets = self._end(ending, Reply(detail=failure.detail, said=said))
         return self._unanswered(failure, ending), tickets
 
     def _unanswered(self, failure: Failure, ending: Ending) -> Made:
@@ -155,11 +160,13 @@ class PlainCall:
         """Record the answer that came as events."""
         return self.whole(self._streamed, "text/event-stream", self._streamed.size)
 
-    def broken(self, failure: Failure) -> Sequence[Ticket]:
-        """Record that the answer was cut."""
-        self._lost = failure if failure.is_managed(self._ask.policy) else None
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Record that the answer was cut; `tells` whether it can be answered instead."""
+        managed = tells and failure.is_managed(self._ask.policy)
+        self._lost = failure if managed else None
+        said = failure.sentence(self._ask.server) if managed else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        return self._end(ending, Reply(http_status=self._status, detail=failure.detail))
+        return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
 
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self.attempt is None:
@@ -174,7 +181,7 @@ class PlainCall:
 
 def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> tuple[str, Policy]:
     """Return the tool's name, and what the rules come to for the call."""
-    path = request.route.path
+    path = request.route.text
     named = tool_of_path(book.rules(request.server), request.server, method, path)
     tool = named or http_tool(method, path)
     subject = Subject(server=request.server, tool=tool, method=method, path=path)
@@ -182,11 +189,12 @@ def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> 
 
 
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
-    path, query = request.route.path, request.route.query[1:]
+    path, query = request.route.text, request.route.query[1:]
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
     size = len(body) if whole else request.length
-    method = request.method[:TOOL_CHARS]
+    # Any token is a method, and a token may be a secret in the wrong place.
+    method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     tool, policy = _policy(context.rules.book, request, method, asked.text)
     return Ask(

@@ -9,10 +9,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, WhenFull
+from turnlog.core.retry import Reason
 from turnlog.observe.events import (
     CallEnded,
     CallRetried,
@@ -20,6 +23,7 @@ from turnlog.observe.events import (
     Log,
     ProxyFaulted,
     RecorderFailed,
+    RetryAbandoned,
     SessionOpened,
     StoreFailed,
     StoreFilled,
@@ -136,6 +140,10 @@ class Recorder:
         attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
         if attempt.patience is not None:
             attempt.patience.close()
+        if attempt.decide is not None:
+            attempt.reason, attempt.decide = attempt.decide(attempt), None
+            if reply.said and not attempt.reason:
+                reply = structs.replace(reply, said="")  # another attempt follows: it is not told
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = Prepared(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
@@ -196,6 +204,20 @@ class Recorder:
                     delay_ns=round(delay * 1e9),
                 )
             )
+
+    def abandoned(self, attempt: Attempt, reason: Reason) -> None:
+        """Log that the attempt which was to follow is not made."""
+        ask = attempt.ask
+        self._log.emit(
+            RetryAbandoned(
+                session=ids.to_text(ask.session.id) if ask.session.id is not None else "",
+                call=ids.to_text(ask.call),
+                attempt=ask.number,
+                server=ask.server,
+                tool=ask.tool,
+                reason=reason,
+            )
+        )
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
         """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
@@ -312,6 +334,7 @@ def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         error=facts.error,
         kind=facts.error_kind,
         retry=facts.retry,
+        reason=attempt.reason,
         executed=facts.executed,
         effect=facts.effect,
         phase=facts.phase,

@@ -24,11 +24,12 @@ from turnlog.observe.events import (
     RecorderFailed,
     StoreFailed,
     StoreRecovered,
+    StoreRekeyed,
     StoreTrimmed,
 )
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
-from turnlog.packs.lock import lock_file
+from turnlog.packs.lock import lock_file, note_lock
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -68,6 +69,10 @@ async def recording(
     pins = pins or Pins(lock_file(None, settings.data))
     store = _opened(settings, log, clock)
     try:
+        if store.rekeyed:
+            log.emit(StoreRekeyed(data=str(settings.data)))
+        with suppress(OSError):  # no room for it: `turnlog trust` says less
+            note_lock(settings.data, pins.path)
         report_closed(log, store.recovered, store.recovered_epochs)
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
@@ -175,6 +180,7 @@ def _context(
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
+        stop=asyncio.Event(),
     )
 
 

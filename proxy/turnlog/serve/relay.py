@@ -19,12 +19,11 @@ from .answers import Made, told
 from .attempt import Attempt
 from .heads import AnswerHead, lines
 from .outlet import HOLD, Outlet
+from .peek import DECODED, peeked
 from .recorder import Recorder
 from .upstream import Answer, Failure
 
 P = ParamSpec("P")
-_DECODED: Final = 16 << 20
-"""bytes: an encoded answer that grows beyond this is not read any further (it is relayed)."""
 _EVENTS: Final = "text/event-stream"
 _JSON_STARTS: Final = (b"{", b"[")
 
@@ -52,8 +51,8 @@ class Watcher(Protocol):
         """Learn that a stream ended as it should."""
         ...
 
-    def broken(self, failure: Failure) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete."""
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
         ...
 
     @property
@@ -94,7 +93,7 @@ class Relay:
         self._keep = keep
         head = head_of(answer.headers)
         self._media = head.media
-        self._decoder = decoder_for(head.codings, _DECODED) if head.codings else None
+        self._decoder = decoder_for(head.codings, DECODED) if head.codings else None
         self._unreadable = bool(head.codings) and self._decoder is None
         self._decodes = out.respells and self._decoder is not None
         """Whether what leaves is the decoded text, because an id in it is changed."""
@@ -114,12 +113,24 @@ class Relay:
         """
         if self._bodiless:
             await self._head_alone()
-        elif self._media == _EVENTS and not self._unreadable:
+            return
+        if self._decodes:
+            self._answer, sound = await peeked(
+                self._answer, self._head_of(self._answer.headers).codings
+            )
+            if not sound:
+                self._keep_coding()
+        if self._media == _EVENTS and not self._unreadable:
             await self._stream()
         elif self._is_moderate:
             await self._in_one_piece()
         else:
             await self._flow()
+
+    def _keep_coding(self) -> None:
+        """Relay the body as it came: it is not coded as its head says."""
+        self._decodes = False
+        self._lines = self._changed_lines()
 
     @property
     def _is_json(self) -> bool:
@@ -147,8 +158,7 @@ class Relay:
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
         status, reason = self._answer.status, self._answer.reason
-        told = self._told(whole=True)
-        await self._out.bodiless(status, reason, self._lines + given + told)
+        await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
 
     async def _in_one_piece(self) -> None:
         pieces: list[bytes] = []
@@ -172,6 +182,8 @@ class Relay:
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._media, size)
         self._out.judged()
+        if self._decodes and self._fails:
+            self._keep_coding()
         await self._whole(raw, text)
 
     async def _whole(self, raw: bytes, text: bytes) -> None:
@@ -222,7 +234,11 @@ class Relay:
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._media, seen)
         self._out.judged()
-        await self._out.end(held)
+        if self._decodes and (self._fails or self._gave_up):
+            await self._out.write(held)
+            await self._out.cut()  # the rest cannot be read any more
+        else:
+            await self._out.end(held)
 
     async def _read(self) -> bytes:
         chunk = await self._answer.read()
@@ -321,13 +337,14 @@ class Relay:
 
         Where none of it has left, or only whole events, turnlog answers in its place.
         """
-        await self._observed(self._watcher.broken, failure)
+        streams = self._media == _EVENTS and not self._torn and self._decoder is None
+        tells = streams or not self._out.left
+        await self._observed(self._watcher.broken, failure, tells=tells)
         self._out.judged()
         made = self._watcher.instead()
-        streams = self._media == _EVENTS and not self._torn and self._decoder is None
         if made is not None and not self._out.left:
             await self._made(made)
-        elif made is not None and streams:
+        elif made is not None:
             await self._out.end(as_event(made.body))
         else:
             if not self._out.left:
@@ -371,6 +388,11 @@ class Relay:
         if self._unreadable:
             return b""
         return chunk if self._decoder is None else self._decoder.feed(chunk)
+
+    @property
+    def _fails(self) -> bool:
+        """Whether the body turned out not to be coded as its head says."""
+        return self._decoder is not None and self._decoder.failed
 
     @property
     def _gave_up(self) -> bool:

@@ -55,6 +55,11 @@ class Route(Struct, frozen=True):
         """The request target as the upstream sees it."""
         return self.path + self.query
 
+    @property
+    def text(self) -> str:
+        """The path as it is matched and recorded: bytes that are no text are replaced."""
+        return self.path if self.path.isascii() else _text(self.path)
+
 
 class Routes:
     """The table of all upstreams."""
@@ -73,7 +78,7 @@ class Routes:
             name, rest = _split(rest)
             if not name:
                 return None
-            session, before, path = unquote(name), f"/{SESSION}/{name}", rest or "/"
+            session, before, path = _text(unquote(name)), f"/{SESSION}/{name}", rest or "/"
             first, rest = _split(path)
             if first == OWN:
                 return None
@@ -127,6 +132,10 @@ def authority_of(request_target: str) -> str:
         return ""
     authority = _AUTHORITY.match(request_target.partition("://")[2])
     return authority.group() if authority else ""
+
+
+def _text(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _split(path: str) -> tuple[str, str]:

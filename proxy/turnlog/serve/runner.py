@@ -4,28 +4,31 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Final, Protocol, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
-from turnlog.core.exchange import Command, Forward, Wait, exchange
+from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
-from turnlog.core.retry import Tried
+from turnlog.core.retry import Reason
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers, content_length, fields
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
-from .clock import Clock
+from .attempt import Attempt
+from .connection import Interim
 from .context import Context
+from .course import Course
 from .downstream import Downstream
-from .fault import Failure, Progress
+from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
-from .outlet import Outlet, Withheld
+from .outlet import Outlet, Release, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
@@ -39,6 +42,7 @@ _AUTH_ADVICE: Final = (
 _OURS: Final = frozenset(
     {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
 )
+_BROKEN: Final = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
 
 _ANSWERED_OR_UNSENT: Final = frozenset({*UNSENT, Phase.DONE})
 
@@ -74,7 +78,7 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
-    async def rest(self, delay: float) -> Made | None:
+    async def rest(self, pause: Awaitable[None]) -> Made | None:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         ...
 
@@ -98,6 +102,10 @@ class Exchange(Watcher, Protocol):
         """Return the answer to a call that cannot be recorded."""
         ...
 
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nothing is waited for any more, for the reason `kind`."""
+        ...
+
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
         ...
@@ -116,11 +124,14 @@ class Way(Protocol):
         progress: Progress,
         *,
         length: int | None,
+        interim: Interim | None = None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
         ...
 
-    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+    def notify(
+        self, origin_url: str, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
         """Send a message whose answer nobody needs, in the background."""
         ...
 
@@ -145,17 +156,23 @@ class Runner:
         self._exchange = exchange
         self._began = asyncio.get_running_loop().time()
         self._raw: Raw = down.raw
-        self._next: Command | None = None
+        self._course: Course | None = None
+        """What follows each attempt, where a rule may want another one."""
+        self._held: Release | None = None
+        """Sends the answer to the attempt before, should there be no other."""
+        self._notice: asyncio.Task[None] | None = None
+        """Takes the attempt before back."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         content = self._exchange.outgoing(content)
         policy = self._policy
-        repeatable = policy.retry is not None and self._exchange.repeatable(content)
-        # No method of this object is given away: the steps would hold what holds them.
-        dice = partial(_dice, self._context.clock)
-        self._steps = exchange(policy, dice, repeatable=repeatable)
-        command: Command | None = next(self._steps)
+        if policy.retry is None:
+            await self._attempt(content, hold=False)
+            return
+        self._course = Course(policy, self._context.clock, self._began, self._context.stop)
+        repeatable = self._exchange.repeatable(content)
+        command: Command | None = self._course.begin(repeatable=repeatable)
         while command is not None:
             match command:
                 case Wait():
@@ -166,11 +183,39 @@ class Runner:
                     command = await self._again(cast("bytes", content), hold=command.hold)
 
     async def _wait(self, delay: float) -> Command | None:
-        made = await self._exchange.rest(delay)
-        if made is None:
-            return next(self._steps)
-        await self.send(made)
+        """Wait before the next attempt; what is held is the answer where none may begin any more."""
+        attempt, course = self._exchange.attempt, self._course
+        assert attempt is not None
+        assert course is not None  # who waits has one
+        made = await self._exchange.rest(self._pause(delay, course))
+        if made is not None:
+            self._context.recorder.abandoned(attempt, Reason.CANCELLED)
+            await self.send(made)
+        elif late := course.late(self._notice):
+            await self._release(attempt, late)
+        else:
+            return course.go_on()
         return None
+
+    async def _pause(self, delay: float, course: Course) -> None:
+        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._context.stop.wait()
+        if self._notice is not None and not self._context.stop.is_set():
+            # `inf` is no time to wait for.
+            left = course.left()
+            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
+
+    @property
+    def _next(self) -> Command | None:
+        return self._course.next if self._course is not None else None
+
+    async def _release(self, attempt: Attempt, reason: Reason) -> None:
+        """Send the answer to an attempt that no other follows."""
+        self._context.recorder.abandoned(attempt, reason)
+        assert self._held is not None  # every attempt that is followed by a wait was withheld
+        await self._held()
 
     @property
     def _policy(self) -> Policy:
@@ -181,26 +226,23 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        limits = self._policy.timeout
-        if not limits.bounds_queue:
-            await self._exchange.on_disk()
-            return
-        patience = Patience(limits, self._began)
-        at, kind = patience.queue_by(self._began)
-        limit = asyncio.timeout_at(at)
-        try:
-            async with limit:
-                await self._exchange.on_disk()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise Failure(kind, Phase.QUEUED, patience.detail(kind)) from None
+        await in_time(self._policy.timeout, self._began, self._began, self._exchange.on_disk())
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
+        before = self._exchange.attempt
+        assert before is not None
+        self._exchange.progress = Progress()
+        now = asyncio.get_running_loop().time()
         try:
-            content = await self._exchange.again(content)
+            again = self._exchange.again(content)
+            content = await in_time(self._policy.timeout, self._began, now, again)
         except StoreError:
-            await self.send(self._exchange.refused())
+            await self._release(before, Reason.UNRECORDED)
+            return None
+        except Failure as failure:
+            self._exchange.left(failure.kind)
+            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
+            await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -209,7 +251,7 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._next = None
+        self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
@@ -219,8 +261,10 @@ class Runner:
             return self._next
         try:
             await self._answered(answer, hold=hold)
-        except Withheld:
-            pass
+            if self._course is not None:
+                self._course.next = None  # the agent has the answer
+        except Withheld as withheld:
+            self._held = withheld.release
         finally:
             await answer.close()
         self._take_back(head)
@@ -246,9 +290,12 @@ class Runner:
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
-        if attempt is not None:
-            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-            self._exchange.progress = Progress(attempt.patience)
+        if attempt is None:
+            return
+        if self._course is not None:
+            self._course.follow(attempt)
+        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
+        self._exchange.progress = Progress(attempt.patience)
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
@@ -260,7 +307,11 @@ class Runner:
             content,
             self._exchange.progress,
             length=length if isinstance(length, int) else None,
+            interim=self._interim,
         )
+
+    def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
+        self._down.interim(status, reason, self._head_of(headers).lines)
 
     async def _failed(self, failure: Failure, head: bytes) -> None:
         self._context.log.emit(
@@ -279,11 +330,15 @@ class Runner:
         self._take_back(head)
         if last:
             await self.send(made)
+        else:
+            self._held = self._sender(made)
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = Outlet(self._down, self._is_last if hold else None, respelling)
+        if self._course is not None:
+            self._course.out = out
         recorder, keep = self._context.recorder, self._context.keep
         await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
@@ -302,23 +357,13 @@ class Runner:
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
-        attempt = self._exchange.attempt
-        if attempt is None or attempt.ending is None or attempt.cancelled:
+        attempt, course = self._exchange.attempt, self._course
+        if attempt is None or course is None or (wait := course.next) is None:
             return True
-        tried = Tried(
-            ending=attempt.ending,
-            effect=attempt.ask.effect,
-            number=attempt.ask.number,
-            elapsed=asyncio.get_running_loop().time() - self._began,
-            retry_after=attempt.retry_after,
-        )
-        try:
-            command = self._steps.send(tried)
-        except StopIteration:
+        if attempt.cancelled:
+            course.next = None
             return True
-        assert isinstance(command, Wait)  # nothing else follows an attempt
-        self._next = command
-        self._context.recorder.retried(attempt, command.delay)
+        self._context.recorder.retried(attempt, wait.delay)
         return False
 
     def _take_back(self, head: bytes) -> None:
@@ -330,22 +375,20 @@ class Runner:
         ending = attempt.ending if attempt is not None else None
         if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
             return
-        lost = ending.kind == ErrorKind.CONNECTION_LOST and self._next is not None
+        lost = ending.kind in _BROKEN and self._next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
             target = self._route.target.origin
-            self._way.notify(target, self._route.resource, head, message)
+            self._notice = self._way.notify(target, self._route.resource, head, message)
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
+        await self._sender(made)()
+
+    def _sender(self, made: Made) -> Release:
+        """Return what sends an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         if self._down.method == "HEAD":
-            await self._down.bodiless(made.status, made.reason, head)
-        else:
-            await self._down.answer(made.status, made.reason, head, made.body)
-
-
-def _dice(clock: Clock) -> float:
-    """Return a number in [0, 1)."""
-    return int.from_bytes(clock.entropy(4), "big") / (1 << 32)
+            return partial(self._down.bodiless, made.status, made.reason, head)
+        return partial(self._down.answer, made.status, made.reason, head, made.body)

@@ -1,7 +1,6 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind, Phase
@@ -49,11 +48,11 @@ class Underway:
         for attempt in list(self.attempts):
             await self._context.recorder.on_disk(attempt)
 
-    async def rest(self, attempt: Attempt, delay: float) -> None:
+    async def rest(self, attempt: Attempt, pause: Awaitable[None]) -> None:
         """Wait before the next attempt; the caller may cancel meanwhile."""
         self._context.calls.rest(self._scope, attempt)
         try:
-            await asyncio.sleep(delay)
+            await pause
         finally:
             self._context.calls.wake(self._scope, attempt)
 

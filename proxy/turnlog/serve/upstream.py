@@ -8,13 +8,14 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Framing, Headers
 
-from .connection import Connection
+from .connection import Connection, Interim
 from .fault import Failure, Progress
 from .patience import Patience
 
@@ -27,10 +28,18 @@ _C = TypeVar("_C", covariant=True)
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
 _NOTICE: Final = 5.0
-"""s: how long a message to a server that nobody waits for may take."""
+"""s: how long a message to a server whose answer nobody needs may take."""
 
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class Origin:
@@ -41,6 +50,8 @@ class Origin:
         self.host = parts.hostname or ""
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.port = parts.port or (443 if self.tls else 80)
+        # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
+        self._race = None if _is_address(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,7 +60,7 @@ class Origin:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=0.25
+                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=self._race
             )
         except OSError as error:
             detail = error.strerror or str(error) or type(error).__name__
@@ -174,12 +185,13 @@ class Upstreams:
         progress: Progress,
         *,
         length: int | None,
+        interim: Interim | None = None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
         `resource` is the request target as it goes out; `lines` are its fields, each with CRLF
         before it, without any of framing; `length` is that of a body that comes in pieces, if it
-        is known. Raises `Failure`.
+        is known; `interim` gets the interim answers (1xx). Raises `Failure`.
         """
         origin = self._origins.get(origin_url)
         if origin is None:
@@ -190,7 +202,7 @@ class Upstreams:
         if connection is None:
             connection = await connected(origin, progress.patience, now)
         progress.phase = Phase.SENDING
-        connection.begin(method, progress)
+        connection.begin(method, progress, interim)
         if progress.patience is not None and not progress.patience.connected(connection.expire):
             progress.patience = None
         upload: asyncio.Task[None] | None = None
@@ -205,9 +217,11 @@ class Upstreams:
             raise
         return HttpAnswer(connection, origin, upload, progress.patience)
 
-    def notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
-        """POST a message whose answer nobody needs, in the background."""
-        self._group.create_task(self._notify(origin_url, resource, lines, body))
+    def notify(
+        self, origin_url: str, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """POST a message whose answer nobody needs, in the background, for `_NOTICE` at the most."""
+        return self._group.create_task(self._notify(origin_url, resource, lines, body))
 
     async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
         progress = Progress()

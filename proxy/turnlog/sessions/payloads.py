@@ -62,6 +62,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     commits: list[Entry]
     input: Payload
     output: Payload
+    said: str = ""
+    """What turnlog told the caller itself, in place of an answer of the tool server's."""
     output_hash: str | None = None
     """Of the answer as it came."""
     difference: Comparison | None = None
@@ -128,6 +130,7 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
         output=payload(
             view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
         ),
+        said=_first(body.said for body in reversed(bodies)),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
         pinned=next((f"sha256:{body.pinned.hex()}" for body in bodies if body.pinned), None),
     )

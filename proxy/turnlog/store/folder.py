@@ -207,6 +207,12 @@ def check_log(path: Path) -> int:
     )
 
 
+def lacks_key(path: Path) -> bool:
+    """Tell whether a store that was complete has lost its secret. Raises `StoreError`."""
+    with translated("read", path):
+        return (path / "format").exists() and not (path / "key").exists()
+
+
 def read_key(path: Path) -> bytes:
     """Return the store's secret; make it on first use. Processes that race get the same one."""
     file = path / "key"

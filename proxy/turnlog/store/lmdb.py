@@ -56,6 +56,8 @@ class LmdbStore:
         self._blobs = blobs
         self._intake = intake
         self._key = folder.read_key(data)
+        self.rekeyed = False
+        """Whether the secret was gone when the store was opened."""
         self._tails = TailCache()
         self._process = os.getpid()
         self._recovered = [*engine.recover(), *engine.expire(now)]
@@ -93,6 +95,7 @@ class LmdbStore:
         loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
         folder.create(data)
+        rekeyed = folder.lacks_key(data)
         folder.read_key(data)
         with ExitStack() as undo:
             env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
@@ -132,6 +135,7 @@ class LmdbStore:
                 writer=lambda: Writer(engine, loop, report, keep=backlog.outcomes),
                 now=now(),
             )
+            store.rekeyed = rekeyed
             # From here on `close` gives everything back.
             undo.pop_all()
         return store

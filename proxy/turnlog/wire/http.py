@@ -56,7 +56,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 """Never forwarded. `TE` and `Trailer` go because trailers do: neither side's connection hands
-them on. The proxy credentials go because they were meant for a proxy (RFC 9110, 11.7)."""
+them on (RFC 9110, 6.5.1: only fields that are known to be safe may be merged or kept). The proxy credentials go because they were meant for a proxy (RFC 9110, 11.7)."""
 
 _END_TO_END = frozenset(
     {

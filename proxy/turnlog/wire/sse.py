@@ -5,6 +5,9 @@ follows belongs to it. Every block that a blank line ends is reported, also what
 not dispatch: an event with an id and no data primes a resumable stream.
 """
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
 from .message import LIMIT, MessageReader
@@ -13,6 +16,13 @@ FIELD_LIMIT = 65536
 """Bytes of a line other than data that are looked at; a longer one is ignored."""
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data:"
+_LARGE: Final = 4096
+_SHORT: Final = 512
+"""In a chunk of at least so many bytes, in lines of no more on average, runs are looked for."""
+_LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|[\r\n])?+")
+_PARTS: Final = re.compile(rb"(?:data:[^\r\n]*+\r?\n){8,}+|[^\r\n]*+(?:\r\n|[\r\n])|[^\r\n]++")
+"""A run of data lines, or a line, or what has come of one."""
+_JOINT: Final = re.compile(rb"\ndata: ?")
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -84,9 +94,9 @@ class EventReader:
         """Take a chunk; return it in pieces."""
         pieces: list[Piece] = []
         done = place = 0
-        for line in chunk.splitlines(keepends=True):
-            place += len(line)
-            event = self._take(line)
+        for part in _parts(chunk):
+            place += len(part)
+            event = self._take(part)
             if event is not None:
                 pieces.append(Piece(chunk[done:place], event))
                 done = place
@@ -95,7 +105,7 @@ class EventReader:
         return pieces
 
     def _take(self, line: bytes) -> Event | None:
-        """Take a line, or what has come of it."""
+        """Take a line, or what has come of it, or a run of data lines."""
         if self._after_cr:
             self._after_cr = False
             if line == b"\n":
@@ -134,7 +144,8 @@ class EventReader:
         if not line:
             return self._dispatch()
         if line.startswith(_DATA):
-            self._begin_data(line)
+            # Of a run the lines between are joined; a line has no line feed within.
+            self._begin_data(_joined(line) if b"\n" in line else line)
         elif len(line) <= FIELD_LIMIT:
             self._field(line)
         return None
@@ -190,3 +201,21 @@ class EventReader:
         event = Event(type=self._type or "message", id=self._id, retry=self._retry, body=self._body)
         self._reset()
         return event
+
+
+def _joined(run: bytes) -> bytes:
+    """Return a run of data lines as one line with line feeds in it."""
+    return _JOINT.sub(b"\n", run.replace(b"\r", b"") if b"\r" in run else run)
+
+
+def _parts(chunk: bytes) -> list[bytes]:
+    """Return the lines of a chunk, but runs of many data lines as one: they are read at once.
+
+    The first line stands alone, as it may go on with one that began earlier.
+    """
+    size = len(chunk)
+    if size < _LARGE or chunk.count(b"\n") * _SHORT < size:
+        return chunk.splitlines(keepends=True)
+    first = _LINE.match(chunk)
+    place = first.end() if first is not None else 0
+    return [chunk[:place], *_PARTS.findall(chunk, place)]

@@ -141,7 +141,9 @@ def turnlog(
         yield await_ready(started, _ready_urls)
     complaint, code = started.errors.read_text()[-4000:], started.process.returncode
     # A command's stderr is turnlog's.
-    assert not complaint or not all(isinstance(up, str) for up in upstreams), f"turnlog complained: {complaint}"
+    assert not complaint or not all(isinstance(up, str) for up in upstreams), (
+        f"turnlog complained: {complaint}"
+    )
     assert code == 0, f"turnlog ended with {code}"
 
 

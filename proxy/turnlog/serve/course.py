@@ -1,0 +1,96 @@
+"""What follows each attempt of a call that a rule may want to be made again: `core.exchange`, asked as
+soon as the attempt has ended."""
+
+import asyncio
+from functools import partial
+from math import inf
+
+from turnlog.core.exchange import Command, Wait, exchange
+from turnlog.core.policy import Policy
+from turnlog.core.retry import Reason, Tried
+
+from .attempt import Attempt
+from .clock import Clock
+from .outlet import Outlet
+
+
+class Course:
+    """The steps of one call, one attempt after the other. `began` is on the loop's clock."""
+
+    def __init__(self, policy: Policy, clock: Clock, began: float, stop: asyncio.Event) -> None:
+        """`stop` is set when nothing new may begin."""
+        self._policy = policy
+        self._clock = clock
+        self._began = began
+        self._stop = stop
+        self.next: Wait | None = None
+        """What follows the attempt that has ended; `None` where its answer is the agent's."""
+        self.out: Outlet | None = None
+        """The way of the latest attempt's answer, once there is one."""
+
+    def begin(self, *, repeatable: bool) -> Command:
+        """Return the first step. What is not `repeatable` as a message is forwarded once."""
+        self._steps = exchange(self._policy, partial(_dice, self._clock), repeatable=repeatable)
+        return next(self._steps)
+
+    def go_on(self) -> Command:
+        """Return the step that follows a wait."""
+        return next(self._steps)
+
+    def left(self) -> float:
+        """Return for how many seconds another attempt may still begin."""
+        return min(self._ends())[0] - asyncio.get_running_loop().time()
+
+    def late(self, notice: "asyncio.Task[None] | None") -> Reason | None:
+        """Tell why the attempt that is due may not begin; `notice` takes the one before back."""
+        if self._stop.is_set():
+            return Reason.STOPPING
+        (total, _), _ = self._ends()
+        if total <= asyncio.get_running_loop().time():
+            return Reason.TOTAL
+        if notice is not None and not notice.done():
+            return min(self._ends())[1]
+        return None
+
+    def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
+        """When the call ends, and when its last attempt has to begin, on the loop's clock."""
+        retry, total = self._policy.retry, self._policy.timeout.total
+        budget = retry.budget if retry is not None else inf
+        return (self._began + total, Reason.TOTAL), (self._began + budget, Reason.BUDGET)
+
+    def follow(self, attempt: Attempt) -> None:
+        """Decide what follows an attempt as soon as it has ended."""
+        self.next, self.out = None, None
+        attempt.decide = self._decide
+
+    def _decide(self, attempt: Attempt) -> str:
+        """Return why the attempt is the last one; nothing where it is not, or was answered."""
+        assert attempt.ending is not None
+        tried = Tried(
+            ending=attempt.ending,
+            effect=attempt.ask.effect,
+            number=attempt.ask.number,
+            elapsed=asyncio.get_running_loop().time() - self._began,
+            retry_after=attempt.retry_after,
+        )
+        try:
+            command = self._steps.send(tried)
+        except StopIteration as end:
+            return "" if end.value is Reason.ANSWERED else end.value
+        assert isinstance(command, Wait)  # nothing else follows an attempt
+        if reason := self._hindrance(attempt):
+            return reason
+        self.next = command
+        return ""
+
+    def _hindrance(self, attempt: Attempt) -> Reason | None:
+        if attempt.cancelled:
+            return Reason.CANCELLED
+        if self._stop.is_set():
+            return Reason.STOPPING
+        return Reason.RELAYED if self.out is not None and not self.out.holds else None
+
+
+def _dice(clock: Clock) -> float:
+    """Return a number in [0, 1)."""
+    return int.from_bytes(clock.entropy(4), "big") / (1 << 32)

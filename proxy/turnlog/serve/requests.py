@@ -1,0 +1,152 @@
+"""Read an agent's requests: aiohttp's parser, and its slower twin for a request line it refuses.
+
+The fast one (llhttp) has a closed list of methods and of the bytes of a target. A method is any
+token (RFC 9110, 9.1), in the case in which it was written, and a proxy carries what it is given.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from aiohttp import hdrs
+from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidURLError
+from aiohttp.http_parser import HttpRequestParserPy, RawRequestMessage
+from aiohttp.http_writer import HttpVersion10
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+_HEAD_END: Final = b"\r\n\r\n"
+_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}(?: |$)")
+Found = tuple[Sequence[tuple[RawRequestMessage, StreamReader]], bool, bytes]
+"""Requests whose heads are whole, whether the connection changed its protocol, what is left then."""
+
+
+class Parser(Protocol):
+    """What aiohttp's server asks of a parser. `feed_data` raises `HttpProcessingError`."""
+
+    def feed_data(self, data: bytes, /) -> Found:
+        """Take bytes; return the requests whose heads they complete."""
+        ...
+
+    def message_consumed(self) -> None:
+        """Learn that a request was taken from the queue."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Stop in the middle of a body."""
+        ...
+
+    def set_upgraded(self, val: bool, /) -> None:
+        """Learn whether the connection changed its protocol."""
+        ...
+
+
+class AnyMethodParser(HttpRequestParserPy):
+    """aiohttp's parser in Python: any method and target, and stricter where the fast one is."""
+
+    def parse_message(self, lines: list[bytes]) -> RawRequestMessage:
+        """Read a head. Raises `HttpProcessingError`."""
+        message = super().parse_message(lines)
+        method = lines[0].partition(b" ")[0].decode("ascii")
+        if message.method == hdrs.METH_CONNECT != method or message.version.major != 1:
+            raise BadStatusLine
+        if message.version <= HttpVersion10 and hdrs.TRANSFER_ENCODING in message.headers:
+            raise BadStatusLine  # RFC 9112, 6.1: its framing is faulty
+        return message._replace(method=method)
+
+
+class RequestReader:
+    """One connection's parser. Once a request line was refused the slow parser reads the rest.
+
+    That takes all bytes since the last request's end, and that this end is known for sure: else two
+    readers could disagree about where a request begins. `is_idle` tells whether all requests so far
+    were answered.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_body",
+        "_due",
+        "_is_idle",
+        "_parser",
+        "_slow",
+        "message_consumed",
+        "pause_reading",
+        "set_upgraded",
+    )
+
+    def __init__(
+        self, fast: Parser, slow: Callable[[], Parser], is_idle: Callable[[], bool]
+    ) -> None:
+        self._slow: Callable[[], Parser] | None = slow
+        self._is_idle = is_idle
+        self._begun: bytes | None = b""
+        """What came since the last request's end; `None` where nobody knows that end."""
+        self._body: StreamReader = EMPTY_PAYLOAD
+        """Of the latest request."""
+        self._due = 0
+        """Bytes of that request still to come; negative where that is not known."""
+        self._use(fast)
+
+    def _use(self, parser: Parser) -> None:
+        self._parser = parser
+        self.message_consumed = parser.message_consumed
+        self.pause_reading = parser.pause_reading
+        self.set_upgraded = parser.set_upgraded
+
+    def feed_data(self, data: bytes) -> Found:
+        """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""
+        try:
+            found = self._parser.feed_data(data)
+        except (BadStatusLine, InvalidURLError):
+            slow, begun = self._slow, self._begun
+            if slow is None or begun is None or not self._is_idle():
+                raise
+            # What does not even begin like a request is not waited for.
+            if _METHOD.match(begun + data) is None:
+                raise
+            self._slow = None
+            self._use(slow())
+            return self._parser.feed_data(begun + data)
+        if self._slow is not None:
+            self._follow(data, found[0])
+        return found
+
+    def _follow(
+        self, data: bytes, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
+    ) -> None:
+        """Keep track of where the latest request ends."""
+        if messages:
+            self._body = messages[-1][1]
+            self._due = self._missing(data, messages[-1][0]) if len(messages) == 1 else -1
+        elif self._begun is not None:
+            self._begun += data
+            return
+        else:
+            self._due -= len(data)
+        # Had more come behind its end, that would be no whole head, which ends like this.
+        ended = self._due == 0 or data.endswith(_HEAD_END)
+        self._begun = b"" if ended and self._body.is_eof() else None
+
+    def _missing(self, data: bytes, message: RawRequestMessage) -> int:
+        """Return how much of a request is to come, whose head ended in `data`."""
+        if self._begun is None or message.chunked:
+            return -1
+        came = self._begun + data
+        length = int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
+        return came.find(_HEAD_END) + len(_HEAD_END) + length - len(came)
+
+
+def refusal_of(error: BaseException | None) -> str:
+    """Return what an agent is told of a request that could not be read."""
+    match error:
+        case BadHttpMethod() if "HTTPS" in error.message:
+            return "this is the start of a TLS connection, and turnlog speaks plain http here"
+        case BadStatusLine():
+            return "the request's first line is not METHOD TARGET HTTP/1.1 (RFC 9112 section 3)"
+        case InvalidURLError():
+            return "the request's target is neither a path nor a URL (RFC 9112 section 3.2)"
+        case _:
+            return (
+                "the request's head or framing is not sound; look at Host, Content-Length and "
+                "Transfer-Encoding first (RFC 9112 sections 3.2, 5 and 6)"
+            )

@@ -1,0 +1,267 @@
+"""What happens around an attempt, while none is with the server: the proxy stops, the store is full,
+the disk keeps nobody's time."""
+
+import json
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stores import turnlog
+from kit.beside import Rig, proxy_beside, ruled
+from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
+from kit.faults import Hangs, ResetAfterRequest, SlowHead
+from kit.proxy import Proxy, rows
+from kit.upstreams import Peer, RawUpstream, Script, answer, echo, ok, result, text_result
+from turnlog.store.folder import close_environment, open_environment
+
+RULES = """
+rules:
+  - match: {tool: [read_*, "GET *"]}
+    effect: read
+  - match: {tool: "*_hurried"}
+    timeout: {queue: 300ms}
+  - match: {tool: "*_total"}
+    timeout: {total: 2s}
+  - match: {tool: ["*_hurried", "*_total", "*_patient"]}
+    retry: {on: [rate_limited, connection], base_interval: 10ms, jitter: none}
+  - match: {tool: "*_budget"}
+    retry: {on: connection, base_interval: 10ms, jitter: none, budget: 1s}
+  - retry: {on: [connection, rate_limited, null_result], base_interval: 25s, max_interval: 25s, jitter: none, budget: 1m}
+"""
+LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
+AT_ONCE = LIMITED.replace(b"After: 1", b"After: 0")
+LIMIT = 8 << 20
+
+
+def null_event(peer: Peer) -> None:
+    """Answer with an event that says nothing; more would follow."""
+    peer.read()
+    peer.start_events()
+    peer.send_event(result("mine", {}))
+    peer.wait_for_hang_up()
+
+
+HELD: dict[str, tuple[Script, int, bytes]] = {
+    "json": (answer(ok(b'{"jsonrpc":"2.0","id":"mine","result":null}')), 200, b'"result":null'),
+    "refusal": (answer(LIMITED.replace(b"After: 1\r", b"After: 25\r")), 429, b"slow down"),
+    "event": (null_event, 200, b'"turnlog/outcome":{'),
+    "nothing": (ResetAfterRequest(), 200, b'"kind":"connection_lost"'),
+    "no body": (answer(ok(b"", status="503 Later")), 503, b""),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_sigterm_between_two_attempts_hands_on_what_is_held(tmp_path: Path, name: str) -> None:
+    script, status, part = HELD[name]
+    with ruled(tmp_path, RULES) as rig, rig.client() as client:
+        rig.fresh()
+        rig.upstream.script = script
+        client.ask("POST", rig.path, call("read_file", request_id="mine"), headers=MCP_HEADERS)
+        given = stopped_meanwhile(rig, client)
+        assert (given.status, part in given.body) == (status, True)
+        assert given.head.one("turnlog-attempts") is None
+        made = [one for one in rig.upstream.requests if b"tools/call" in one.body]
+        assert len(made) == 1
+    (row,) = rows(rig.proxy.data)
+    assert (row.status, row.attempt, row.call) == ("error", 1, given.head.one("turnlog-call"))
+    assert abandoned(rig.proxy) == [(row.call, 1, "stopping")]
+
+
+def abandoned(proxy: Proxy) -> list[tuple[Any, ...]]:
+    """Return what the log says of attempts that were announced and not made."""
+    wait_until(lambda: proxy.events("retry.abandoned"), "the log tells of it")
+    names = ("turnlog.call", "turnlog.attempt", "turnlog.reason")
+    return [tuple(map(one.get, names)) for one in proxy.events("retry.abandoned")]
+
+
+def test_sigterm_between_two_attempts_of_a_plain_call(tmp_path: Path) -> None:
+    with ruled(tmp_path, RULES) as rig, rig.client() as client:
+        rig.upstream.script = answer(ok(b"later", status="503 Later"))
+        client.ask("GET", "/items")
+        given = stopped_meanwhile(rig, client)
+        assert (given.status, given.body, len(rig.upstream.requests)) == (503, b"later", 1)
+
+
+def stopped_meanwhile(rig: Rig, client: Client) -> Any:
+    """Stop the proxy while a call waits for its next attempt; return the answer."""
+    wait_until(lambda: rig.proxy.events("call.retried"), "another attempt is announced")
+    rig.proxy.process.send_signal(signal.SIGTERM)
+    given = client.response()
+    assert rig.proxy.process.wait(BOUND) == 0
+    (stopping,) = rig.proxy.events("proxy.stopping")
+    (stopped,) = rig.proxy.events("proxy.stopped")
+    assert (stopping["turnlog.in_flight"], stopped["turnlog.unfinished"]) == (1, 0)
+    return given
+
+
+def fill(proxy: Proxy) -> None:
+    """Call a tool, many times in one batch, until that is refused."""
+    batch = b"[" + b",".join(call("write", {"n": n}, request_id=n) for n in range(200)) + b"]"
+    with Client(proxy.url) as client:
+        for _ in range(100):
+            given = client.request("POST", "/mcp", batch, headers=MCP_HEADERS)
+            if b"session_unavailable" in given.body:
+                return
+    raise AssertionError(f"many calls did not fill a store of {LIMIT} bytes")
+
+
+@pytest.mark.parametrize("tool", ["read_patient", "write_patient"])
+def test_another_attempt_that_cannot_be_recorded_is_not_made(tmp_path: Path, tool: str) -> None:
+    slow = SlowHead(AT_ONCE)
+
+    def server(peer: Peer) -> None:
+        body = peer.read().body
+        if body.startswith(b"["):
+            peer.send(
+                ok(json.dumps([text_result(each["id"], "x") for each in json.loads(body)]).encode())
+            )
+        else:
+            slow(peer)
+
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], "limits": {"store": LIMIT}}
+    with (
+        RawUpstream(server) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+        Client(proxy.url) as client,
+    ):
+        client.ask("POST", "/mcp", call(tool), headers=MCP_HEADERS)
+        assert slow.asked.wait(BOUND)
+        fill(proxy)
+        slow.go.set()
+        given = client.response()
+        assert (given.status, given.body) == (429, b"slow down")
+        assert given.head.one("turnlog-kind") == "rate_limited"
+        assert given.head.one("turnlog-attempts") is None
+        made = [one for one in upstream.requests if not one.body.startswith(b"[")]
+        assert len(made) == 1
+        (told,) = abandoned(proxy)
+    (row,) = [row for row in rows(proxy.data) if row.tool == tool]
+    assert told == (row.call, 1, "unrecorded")
+    assert (row.kind, row.attempt) == ("rate_limited", 1)
+
+
+@contextmanager
+def writing(data: Path) -> Generator[None]:
+    """Keep everybody from writing to the log, as a process that writes for long does."""
+    env = open_environment(data / "log", readonly=False)
+    try:
+        txn = env.begin(write=True)
+        try:
+            yield
+        finally:
+            txn.abort()
+    finally:
+        close_environment(env)
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [("write_hurried", "queue_timeout"), ("write_total", "deadline_exhausted")],
+)
+def test_a_call_whose_intent_takes_too_long_is_not_sent(
+    tmp_path: Path, tool: str, kind: str
+) -> None:
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        with writing(rig.proxy.data):
+            said = json.loads(rig.post(call(tool, request_id=4)))
+            assert rig.upstream.requests == []
+        outcome = said["result"]["_meta"]["turnlog/outcome"]
+        assert (said["id"], said["result"]["isError"]) == (4, True)
+        assert outcome == outcome | {
+            "error": "timeout",
+            "kind": kind,
+            "executed": "no",
+            "retry": "safe",
+            "phase": "queued",
+        }
+        row = rig.row()
+    assert (row.kind, row.executed, row.phase) == (kind, "no", "queued")
+    (shown,) = shown_attempts(rig.proxy, row.call)
+    assert shown["said"] == said["result"]["content"][0]["text"]
+    assert shown["said"].endswith("; the call was not sent")
+    lines = turnlog("show", row.call, data=rig.proxy.data).stdout.splitlines()
+    assert f"answered    by turnlog itself: {shown['said']}" in lines
+
+
+def shown_attempts(proxy: Proxy, call: str) -> list[Any]:
+    done = turnlog("show", call, "--json", data=proxy.data)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [("write_hurried", "queue_timeout"), ("write_total", "deadline_exhausted")],
+)
+def test_another_attempt_whose_intent_takes_too_long_is_not_made(
+    tmp_path: Path, tool: str, kind: str
+) -> None:
+    with ruled(tmp_path, RULES) as rig, rig.client() as client:
+        rig.fresh()
+        rig.upstream.script = answer(LIMITED)
+        client.ask("POST", rig.path, call(tool), headers=MCP_HEADERS)
+        rig.ended_rows()
+        with writing(rig.proxy.data):
+            given = client.response()
+        assert (given.status, given.body) == (429, b"slow down")
+        assert given.head.one("turnlog-kind") == "rate_limited"
+        assert len(rig.upstream.requests) == 1
+        made, not_made = rig.ended_rows(2)
+        reason = "queue" if kind == "queue_timeout" else "total"
+        assert abandoned(rig.proxy) == [(made.call, 1, reason)]
+    assert (made.kind, not_made.kind) == ("rate_limited", kind)
+    assert (not_made.attempt, not_made.executed, not_made.phase) == (2, "no", "queued")
+    assert [one["said"] for one in shown_attempts(rig.proxy, made.call)] == ["", ""]
+
+
+def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:
+    order: list[str] = []
+    overtaken = threading.Event()
+
+    def server(peer: Peer) -> None:
+        method = peer.read().json()["method"]
+        if method == "notifications/cancelled":
+            overtaken.wait(0.5)
+            order.append(method)
+            echo(peer)
+            return
+        order.append(method)
+        if len(order) == 1:
+            peer.reset()
+        else:
+            overtaken.set()
+            echo(peer)
+
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        rig.upstream.script = server
+        assert b"done" in rig.post(call("read_patient"))
+    assert order == ["tools/call", "notifications/cancelled", "tools/call"]
+
+
+@pytest.mark.parametrize("limit", ["total", "budget"])
+def test_a_server_that_does_not_take_the_cancel_costs_no_more_than_the_limit(
+    tmp_path: Path, limit: str
+) -> None:
+    hangs = Hangs()
+
+    def server(peer: Peer) -> None:
+        if b"cancelled" in peer.read().body:
+            hangs(peer)
+        else:
+            peer.reset()
+
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        rig.upstream.script = server
+        said = json.loads(rig.post(call(f"read_{limit}")))
+        assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+        (row,) = rig.ended_rows()
+        assert abandoned(rig.proxy) == [(row.call, 1, limit)]
+    assert hangs.asked.is_set()
