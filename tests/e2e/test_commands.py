@@ -1,0 +1,272 @@
+"""Tool servers that turnlog starts itself, behind Streamable HTTP."""
+
+import json
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from kit import stdio_server
+from kit.beside import proxy_beside
+from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.proxy import Proxy
+
+COMMAND = [sys.executable, str(Path(stdio_server.__file__))]
+REVISION = "2025-06-18"
+NEWEST = "2026-07-28"
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": NEWEST,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def settings(
+    command: Sequence[str] = COMMAND, rules: Sequence[str] = (), **more: object
+) -> dict[str, Any]:
+    return {"upstreams": {"cmd": {"command": list(command), **more}}, "rules": list(rules)}
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Generator[Proxy]:
+    with proxy_beside(tmp_path, settings=settings()) as one:
+        yield one
+
+
+class Agent:
+    """An agent of the handshake revisions, on one connection, in one protocol session."""
+
+    opened: ClassVar[list["Agent"]] = []
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.opened.append(self)
+        self.url = proxy.url
+        self.client = Client(proxy.url)
+        params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
+        said = self._post(message("initialize", params), MCP_HEADERS)
+        self.session = said.head.one("mcp-session-id") or ""
+        self.headers = (*MCP_HEADERS, ("Mcp-Session-Id", self.session))
+        self.tell(message("notifications/initialized", request_id=None))
+
+    def _post(self, body: bytes, headers: tuple[tuple[str, str], ...]) -> Response:
+        return self.client.request("POST", "/mcp", body, headers=headers)
+
+    def post(self, body: bytes) -> Response:
+        """Ask something on the connection."""
+        return self._post(body, self.headers)
+
+    def tell(self, body: bytes) -> None:
+        """Say what gets no answer."""
+        with Client(self.url) as client:
+            said = client.request("POST", "/mcp", body, headers=self.headers)
+        assert (said.status, said.body) == (202, b"")
+
+    def text(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> str:
+        """Call a tool; return the text that it gave."""
+        return text_of(self.post(call(tool, arguments, **more)).json())
+
+
+@pytest.fixture(autouse=True)
+def leaving() -> Generator[None]:
+    yield
+    while Agent.opened:
+        Agent.opened.pop().client.close()
+
+
+def text_of(answer: Any) -> str:
+    return str(answer["result"]["content"][0]["text"])
+
+
+def events_of(body: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: ")]
+
+
+def newest(tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> bytes:
+    return call(tool, arguments, _meta=META, **more)
+
+
+def newest_headers(method: str = "tools/call", name: str = "") -> tuple[tuple[str, str], ...]:
+    named = (("Mcp-Name", name),) if name else ()
+    return (*MCP_HEADERS, ("MCP-Protocol-Version", NEWEST), ("Mcp-Method", method), *named)
+
+
+def is_gone(pid: str) -> bool:
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"the end of process {pid}")
+    return True
+
+
+def test_a_call_goes_to_the_command_and_is_recorded(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    answer = agent.post(call("say", {"text": "hello"}))
+    assert (answer.status, text_of(answer.json())) == (200, "hello")
+    assert answer.head.one("content-type") == "application/json"
+    assert answer.head.one("turnlog-status") == "ok"
+    (row,) = proxy.rows()
+    assert (row.server, row.tool, row.status, row.output_summary) == ("cmd", "say", "ok", "hello")
+    assert agent.post(message("nothing")).json()["error"]["code"] == -32601
+
+
+def test_each_session_has_a_process_of_its_own_that_ends_with_it(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    pids = {one.text("pid"), two.text("pid")}
+    assert len(pids) == 2
+    assert one.text("pid") in pids
+    pid = one.text("pid")
+    assert one.client.request("DELETE", "/mcp", headers=one.headers).status == 200
+    assert is_gone(pid)
+    assert one.post(call("pid")).status == 404
+    assert two.text("pid") in pids
+
+
+def test_a_request_without_a_session_is_refused(proxy: Proxy) -> None:
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/mcp", call("pid", request_id=7), headers=MCP_HEADERS)
+        assert (given.status, given.json()["id"]) == (400, 7)
+        assert client.request("POST", "/mcp", b"no JSON", headers=MCP_HEADERS).status == 400
+        assert client.request("GET", "/mcp", headers=MCP_HEADERS).status == 400
+        assert client.request("PUT", "/mcp", b"{}", headers=MCP_HEADERS).status == 405
+
+
+def test_agents_that_share_a_command_do_not_meet(tmp_path: Path) -> None:
+    with proxy_beside(tmp_path, settings=settings(share="all")) as proxy:
+        one, two = Agent(proxy), Agent(proxy)
+        assert one.text("pid") == two.text("pid")
+        assert json.loads(one.text("told")).count("initialize") == 1
+        for agent in (one, two):
+            meta = {"progressToken": "t"}
+            body = call("progress", {"for": agent.session}, request_id="same", _meta=meta)
+            said = events_of(agent.post(body).body)
+            assert [m["params"]["progressToken"] for m in said[:-1]] == ["t", "t"]
+            assert said[-1]["id"] == "same"
+            assert text_of(said[-1]) == f"progress for {agent.session}"
+
+
+def test_progress_and_a_question_make_a_stream_of_the_answer(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    agent.client.ask("POST", "/mcp", call("asks", request_id=5), headers=agent.headers)
+    head = agent.client.head()
+    assert head.one("content-type") == "text/event-stream"
+    (question,) = events_of(agent.client.event())
+    assert question["method"] == "elicitation/create"
+    content = {"action": "accept", "content": {"answer": "yes"}}
+    reply = {"jsonrpc": "2.0", "id": question["id"], "result": content}
+    agent.tell(json.dumps(reply).encode())
+    (answer,) = events_of(agent.client.body(head))
+    assert (answer["id"], text_of(answer)) == (5, "yes")
+    (row,) = proxy.rows()
+    assert "server_request" in row.flags
+
+
+def test_who_listens_hears_what_belongs_to_no_request(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    with Client(proxy.url) as listener, Client(proxy.url) as late:
+        listener.ask("GET", "/mcp", headers=agent.headers)
+        assert listener.head().one("content-type") == "text/event-stream"
+        assert late.request("GET", "/mcp", headers=agent.headers).status == 409
+        agent.client.request("DELETE", "/mcp", headers=agent.headers)
+        assert listener.chunk() == b""
+
+
+def test_a_command_that_dies_fails_its_calls_at_once_and_the_session_goes_on(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    pid = agent.text("pid")
+    died = agent.post(call("die", {"code": 3})).json()["result"]
+    assert died["isError"] is True
+    assert died["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert agent.text("pid") != pid
+    assert json.loads(agent.text("told")) == ["initialize", "notifications/initialized"]
+    assert proxy.events("process.ended")[0]["process.exit.code"] == 3
+
+
+def test_a_command_that_cannot_be_run_is_a_failure_to_connect(tmp_path: Path) -> None:
+    with (
+        proxy_beside(tmp_path, settings=settings(["/no/such/program"])) as proxy,
+        Client(proxy.url) as client,
+    ):
+        body = newest("say", {"text": "x"})
+        given = client.request("POST", "/mcp", body, headers=newest_headers(name="say"))
+        outcome = given.json()["result"]["_meta"]["turnlog/outcome"]
+        assert (outcome["kind"], outcome["executed"]) == ("connect_failed", "no")
+        assert proxy.events("process.failed")[0]["turnlog.server"] == "cmd"
+
+
+def test_requests_of_the_stateless_revisions_need_no_session(proxy: Proxy) -> None:
+    with Client(proxy.url) as client:
+        body = newest("say", {"text": "hello"}, request_id=0)
+        given = client.request("POST", "/mcp", body, headers=newest_headers(name="say"))
+        assert (given.json()["id"], text_of(given.json())) == (0, "hello")
+        body = message("nothing", {"_meta": META})
+        given = client.request("POST", "/mcp", body, headers=newest_headers("nothing"))
+        assert (given.status, given.json()["error"]["code"]) == (404, -32601)
+        for headers, code in (
+            (newest_headers(name="other"), -32020),
+            (newest_headers("tools/list", name="say"), -32020),
+        ):
+            given = client.request("POST", "/mcp", newest("say"), headers=headers)
+            assert (given.status, given.json()["error"]["code"]) == (400, code)
+        given = client.request("POST", "/mcp", call("say"), headers=newest_headers(name="say"))
+        assert (given.status, given.json()["error"]["code"]) == (400, -32602)
+
+
+def test_closing_its_stream_cancels_a_stateless_request_and_no_other(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    headers = newest_headers(name="hang")
+    for body, fields in ((newest("hang"), headers), (call("hang", request_id=9), agent.headers)):
+        with Client(proxy.url) as client:
+            client.ask("POST", "/mcp", body, headers=fields)
+            wait_until(lambda: any(r.status == "pending" for r in proxy.rows()), "the call")
+        wait_until(lambda: all(r.status != "pending" for r in proxy.rows()), "its end")
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/mcp", newest("told"), headers=newest_headers(name="told"))
+    (cancel,) = json.loads(text_of(given.json()))
+    assert cancel.startswith("notifications/cancelled turnlog-")
+    assert "notifications/cancelled" not in agent.text("told")
+    assert {row.kind for row in proxy.rows() if row.tool == "hang"} == {"cancelled_by_caller"}
+
+
+def test_a_cancelled_request_of_a_session_ends_without_an_answer(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    with Client(proxy.url) as client:
+        client.ask("POST", "/mcp", call("hang", request_id=9), headers=agent.headers)
+        wait_until(lambda: any(r.status == "pending" for r in proxy.rows()), "the call")
+        agent.tell(message("notifications/cancelled", {"requestId": 9}, request_id=None))
+        assert client.response("POST").body == b""
+    assert json.loads(agent.text("told"))[-1] == "notifications/cancelled 9"
+    (row,) = [row for row in proxy.rows() if row.tool == "hang"]
+    assert row.kind == "cancelled_by_caller"
+
+
+def test_a_time_limit_takes_the_request_back(tmp_path: Path) -> None:
+    rule = "rules: [{name: soon, match: {tool: hang}, timeout: {response: 100ms}}]"
+    (tmp_path / "rules.yaml").write_text(rule)
+    with proxy_beside(tmp_path, settings=settings(rules=["rules.yaml"])) as proxy:
+        agent = Agent(proxy)
+        outcome = agent.post(call("hang", request_id=9)).json()["result"]["_meta"][
+            "turnlog/outcome"
+        ]
+        assert outcome["kind"] == "response_timeout"
+        assert json.loads(agent.text("told"))[-1] == "notifications/cancelled 9"
+
+
+def test_a_line_that_is_no_message_is_logged_and_reaches_nobody(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    assert agent.text("stray") == "said"
+    (event,) = proxy.events("output.stray")
+    assert event["turnlog.bytes"] == len("no message")
+
+
+def test_all_processes_end_with_turnlog(tmp_path: Path) -> None:
+    with proxy_beside(tmp_path, settings=settings()) as proxy:
+        pids = [Agent(proxy).text("pid") for _ in range(3)]
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait(20) == 0
+        assert all(map(is_gone, pids))
+
+
+def test_processes_die_with_turnlog_when_it_is_killed(tmp_path: Path) -> None:
+    with proxy_beside(tmp_path, settings=settings()) as proxy:
+        pid = Agent(proxy).text("pid")
+        proxy.kill()
+        assert is_gone(pid)
