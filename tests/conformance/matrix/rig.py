@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,14 +93,6 @@ def feature_server(folder: Path) -> Generator[list[str]]:
 
 
 @contextmanager
-def bridged(command: list[str | Path], folder: Path, **variables: str) -> Generator[str]:
-    """Run a stdio server behind the bridge to HTTP."""
-    bridge: list[str | Path] = [SERVERS / "python", HERE / "servers" / "bridge.py", *command]
-    with printing_urls(bridge, folder, **variables) as (url,):
-        yield url
-
-
-@contextmanager
 def everything_server(folder: Path) -> Generator[str]:
     """Run the Python SDK's everything-server."""
     package = SDK / "examples" / "servers" / "everything-server"
@@ -121,23 +113,21 @@ def everything_command() -> list[str]:
 
 @contextmanager
 def turnlog(
-    upstreams: Sequence[str | list[str]],
+    upstreams: Sequence[str | Sequence[str | Path]],
     folder: Path,
     packs: tuple[str, ...] = (),
     rules: tuple[Path, ...] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Generator[list[str]]:
     """Run turnlog in front of URLs and commands; one URL for each. It must stop without complaint."""
-    settings = {
-        f"up{n}": {"url" if isinstance(up, str) else "command": up, "packs": packs}
-        for n, up in enumerate(upstreams)
-    }
+    settings = {f"up{n}": _way(up) | {"packs": packs} for n, up in enumerate(upstreams)}
     config = folder / "turnlog.yaml"
     config.write_text(json.dumps({"upstreams": settings, "rules": [str(path) for path in rules]}))
     command: list[str | Path] = [
         *(TURNLOG, "serve", "--listen", "127.0.0.1:0", "--data", data_of(folder)),
         *("--log-format", "json", "--config", config),
     ]
-    with running(command, folder, "turnlog") as started:
+    with running(command, folder, "turnlog", **(variables or {})) as started:
         yield await_ready(started, _ready_urls)
     complaint, code = started.errors.read_text()[-4000:], started.process.returncode
     # A command's stderr is turnlog's.
@@ -145,6 +135,12 @@ def turnlog(
         f"turnlog complained: {complaint}"
     )
     assert code == 0, f"turnlog ended with {code}"
+
+
+def _way(upstream: str | Sequence[str | Path]) -> dict[str, Any]:
+    if isinstance(upstream, str):
+        return {"url": upstream}
+    return {"command": list(map(str, upstream))}
 
 
 def data_of(folder: Path) -> Path:

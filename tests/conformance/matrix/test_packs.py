@@ -75,8 +75,7 @@ def test_a_pack_says_of_its_server_what_is_so(setting: str, tmp_path: Path) -> N
     pack, make = SETTINGS[setting]
     with (
         make(tmp_path) as scene,
-        rig.bridged(scene.command, tmp_path, **scene.variables) as upstream,
-        rig.turnlog([upstream], tmp_path, packs=(pack,)) as urls,
+        rig.turnlog([scene.command], tmp_path, packs=(pack,), variables=scene.variables) as urls,
     ):
         tools, played = asyncio.run(play(urls[0], scene))
     assert {call.tool for call in scene.calls} == tools, "each tool has to be called"
