@@ -92,6 +92,16 @@ def feature_server(folder: Path) -> Generator[list[str]]:
         yield urls
 
 
+def feature_command() -> list[str | Path]:
+    """Return the command that starts the same server over stdin and stdout."""
+    return [PYTHON_TWO, HERE / "servers" / "feature_server.py", "stdio"]
+
+
+def wrapped(command: Sequence[str | Path], folder: Path, *flags: str | Path) -> list[str | Path]:
+    """Return a command with turnlog in front of it."""
+    return [TURNLOG, "wrap", "--data", data_of(folder), *flags, "--", *command]
+
+
 @contextmanager
 def everything_server(folder: Path) -> Generator[str]:
     """Run the Python SDK's everything-server."""

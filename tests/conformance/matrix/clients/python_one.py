@@ -1,7 +1,7 @@
 """Call every tool of the feature server with the last 1.x Python SDK and print what came back.
 
-Arguments: the URL that answers with event streams and the URL that answers with JSON. One JSON
-object is printed: scenario -> what the agent saw. The type checkers see the 2.x SDK, so this
+Arguments: the URL that answers with event streams and the URL that answers with JSON; in place of
+a URL may stand a stdio server's command, as a JSON array. One JSON object is printed: scenario -> what the agent saw. The type checkers see the 2.x SDK, so this
 file, which runs in an environment of its own, is checked without the SDK's types:
 """
 # mypy: disable-error-code="attr-defined, call-arg, no-any-return, arg-type, misc, operator"
@@ -12,15 +12,18 @@ file, which runs in an environment of its own, is checked without the SDK's type
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from mcp import ClientSession, types
+from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 VALUE = {"text": "zürich \U0001f600", "half": 0.5, "large": 2**53 - 1, "list": [1, None, True]}
-BIG = 10 * 1024 * 1024
+BIG = 10_000_000
+"""Less than the longest line that the TypeScript clients read from a pipe."""
 
 
 async def elicit(context: Any, params: Any) -> types.ElicitResult:
@@ -77,7 +80,12 @@ async def cancel(session: ClientSession) -> dict[str, Any]:
 
 async def session_to(stack: AsyncExitStack, url: str) -> ClientSession:
     """Open a session that can answer elicitations and sampling."""
-    read, write, _ = await stack.enter_async_context(streamable_http_client(url))
+    if url.startswith("["):
+        command, *arguments = json.loads(url)
+        server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+        read, write = await stack.enter_async_context(stdio_client(server))
+    else:
+        read, write, _ = await stack.enter_async_context(streamable_http_client(url))
     session = await stack.enter_async_context(
         ClientSession(read, write, sampling_callback=sample, elicitation_callback=elicit)
     )
@@ -98,7 +106,7 @@ async def main(stream: str, whole: str) -> None:
         found["progress"] = await count(session)
         found["value"] = seen(await session.call_tool("echo", {"value": VALUE}))
         found["failure"] = seen(await session.call_tool("fail", {"reason": "no luck"}))
-        found["10 MiB as JSON"] = seen(await other.call_tool("big", {"size": BIG}))
+        found["10 MB"] = seen(await other.call_tool("big", {"size": BIG}))
         found["cancel"] = await cancel(session)
     json.dump(found, sys.stdout)
 

@@ -1,17 +1,19 @@
 """Call every tool of the feature server with the newest Python SDK and print what came back.
 
 Arguments: the URL that answers with event streams, the URL that answers with JSON, and the
-protocol revision to speak. One JSON object is printed: scenario -> what the agent saw.
+protocol revision to speak. In place of a URL may stand a stdio server's command, as a JSON array. One JSON object is printed: scenario -> what the agent saw.
 """
 
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from typing import Any
 
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client.context import ClientRequestContext
+from mcp.client.stdio import stdio_client
 from mcp.types import (
     CallToolResult,
     CreateMessageRequestParams,
@@ -22,7 +24,18 @@ from mcp.types import (
 )
 
 VALUE = {"text": "zürich \U0001f600", "half": 0.5, "large": 2**53 - 1, "list": [1, None, True]}
-BIG = 10 * 1024 * 1024
+BIG = 10_000_000
+"""Less than the longest line that the TypeScript clients read from a pipe."""
+
+
+def reached(target: str) -> Any:
+    """Return what a client connects to."""
+    if not target.startswith("["):
+        return target
+    command, *arguments = json.loads(target)
+    return stdio_client(
+        StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+    )
 
 
 async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
@@ -81,8 +94,10 @@ async def main(stream: str, whole: str, revision: str) -> None:
     mode = "legacy" if revision < "2026" else revision
     found: dict[str, Any] = {}
     async with (
-        Client(stream, mode=mode, elicitation_callback=elicit, sampling_callback=sample) as client,
-        Client(whole, mode=mode) as other,
+        Client(
+            reached(stream), mode=mode, elicitation_callback=elicit, sampling_callback=sample
+        ) as client,
+        Client(reached(whole), mode=mode) as other,
     ):
         tools = await client.list_tools()
         found["tools"] = sorted(tool.name for tool in tools.tools)
@@ -91,7 +106,7 @@ async def main(stream: str, whole: str, revision: str) -> None:
         found["progress"] = await count(client)
         found["value"] = seen(await client.call_tool("echo", {"value": VALUE}))
         found["failure"] = seen(await client.call_tool("fail", {"reason": "no luck"}))
-        found["10 MiB as JSON"] = seen(await other.call_tool("big", {"size": BIG}))
+        found["10 MB"] = seen(await other.call_tool("big", {"size": BIG}))
         found["cancel"] = await cancel(client)
     json.dump(found, sys.stdout)
 

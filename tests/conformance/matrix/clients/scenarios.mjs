@@ -1,12 +1,21 @@
 // The scenarios of the TypeScript clients: what the agent saw, by name. Both client lines share
 // them; `call` and `connect` hide where their interfaces differ.
 
+// A target is a URL, or the command of a stdio server as a JSON array.
+
 import { createHash } from 'node:crypto';
 
 const VALUE = { text: 'zürich \u{1F600}', half: 0.5, large: 2 ** 53 - 1, list: [1, null, true] };
-const BIG = 10 * 1024 * 1024;
+const BIG = 10_000_000; // less than the longest line that these clients read from a pipe
 
 export const CAPABILITIES = { elicitation: {}, sampling: {} };
+
+// How to start a server, where a target is a command.
+export function commandOf(target) {
+  if (!target.startsWith('[')) return undefined;
+  const [command, ...args] = JSON.parse(target);
+  return { command, args, env: process.env, stderr: 'inherit' };
+}
 
 // Answer an elicitation.
 export function elicit(request) {
@@ -57,7 +66,7 @@ export async function run(connect) {
   found.progress = await count(call);
   found.value = seen(await call('echo', { value: VALUE }, {}));
   found.failure = seen(await call('fail', { reason: 'no luck' }, {}));
-  found['10 MiB as JSON'] = seen(await other.call('big', { size: BIG }, {}));
+  found['10 MB'] = seen(await other.call('big', { size: BIG }, {}));
   found.cancel = await cancel(call);
   await other.close();
   await close();

@@ -4,20 +4,24 @@
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
-import { CAPABILITIES, elicit, sample } from './scenarios.mjs';
+import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
+import { CAPABILITIES, commandOf, elicit, sample } from './scenarios.mjs';
 
 async function connect(url) {
   const client = new Client({ name: 'matrix', version: '1' }, { capabilities: CAPABILITIES });
   client.setRequestHandler(ElicitRequestSchema, async request => elicit(request));
   client.setRequestHandler(CreateMessageRequestSchema, async request => sample(request));
-  const transport = new StreamableHTTPClientTransport(new URL(url));
+  const command = commandOf(url);
+  const transport = command
+    ? new StdioClientTransport(command)
+    : new StreamableHTTPClientTransport(new URL(url));
   await client.connect(transport);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, undefined, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
-      await transport.terminateSession();
+      if (!command) await transport.terminateSession();
       await client.close();
     },
   };

@@ -2,7 +2,8 @@
 // URL that answers with JSON, and the protocol revision to speak.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
-import { CAPABILITIES, elicit, sample } from './scenarios.mjs';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
+import { CAPABILITIES, commandOf, elicit, sample } from './scenarios.mjs';
 
 const revision = process.argv[4];
 
@@ -12,7 +13,10 @@ async function connect(url) {
   const client = new Client({ name: 'matrix', version: '1' }, options);
   client.setRequestHandler('elicitation/create', async request => elicit(request));
   client.setRequestHandler('sampling/createMessage', async request => sample(request));
-  const transport = new StreamableHTTPClientTransport(new URL(url));
+  const command = commandOf(url);
+  const transport = command
+    ? new StdioClientTransport(command)
+    : new StreamableHTTPClientTransport(new URL(url));
   await client.connect(transport);
   const negotiated = client.getNegotiatedProtocolVersion();
   if (negotiated !== revision) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
@@ -21,7 +25,7 @@ async function connect(url) {
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
-      if (revision < '2026') await transport.terminateSession();
+      if (revision < '2026' && !command) await transport.terminateSession();
       await client.close();
     },
   };

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import socket
+import sys
 from typing import Annotated, Any
 
 import uvicorn
@@ -137,4 +138,7 @@ async def serve() -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    asyncio.run(serve())
+    if sys.argv[1:] == ["stdio"]:
+        build(Marks()).run("stdio")
+    else:
+        asyncio.run(serve())
