@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 from conformance.matrix import rig, scenes
 from conformance.matrix.scenes import Call, Scene
@@ -78,9 +79,27 @@ def test_a_pack_says_of_its_server_what_is_so(setting: str, tmp_path: Path) -> N
         rig.turnlog([scene.command], tmp_path, packs=(pack,), variables=scene.variables) as urls,
     ):
         tools, played = asyncio.run(play(urls[0], scene))
+    assert_what_is_told(pack, scene, tools, played, tmp_path)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_pack_says_the_same_of_its_server_wrapped(setting: str, tmp_path: Path) -> None:
+    pack, make = SETTINGS[setting]
+    with make(tmp_path) as scene:
+        command, *arguments = map(str, rig.wrapped(scene.command, tmp_path, "--rules", pack))
+        environ = rig.environment(**scene.variables)
+        server = StdioServerParameters(command=command, args=arguments, env=environ)
+        tools, played = asyncio.run(play(stdio_client(server), scene))
+    assert_what_is_told(pack, scene, tools, played, tmp_path)
+
+
+def assert_what_is_told(
+    pack: str, scene: Scene, tools: set[str], played: list[Played], folder: Path
+) -> None:
+    """Hold what the log says of each call against what happened."""
     assert {call.tool for call in scene.calls} == tools, "each tool has to be called"
     # The last attempt of each call.
-    rows = {row["call"]: row for row in rig.recorded(tmp_path)}.values()
+    rows = {row["call"]: row for row in rig.recorded(folder)}.values()
     for each, row in zip(played, rows, strict=True):
         call = each.call
         assert (row["tool"], row["effect"]) == (call.tool, effect_of(pack, call))
@@ -88,10 +107,10 @@ def test_a_pack_says_of_its_server_what_is_so(setting: str, tmp_path: Path) -> N
         assert_so(pack, changes(row), each)
 
 
-async def play(url: str, scene: Scene) -> tuple[set[str], list[Played]]:
+async def play(server: Any, scene: Scene) -> tuple[set[str], list[Played]]:
     """Make every call; the names of all tools, and what happened."""
     played: list[Played] = []
-    async with Client(url) as client:
+    async with Client(server) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         before = tree(scene.folder)
         for call in scene.calls:
