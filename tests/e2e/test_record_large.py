@@ -80,3 +80,34 @@ def test_a_large_request_that_is_cut_is_recorded_with_what_came(rig: Rig) -> Non
     assert (row.tool, row.bytes_in) == ("add", len(body))
     assert sorted(row.flags) == ["malformed", "truncated_record"]
     assert row.input_hash == "raw-sha256:" + hashlib.sha256(body).hexdigest()
+
+
+def test_a_large_request_whose_members_stand_in_any_order_is_the_call_that_it_is(rig: Rig) -> None:
+    arguments = json.dumps({"x": "y" * (2 << 20)})
+    body = (
+        f'{{"params":{{"name":"add","arguments":{arguments}}},'
+        '"id":1,"jsonrpc":"2.0","method":"tools/call"}'
+    ).encode()
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "x")).encode()))
+    with rig.client() as client:
+        client.request(
+            "POST", rig.path, body, headers=(*MCP_HEADERS, ("MCP-Protocol-Version", "2025-06-18"))
+        )
+    row = rig.row()
+    assert (row.tool, row.method, row.status) == ("add", "tools/call", "ok")
+
+
+def test_a_request_too_large_to_hold_is_the_call_that_its_headers_name(rig: Rig) -> None:
+    arguments = json.dumps({"x": "y" * (17 << 20)})
+    body = (
+        f'{{"params":{{"arguments":{arguments},"name":"add"}},'
+        '"id":1,"jsonrpc":"2.0","method":"tools/call"}'
+    ).encode()
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "x")).encode()))
+    headers = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"))
+    with rig.client() as client:
+        client.request(
+            "POST", rig.path, body, headers=(*MCP_HEADERS, *headers, ("Mcp-Name", "add"))
+        )
+    row = rig.row()
+    assert (row.tool, row.method) == ("add", "tools/call")

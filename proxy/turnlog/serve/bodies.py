@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import msgspec
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import Flag
@@ -36,29 +37,52 @@ async def read_exchange(
         return exchange, body
     if not whole and _may_be_mcp(request, transport):
         start = start_of(body)
-        if start is not None:
-            return await _large(down, context, request, start, body)
+        if start is not None or _means_mcp(request, transport):
+            return await _large(down, context, request, start, body, transport)
+    return _plain(down, context, request, body, whole=whole)
+
+
+def _plain(
+    down: Downstream, context: Context, request: Request, body: bytes, *, whole: bool
+) -> tuple[PlainCall, Content]:
     content: Content = body if whole else down.rest(body)
     return PlainCall(context, request, body if whole else body[:START], whole=whole), content
 
 
 async def _large(
-    down: Downstream, context: Context, request: Request, start: Message, body: bytes
-) -> tuple[McpExchange, Content]:
+    down: Downstream,
+    context: Context,
+    request: Request,
+    start: Message | None,
+    body: bytes,
+    transport: Transport,
+) -> tuple[McpExchange | PlainCall, Content]:
+    """Read a large body, of which `start` says what it is if that stands there, as far as can be held."""
     more, whole = await down.read(MCP_LIMIT - len(body))
     body += more
+    said = start or _named(request)
     if not whole:
-        return (
-            McpExchange(
-                context, request, (start,), size=request.length, start=body[:START], cut=True
-            ),
-            down.rest(body),
+        exchange = McpExchange(
+            context, request, (said,), size=request.length, start=body[:START], cut=True
         )
-    content = parse(body)
+        return exchange, down.rest(body)
+    text = _decoded(request, body)
+    content = parse(text)
     if messages := messages_of(content):
-        return McpExchange(context, request, messages, size=len(body)), body
-    unreadable = (structs.replace(start, flags=_flags(content)),)
-    return McpExchange(context, request, unreadable, size=len(body), start=body), body
+        as_batch = isinstance(content, Batch)
+        return McpExchange(context, request, messages, size=len(body), as_batch=as_batch), body
+    unfit = isinstance(content, Malformed) and not _must_be_mcp(request, content, transport)
+    if start is None and unfit:
+        return _plain(down, context, request, body, whole=True)
+    unreadable = (structs.replace(said, flags=_flags(content)),)
+    return McpExchange(context, request, unreadable, size=len(body), start=text), body
+
+
+def _named(request: Request) -> Message:
+    """Return what headers say of a body that does not say it in time (MCP 2026-07-28)."""
+    name = msgspec.json.encode(request.field(b"mcp-name"))
+    method = request.field(b"mcp-method") or "tools/call"
+    return Message(kind=Kind.REQUEST, method=method, params=Raw(b'{"name":%b}' % name))
 
 
 def _passes_by(request: Request, transport: Transport) -> bool:
@@ -78,12 +102,17 @@ def _speaks_mcp(request: Request) -> bool:
     )
 
 
+def _means_mcp(request: Request, transport: Transport) -> bool:
+    """Tell whether a body is meant to hold JSON-RPC, whatever is in it."""
+    named = any(name.startswith(b"mcp-") for name in request.fields)
+    return named or transport is Transport.MCP
+
+
 def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> bool:
     """Tell whether a body that holds no JSON-RPC was meant to."""
     if transport is Transport.MCP:
         return True
-    named = any(name.startswith(b"mcp-") for name in request.fields)
-    return named and content.reason is not Reason.NOT_JSONRPC
+    return _means_mcp(request, transport) and content.reason is not Reason.NOT_JSONRPC
 
 
 def _may_be_mcp(request: Request, transport: Transport) -> bool:
