@@ -231,6 +231,28 @@ class McpExchange:
         """Return the message that was just read with that word; `None` where it stays as it is."""
         return amended(self.attempt, message) if self.attempt is not None else None
 
+    def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that a pipe is closed; return what the calls that are open get, and only those."""
+        open_ids = {attempt.caller_key for attempt in self._underway.attempts}
+        calls = [message for message in self._messages if id_key(message.id) in open_ids]
+        made = self._made(failure.sentence(self._request.server), self._ending(failure.kind), calls)
+        return made, self._end_all(failure.kind, failure.detail)
+
+    def taken_back(self, key: str) -> dict[str, Attempt | None]:
+        """Record that the caller took the request with this id back.
+
+        Returns the keys of the ids by which the server knows it, and its attempts.
+        """
+        found: dict[str, Attempt | None] = {}
+        for attempt, wire_key in list(self._underway.attempts.items()):
+            if attempt.cancelled and attempt.caller_key == key:
+                found[wire_key] = attempt
+                kind = ErrorKind.CANCELLED_BY_CALLER
+                self._end(attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply())
+        if not found and self._underway.awaited.pop(key, None) is not None:
+            found[key] = None
+        return found
+
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
 
@@ -241,8 +263,11 @@ class McpExchange:
         else:
             self._end_all(kind, "")
 
-    def _made(self, sentence: str, ending: Ending) -> Made:
-        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in self._messages]
+    def _made(
+        self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
+    ) -> Made:
+        asked = self._messages if messages is None else messages
+        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
         answers = [
             failed_request(message, ask, sentence, ending, stateless=self.stateless)
             for message, ask in asks

@@ -8,11 +8,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.exchange import Forward, Wait
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
@@ -26,23 +26,32 @@ from turnlog.wire.jsonrpc import (
     id_key,
     messages_of,
 )
+from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
-from turnlog.wire.splice import Respelling, with_id
+from turnlog.wire.splice import Respelling
 
-from .answers import Made
 from .attempt import Attempt
 from .context import Context
-from .fault import Failure, Progress
+from .errand import Errand, line_of, respelled
+from .fault import Failure
 from .mcp import McpExchange
 from .outbox import Outbox
-from .patience import Patience
 from .request import Request
-from .steps import Steps
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
 _GIVEN_UP: Final = 1024
 """Attempts remembered that were given up and may be answered yet."""
+
+
+class Opening(StrEnum):
+    """What becomes of a long line, by its start."""
+
+    PASSES = "passes"
+    STAYS = "stays"
+    """It comes too late: the agent has got another answer."""
+    WAITS = "waits"
+    """It cannot be told before its end."""
 
 
 class Past(Struct, frozen=True):
@@ -52,95 +61,6 @@ class Past(Struct, frozen=True):
     attempt: Attempt
     answered: bool
     """Whether the agent has got an answer in its place."""
-
-
-class Errand:
-    """One line of the agent on its way to the server, and what comes back of it."""
-
-    def __init__(self, pipe: "Pipe", exchange: McpExchange, line: bytes) -> None:
-        self._pipe = pipe
-        self._line = line
-        self.exchange = exchange
-        attempt = exchange.attempt
-        wants = attempt is not None and attempt.ask.policy.retry is not None
-        repeatable = wants and exchange.repeatable(line)
-        self.steps = Steps(attempt, pipe.context.clock, repeatable=repeatable)
-        self.token = ""
-        """With which its progress is reported, where the agent asked for that."""
-        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
-        """The last answer that did not go to the agent."""
-
-    def send(self) -> None:
-        """Make the first attempt."""
-        self.steps.go_on()
-        self._send(self.exchange.outgoing(self._line))
-
-    def _send(self, line: object) -> None:
-        assert isinstance(line, bytes)
-        attempt = self.exchange.attempt
-        progress = self.exchange.progress = Progress()
-        progress.phase = Phase.SENDING
-        if attempt is not None:
-            attempt.patience = Patience(attempt.ask.policy.timeout, self.steps.began)
-            if attempt.patience.connected(self._expire):
-                progress.patience = attempt.patience
-        self._pipe.expect(self)
-        self._pipe.to_server.line(line)
-        progress.sent()
-        self.exchange.acknowledge()
-
-    def came(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Take the whole answer, which was read already."""
-        attempt = self.exchange.attempt
-        if attempt is not None:
-            raw = _amended(self.exchange, _respelled(attempt, raw))
-        self._over(raw, tickets)
-
-    def lost(self, failure: Failure) -> None:
-        """Learn that there will be no answer, of this attempt or any other."""
-        if self.exchange.attempt is None or self.exchange.attempt.ending is None:
-            made, tickets = self.exchange.failed(failure)
-            self._held = (_line_of(made), tickets)
-        self._give(*self._held)
-
-    def _expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the attempt up: a time limit was reached."""
-        attempt = self.exchange.attempt
-        assert attempt is not None
-        self._pipe.give_up(self, attempt, answered=True)
-        made, tickets = self.exchange.failed(Failure(kind, self.exchange.progress.phase, detail))
-        if cancel := self.exchange.cancelling():
-            self._pipe.to_server.line(cancel + b"\n")
-        self._over(_line_of(made), tickets)
-        return True
-
-    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
-        self._held = (raw, tickets)
-        attempt = self.exchange.attempt
-        if self.steps.is_last(attempt) or self._pipe.stopping:
-            self._give(raw, tickets)
-        elif attempt is not None and isinstance(self.steps.next, Wait):
-            self._pipe.context.recorder.retried(attempt, self.steps.next.delay)
-            self._pipe.later(self, self._again(self.steps.next.delay))
-
-    async def _again(self, delay: float) -> None:
-        """Make another attempt after a while, unless nobody wants it any more."""
-        if await self.exchange.rest(delay) is not None:
-            return
-        command = self.steps.go_on()
-        assert isinstance(command, Forward)
-        try:
-            content = await self.exchange.again(self._line)
-        except StoreError:
-            self._give(*self._held)
-        else:
-            self._send(content)
-
-    def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        if raw:
-            self._pipe.to_agent.line(raw, tickets)
-        self._held = (b"", ())
 
 
 class Pipe:
@@ -165,6 +85,12 @@ class Pipe:
         """By the key of the id that the server knows."""
         self._resting: dict[Errand, asyncio.Task[None]] = {}
         self._past: OrderedDict[str, Past] = OrderedDict()
+        self._large: Errand | None = None
+        """What the line asks that goes to the server in pieces right now."""
+        self._large_passes = True
+        self._heard_of = False
+        """Whether the server has said anything at all."""
+        self._asked = False
         self.idle = asyncio.Event()
         """Whether nothing is to come for the agent."""
         self.idle.set()
@@ -204,11 +130,21 @@ class Pipe:
         if (errand := await self._admitted(exchange, line)) is not None:
             errand.token = mcp.wanted_progress(messages[0])
             errand.send()
+            self._asked = self._asked or bool(exchange.awaits)
             for message in messages:
                 self._note_cancel(message)
 
-    async def forward_start(self, start: bytes) -> bool:
-        """Record what the start of a line asks that is too large to hold; tell whether it may pass."""
+    async def forward_piece(self, piece: Piece) -> None:
+        """Pass on a piece of a line that is too large to hold; record what its start asks."""
+        if piece.starts:
+            self._large, self._large_passes = None, await self._begins(piece.raw)
+        if self._large_passes:
+            self.to_server.piece(piece.raw, ends=piece.ends)
+        if piece.ends and self._large is not None:
+            self._large.sent()
+
+    async def _begins(self, start: bytes) -> bool:
+        """Record what the start of a line asks; tell whether it may pass."""
         message = mcp.start_of(start)
         if message is None:
             return True
@@ -220,24 +156,23 @@ class Pipe:
             start=start[: mcp.START],
             cut=True,
         )
-        errand = await self._admitted(exchange, start)
-        if errand is None:
+        self._large = await self._admitted(exchange, None)
+        if self._large is None:
             return False
-        self.expect(errand)
-        errand.steps.go_on()
+        self._large.begin()
         return True
 
-    async def _admitted(self, exchange: McpExchange, line: bytes) -> Errand | None:
+    async def _admitted(self, exchange: McpExchange, line: bytes | None) -> Errand | None:
         """Record what is about to leave; where it must not, answer, and return nothing."""
         try:
             await exchange.begin()
             errand = Errand(self, exchange, line)
             await errand.steps.queued(exchange)
         except StoreError:
-            self.to_agent.line(_line_of(exchange.refused()))
+            self.say(line_of(exchange.refused()))
         except Failure as failure:
             made, tickets = exchange.failed(failure)
-            self.to_agent.line(_line_of(made), tickets)
+            self.say(line_of(made), tickets)
         else:
             return errand
         return None
@@ -264,22 +199,28 @@ class Pipe:
         else:
             self.idle.set()
 
-    def give_up(self, errand: Errand, attempt: Attempt, *, answered: bool) -> None:
+    def give_up(self, errand: Errand, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
             if self._awaited.pop(key, None) is not None:
-                self._past[key] = Past(errand.exchange, attempt, answered)
-        while len(self._past) > _GIVEN_UP:
+                self._remember(key, Past(errand.exchange, attempt, True))
+
+    def _remember(self, key: str, past: Past) -> None:
+        self._past[key] = past
+        if len(self._past) > _GIVEN_UP:
             self._past.popitem(last=False)
 
     def _note_cancel(self, message: Message) -> None:
-        """The agent took a call back: nobody may answer it any more, but somebody might."""
-        key = mcp.cancelled_id(message)
-        for errand in set(self._awaited.values()) if key is not None else ():
-            attempt = errand.exchange.attempt
-            if attempt is not None and attempt.cancelled and attempt.caller_key == key:
-                self.give_up(errand, attempt, answered=False)
-                errand.exchange.left(ErrorKind.CANCELLED_BY_CALLER)
+        """The agent took a request back: nobody has to answer it any more, but somebody might."""
+        cancelled = mcp.cancelled_id(message)
+        if cancelled is None:
+            return
+        for errand in set(self._awaited.values()):
+            for key, attempt in errand.exchange.taken_back(cancelled).items():
+                self._awaited.pop(key, None)
+                if attempt is not None:
+                    self._remember(key, Past(errand.exchange, attempt, False))
+        self._count()
 
     # -- from the server to the agent ------------------------------------------------------
 
@@ -288,18 +229,45 @@ class Pipe:
         text = Text(body, JSON, len(raw))
         body.finish()
         content = body.content
-        if not isinstance(content, Message | Outline) or not is_answer(content):
-            self.to_agent.line(raw, self.read(content, text))
-            return
-        key = self._key_of(content)
-        if (errand := self._awaited.pop(key, None)) is not None:
-            errand.came(raw, errand.exchange.said(content, text))
-        elif (past := self._past.pop(key, None)) is not None:
-            tickets = past.exchange.late(past.attempt, content, text)
-            self.to_agent.line(b"" if past.answered else raw, tickets)
+        if isinstance(content, Message | Outline) and is_answer(content):
+            self._deliver_answer(raw, content, text)
         else:
-            self.to_agent.line(raw, self._aside.said(content, text))
+            self.to_agent.line(raw, self.read(content, text))
         self._count()
+
+    def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
+        key = self._key_of(content)
+        errand, past = self._awaited.get(key), self._past.get(key)
+        tickets = self.read(content, text)
+        if errand is not None:
+            errand.came(raw, tickets)
+        elif past is None:
+            self.to_agent.line(raw, tickets)
+        elif not past.answered:
+            self.to_agent.line(respelled(past.attempt, raw), tickets)
+
+    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+        """Give the agent an answer, if there is one."""
+        if line:
+            self.to_agent.line(line, tickets)
+
+    def opening(self, start: bytes) -> Opening:
+        """Tell what becomes of a long line of the server's that begins like this."""
+        message = mcp.start_of(start)
+        if message is not None and message.kind not in {Kind.RESPONSE, Kind.ERROR}:
+            return Opening.PASSES
+        if message is None or not message.id:
+            # It may be any answer: also one that comes too late, or that a limit still waits for.
+            limited = any(past.answered for past in self._past.values()) or any(
+                errand.is_limited for errand in self._awaited.values()
+            )
+            return Opening.WAITS if limited else Opening.PASSES
+        key = id_key(message.id)
+        if (errand := self._awaited.get(key)) is not None:
+            errand.answering()
+        elif (past := self._past.get(key)) is not None and past.answered:
+            return Opening.STAYS
+        return Opening.PASSES
 
     def passing(self, body: MessageReader) -> Sequence[Ticket]:
         """Read a line that is too long to be held; return what its last piece has to wait for."""
@@ -323,17 +291,29 @@ class Pipe:
                 self._stray(content, text)
                 return ()
             case _ if is_answer(content):
-                errand = self._awaited.pop(self._key_of(content), None)
-                return (errand.exchange if errand is not None else self._aside).said(content, text)
+                self._heard_of = True
+                return self._answered(content, text)
             case _:
+                self._heard_of = True
                 self._heard(content)
                 return self._aside.said(content, text)
 
+    def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
+        key = self._key_of(content)
+        if (errand := self._awaited.pop(key, None)) is not None:
+            return errand.exchange.said(content, text)
+        if (past := self._past.pop(key, None)) is not None:
+            return past.exchange.late(past.attempt, content, text)
+        return self._aside.said(content, text)
+
     def _key_of(self, message: Message | Outline) -> str:
-        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1)."""
+        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and an
+        id that nobody gave the one whose id could not be read."""
         if nameless_error(message) and len(self._awaited) == 1:
             return next(iter(self._awaited))
-        return id_key(raw_id(message))
+        key = id_key(raw_id(message))
+        known = key in self._awaited or key in self._past
+        return "" if "" in self._awaited and not known else key
 
     def _heard(self, message: Message | Outline) -> None:
         """Note that a call goes on: its progress was reported."""
@@ -352,6 +332,11 @@ class Pipe:
         self.context.log.emit(StrayOutput(server=self._request.server, size=text.size))
 
     # -- the end ---------------------------------------------------------------------------
+
+    @property
+    def said_nothing(self) -> bool:
+        """Whether the server was asked something, and no message ever came of it."""
+        return self._asked and not self._heard_of
 
     def stop(self) -> None:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
@@ -377,19 +362,3 @@ class Pipe:
         """Record that nobody will learn how what is open ended."""
         for errand in {*self._awaited.values(), *self._resting}:
             errand.exchange.left(kind)
-
-
-def _line_of(made: Made) -> bytes:
-    """Return an answer of turnlog's as a line; nothing where only HTTP has one for it."""
-    return made.body + b"\n" if made.status == 200 else b""
-
-
-def _respelled(attempt: Attempt, raw: bytes) -> bytes:
-    """Return an answer with the id that the agent gave."""
-    if not attempt.wire_id:
-        return raw
-    return with_id(raw, attempt.caller_id) or raw
-
-
-def _amended(exchange: McpExchange, raw: bytes) -> bytes:
-    return exchange.amended(raw) or raw

@@ -1,0 +1,169 @@
+"""One line of an agent on its way through a pipe: its attempts, and which answer the agent gets."""
+
+from collections.abc import Coroutine, Sequence
+from typing import Protocol
+
+from turnlog.core.exchange import Forward, Wait
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.store.base import StoreError, Ticket
+from turnlog.wire.splice import with_id
+
+from .answers import Made
+from .attempt import Attempt
+from .context import Context
+from .fault import Failure, Progress
+from .mcp import McpExchange
+from .outbox import Outbox
+from .patience import Patience
+from .steps import Steps
+
+
+class Carrier(Protocol):
+    """The pipe that an errand goes through."""
+
+    context: Context
+    to_server: Outbox
+    stopping: bool
+
+    def expect(self, errand: "Errand") -> None:
+        """Wait for what answers an errand."""
+        ...
+
+    def give_up(self, errand: "Errand", attempt: Attempt) -> None:
+        """Wait for an attempt's answer no more."""
+        ...
+
+    def later(self, errand: "Errand", attempt: Coroutine[None, None, None]) -> None:
+        """Make another attempt of an errand in its own time."""
+        ...
+
+    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+        """Give the agent an answer, if there is one."""
+        ...
+
+
+class Errand:
+    """One line of the agent on its way to the server, and what comes back of it."""
+
+    def __init__(self, pipe: Carrier, exchange: McpExchange, line: bytes | None) -> None:
+        """`line` is `None` where it comes in pieces, and cannot be sent again."""
+        self._pipe = pipe
+        self._line = line or b""
+        self.exchange = exchange
+        attempt = exchange.attempt
+        wants = attempt is not None and attempt.ask.policy.retry is not None
+        repeatable = wants and line is not None and exchange.repeatable(line)
+        self.steps = Steps(attempt, pipe.context.clock, repeatable=repeatable)
+        self.token = ""
+        """With which its progress is reported, where the agent asked for that."""
+        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
+        """The last answer that did not go to the agent."""
+
+    def send(self) -> None:
+        """Make the first attempt."""
+        self.steps.go_on()
+        self._send(self.exchange.outgoing(self._line))
+
+    def begin(self) -> None:
+        """Make the only attempt, whose pieces are sent by somebody else."""
+        self.steps.go_on()
+        self._sending()
+
+    def sent(self) -> None:
+        """Note that the last piece has been sent."""
+        self.exchange.progress.sent()
+        self.exchange.acknowledge()
+
+    def _send(self, line: object) -> None:
+        assert isinstance(line, bytes)
+        self._sending()
+        self._pipe.to_server.line(line)
+        self.sent()
+
+    def _sending(self) -> None:
+        attempt = self.exchange.attempt
+        progress = self.exchange.progress = Progress()
+        progress.phase = Phase.SENDING
+        if attempt is not None:
+            attempt.patience = Patience(attempt.ask.policy.timeout, self.steps.began)
+            if attempt.patience.connected(self._expire):
+                progress.patience = attempt.patience
+        self._pipe.expect(self)
+
+    def came(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        """Take the whole answer, which was read already."""
+        attempt = self.exchange.attempt
+        if attempt is not None:
+            raw = _amended(self.exchange, respelled(attempt, raw))
+        self._over(raw, tickets)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rule may yet take another answer in place of the one to come."""
+        return self.exchange.progress.patience is not None
+
+    def answering(self) -> None:
+        """Learn that the answer has begun to come: what has left cannot be taken back."""
+        if (patience := self.exchange.progress.patience) is not None:
+            patience.close()
+
+    def lost(self, failure: Failure) -> None:
+        """Learn that there will be no answer, of this attempt or any other."""
+        if self.exchange.attempt is None or self.exchange.attempt.ending is None:
+            made, tickets = self.exchange.broken_off(failure)
+            self._held = (line_of(made), tickets)
+        self._give(*self._held)
+
+    def _expire(self, kind: ErrorKind, detail: str) -> bool:
+        """Give the attempt up: a time limit was reached."""
+        attempt = self.exchange.attempt
+        assert attempt is not None
+        self._pipe.give_up(self, attempt)
+        made, tickets = self.exchange.failed(Failure(kind, self.exchange.progress.phase, detail))
+        if cancel := self.exchange.cancelling():
+            self._pipe.to_server.line(cancel + b"\n")
+        self._over(line_of(made), tickets)
+        return True
+
+    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
+        self._held = (raw, tickets)
+        attempt = self.exchange.attempt
+        if self.steps.is_last(attempt) or self._pipe.stopping:
+            self._give(raw, tickets)
+        elif attempt is not None and isinstance(self.steps.next, Wait):
+            self._pipe.context.recorder.retried(attempt, self.steps.next.delay)
+            self._pipe.later(self, self._again(self.steps.next.delay))
+
+    async def _again(self, delay: float) -> None:
+        """Make another attempt after a while, unless nobody wants it any more."""
+        if await self.exchange.rest(delay) is not None:
+            return
+        command = self.steps.go_on()
+        assert isinstance(command, Forward)
+        try:
+            content = await self.exchange.again(self._line)
+        except StoreError:
+            self._give(*self._held)
+        else:
+            self._send(content)
+
+    def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        self._pipe.say(raw, tickets)
+        self._held = (b"", ())
+
+
+def line_of(made: Made) -> bytes:
+    """Return an answer of turnlog's as a line; nothing where only HTTP has one for it."""
+    return made.body + b"\n" if made.status == 200 else b""
+
+
+def respelled(attempt: Attempt, raw: bytes) -> bytes:
+    """Return an answer with the id that the agent gave."""
+    if not attempt.wire_id:
+        return raw
+    return with_id(raw, attempt.caller_id) or raw
+
+
+def _amended(exchange: McpExchange, raw: bytes) -> bytes:
+    return exchange.amended(raw) or raw
