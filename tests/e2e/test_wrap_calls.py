@@ -102,7 +102,11 @@ def test_a_task_that_is_polled_closes_its_call(tmp_path: Path) -> None:
 def test_a_further_leg_belongs_to_its_call(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("book", {"a": 1}, request_id=1, _meta=NEW))
-        asks = {"resultType": "input_required", "inputRequests": {}, "requestState": "s1"}
+        asks: dict[str, Any] = {
+            "resultType": "input_required",
+            "inputRequests": {},
+            "requestState": "s1",
+        }
         wrap.server.say(result_of(asks)(1))
         wrap.stdout.line()
         wrap.asked(
@@ -328,7 +332,12 @@ def test_the_server_may_ask_while_calls_are_open(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("book"))
         for number, method in enumerate(("elicitation/create", "sampling/createMessage", "ping")):
-            question = {"jsonrpc": "2.0", "id": number, "method": method, "params": {}}
+            question: dict[str, Any] = {
+                "jsonrpc": "2.0",
+                "id": number,
+                "method": method,
+                "params": {},
+            }
             wrap.server.say(question)
             assert wrap.stdout.json() == question
             # Another call is on its way to the disk: the answer does not wait for it.

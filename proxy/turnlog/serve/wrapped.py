@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from io import FileIO
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -21,6 +23,7 @@ from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
+from turnlog.store.folder import translated
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, parse
 from turnlog.wire.lines import LineReader, Piece
@@ -301,16 +304,12 @@ def request_of(
 def logging_to(settings: Settings) -> Generator[Log]:
     """Write the log into the data folder, where all wrapped commands write theirs.
 
-    Raises `OSError`. A line is written at once, so that those of several processes do not mix.
+    Raises `StoreError`. A line is written at once, so that those of several processes do not mix.
     """
     folder = settings.data / "logs"
-    for each in (settings.data, folder):
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / "wrap.jsonl"
-    with suppress(FileNotFoundError):
-        if file.stat().st_size > _LOG_SIZE:
-            file.replace(folder / "wrap.1.jsonl")
-    with file.open("ab", buffering=0) as stream:
+    with translated("write the log to", folder):
+        stream = _log_file(folder)
+    with stream:
         logs = configure("json", settings.log_level.value, stream)
         handler = StandardLogging(logs)
         logging.getLogger().addHandler(handler)
@@ -319,6 +318,16 @@ def logging_to(settings: Settings) -> Generator[Log]:
         finally:
             logging.getLogger().removeHandler(handler)
             logs.close()
+
+
+def _log_file(folder: Path) -> FileIO:
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / "wrap.jsonl"
+    with suppress(FileNotFoundError):
+        if file.stat().st_size > _LOG_SIZE:
+            file.replace(folder / "wrap.1.jsonl")
+    return file.open("ab", buffering=0)
 
 
 def run(
