@@ -88,6 +88,8 @@ class Pipe:
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
+        self._gone = False
+        """Whether the server is."""
         self._heard_of = False
         """Whether the server has said anything at all."""
         self._asked = False
@@ -115,7 +117,9 @@ class Pipe:
         return True
 
     async def forward(self, content: Message | Batch | Malformed, line: bytes) -> None:
-        """Record what a line asks, and pass it on."""
+        """Record what a line asks, and pass it on; nothing of it where the server is gone."""
+        if self._gone:
+            return
         messages = messages_of(content)
         if not messages:
             self.to_server.line(line)
@@ -136,6 +140,8 @@ class Pipe:
 
     async def forward_piece(self, piece: Piece) -> None:
         """Pass on a piece of a line that is too large to hold; record what its start asks."""
+        if self._gone:
+            return
         if piece.starts:
             self._large, self._large_passes = None, await self._begins(piece.raw)
         if self._large_passes:
@@ -171,11 +177,20 @@ class Pipe:
         except StoreError:
             self.say(line_of(exchange.refused()))
         except Failure as failure:
-            made, tickets = exchange.failed(failure)
-            self.say(line_of(made), tickets)
+            self._refuse(exchange, failure)
+        except asyncio.CancelledError:
+            exchange.left(ErrorKind.CONNECT_FAILED)
+            raise
         else:
-            return errand
+            if not self._gone:
+                return errand
+            detail = "the command ended before the call was sent"
+            self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
         return None
+
+    def _refuse(self, exchange: McpExchange, failure: Failure) -> None:
+        made, tickets = exchange.failed(failure)
+        self.say(line_of(made), tickets)
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
@@ -348,6 +363,7 @@ class Pipe:
     def lost(self, detail: str) -> None:
         """Learn that the server is gone: every open call ends, and nothing else is answered."""
         self.stop()
+        self._gone = True
         for errand in dict.fromkeys(self._awaited.values()):
             attempts = errand.exchange.attempts
             for attempt in attempts:
@@ -357,8 +373,3 @@ class Pipe:
                 errand.lost(Failure(ErrorKind.CONNECTION_LOST, phase, detail))
         self._awaited.clear()
         self._count()
-
-    def left(self, kind: ErrorKind) -> None:
-        """Record that nobody will learn how what is open ended."""
-        for errand in {*self._awaited.values(), *self._resting}:
-            errand.exchange.left(kind)

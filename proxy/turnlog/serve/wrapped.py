@@ -81,6 +81,8 @@ class Wrapped:
         self._pipe = Pipe(context, request, self._to_agent, self._to_server)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._name = request.server
+        self._has_failed = False
         self._leaving = asyncio.Event()
         """Whether the command is to end: nobody is there, or comes, that wants anything of it."""
 
@@ -94,7 +96,10 @@ class Wrapped:
                 await self._relay(tasks)
         finally:
             self._child.send(signal.SIGKILL)
-        return await self._exited
+        code = await self._exited
+        if self._pipe.said_nothing:
+            self._failed(f"it ended before it answered anything (exit code {code})")
+        return code
 
     async def _relay(self, tasks: asyncio.TaskGroup) -> None:
         chores = (self._read_agent(), self._forward(tasks), self._write_server())
@@ -119,10 +124,11 @@ class Wrapped:
         self._pipe.stop()
         self._leaving.set()
 
-    @property
-    def said_nothing(self) -> bool:
-        """Whether the command was asked something, and never said any message."""
-        return self._pipe.said_nothing
+    def _failed(self, reason: str) -> None:
+        """Log that nothing came of the command, once."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._context.log.emit(ProcessFailed(server=self._name, reason=reason))
 
     # -- the four ways ---------------------------------------------------------------------
 
@@ -149,6 +155,8 @@ class Wrapped:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
         self._to_server.close()
+        if self._pipe.said_nothing:
+            self._failed("it has answered nothing yet, and its client has left")
         # Nobody is waited for who died with a call open.
         over = {
             tasks.create_task(self._pipe.idle.wait()),
@@ -357,9 +365,6 @@ async def _run(
         wrapped = Wrapped(child, context, request_of(context, server, session, os.environ))
         signals.go_to(wrapped.told)
         code = await wrapped.relay()
-        if wrapped.said_nothing:
-            reason = f"it answered nothing before it ended (exit code {code})"
-            log.emit(ProcessFailed(server=server, reason=reason))
         log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
     return code
 
