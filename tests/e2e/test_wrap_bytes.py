@@ -1,11 +1,13 @@
 """What goes through a wrap comes out as it went in, both ways."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from kit.clients import call, message
+from kit.proxy import findings
 from kit.wraps import pumped, text_answer, wrapping
 
 STRAYS = (
@@ -175,3 +177,47 @@ def test_sockets_in_the_place_of_pipes_end_as_pipes_do(tmp_path: Path) -> None:
         wrap.server.answer(wrap.asked(call("put")))
         assert wrap.stdout.json() == text_answer(1)
     assert wrap.row().status == "ok"
+
+
+SAID = (
+    b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"a":[1,{"b":null}]}}}',
+    b'[{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}},{"jsonrpc":"2.0","id":5,"method":"ping"}]',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}',
+    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d,"progress":1}}',
+    b'{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{}}',
+    b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"no"}}',
+    b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"done"}]}}',
+    b'[{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"done"}]}},7]',
+)  # fmt: skip
+BITS = (b"null", b"{", b'"', b"1e999", b"-", b"\\ud800", b"[[[", b"\xed\xa0\x80", b"\x00", b"\xff")
+
+
+def babble(dice: random.Random, size: int) -> bytes:
+    """Return lines of messages, a third of them spoilt; no answer among them says nothing."""
+    lines: list[bytes] = []
+    for _ in range(size):
+        line = bytearray(dice.choice(SAID) % dice.randrange(8))
+        if dice.random() < 0.3 and b"result" not in line:
+            place = dice.randrange(len(line))
+            line[place : place + dice.randrange(6)] = dice.choice(BITS)
+        lines.append(bytes(line) + dice.choice([b"\n", b"\r\n"]))
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_said_passes_and_every_call_ends(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    asked, said = babble(dice, 300), babble(dice, 300)
+    with wrapping(tmp_path) as wrap:
+        wrap.stdin.send(asked)
+        wrap.server.stdout.send(said)
+        # The agent's answers overtake what waits for the disk.
+        came = wrap.server.stdin.exactly(len(asked))
+        assert sorted(came.split(b"\n")) == sorted(asked.split(b"\n"))
+        assert wrap.stdout.exactly(len(said)) == said
+        wrap.server.exit(3)
+        wrap.stdout.rest()
+        assert wrap.exited() == 3
+        assert wrap.events("proxy.faulted") == []
+    assert "pending" not in {row.status for row in wrap.rows()}
+    assert all(finding.verdict.intact for finding in findings(wrap.data))

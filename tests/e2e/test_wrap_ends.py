@@ -320,3 +320,24 @@ def wrap_answer(wrap: Wrap, line: bytes) -> None:
     """Let the server answer a line."""
     wrap.server.answer(wrap.asked(line))
     wrap.stdout.json()
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
+@pytest.mark.parametrize("loaded", range(0, 60, 12))
+def test_a_signal_at_any_moment_of_the_start_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, loaded: int
+) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
+    with wrapped(tmp_path, [sys.executable, "-I", "-S", "-c", code]) as wrap:
+        wait_until(lambda: _mapped(wrap.process.pid) > loaded, "more of it is loaded")
+        wrap.process.send_signal(number)
+        # Python itself answers SIGINT with a trace while it loads.
+        assert wrap.exited() in ({-number, 1, 130} if number == signal.SIGINT else {-number})
+        for pid in wrap.stdout.rest().split():
+            assert is_gone(int(pid))
+        assert number == signal.SIGINT or wrap.stderr.read_text() == ""
+
+
+def _mapped(pid: int) -> int:
+    """Return how many pieces of files a process has mapped: it grows while it loads."""
+    return Path(f"/proc/{pid}/maps").read_text().count("\n") - 20

@@ -1,6 +1,6 @@
 """One line of an agent on its way through a pipe: its attempts, and which answer the agent gets."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Protocol
 
 from turnlog.core.exchange import Forward, Wait
@@ -151,6 +151,60 @@ class Errand:
     def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
         self._pipe.say(raw, tickets)
         self._held = (b"", ())
+
+
+class Awaited:
+    """Errands by the keys of the ids that the server knows.
+
+    An agent may give an id again before it is answered: the newest is the one that is answered.
+    """
+
+    def __init__(self) -> None:
+        self._errands: dict[str, list[Errand]] = {}
+
+    def __len__(self) -> int:
+        return len(self._errands)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._errands
+
+    def __iter__(self) -> Iterator[Errand]:
+        """Go through all errands, each once, in the order in which their ids were given."""
+        return iter(dict.fromkeys(one for many in self._errands.values() for one in many))
+
+    @property
+    def first_key(self) -> str:
+        """The key that was given first of those that are awaited."""
+        return next(iter(self._errands))
+
+    def add(self, key: str, errand: Errand) -> None:
+        """Wait for an answer with this id."""
+        self._errands.setdefault(key, []).append(errand)
+
+    def find(self, key: str) -> Errand | None:
+        """Return what an answer with this id is for."""
+        return self._errands[key][-1] if key in self._errands else None
+
+    def drop(self, key: str, errand: Errand) -> bool:
+        """Wait no more for an answer with this id to this errand; tell whether that was so."""
+        errands = self._errands.get(key, [])
+        if errand not in errands:
+            return False
+        errands.remove(errand)
+        if not errands:
+            del self._errands[key]
+        return True
+
+    def take(self, key: str) -> Errand | None:
+        """Return what an answer with this id is for, which has come."""
+        errand = self.find(key)
+        if errand is not None:
+            self.drop(key, errand)
+        return errand
+
+    def clear(self) -> None:
+        """Wait for nothing."""
+        self._errands.clear()
 
 
 def line_of(made: Made) -> bytes:

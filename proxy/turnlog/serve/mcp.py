@@ -249,7 +249,7 @@ class McpExchange:
                 found[wire_key] = attempt
                 kind = ErrorKind.CANCELLED_BY_CALLER
                 self._end(attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply())
-        if not found and self._underway.awaited.pop(key, None) is not None:
+        if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
             found[key] = None
         return found
 

@@ -33,7 +33,7 @@ from turnlog.wire.splice import Respelling
 
 from .attempt import Attempt
 from .context import Context
-from .errand import Errand, line_of, respelled
+from .errand import Awaited, Errand, line_of, respelled
 from .fault import Failure
 from .mcp import McpExchange
 from .outbox import Outbox
@@ -81,8 +81,7 @@ class Pipe:
         self._request = request
         self._aside = McpExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
-        self._awaited: dict[str, Errand] = {}
-        """By the key of the id that the server knows."""
+        self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
         self._past: OrderedDict[str, Past] = OrderedDict()
         self._large: Errand | None = None
@@ -195,7 +194,7 @@ class Pipe:
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
         for key in errand.exchange.awaits:
-            self._awaited[key] = errand
+            self._awaited.add(key, errand)
         self._count()
 
     def later(self, errand: Errand, attempt: Coroutine[None, None, None]) -> None:
@@ -217,7 +216,7 @@ class Pipe:
     def give_up(self, errand: Errand, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
-            if self._awaited.pop(key, None) is not None:
+            if self._awaited.drop(key, errand):
                 self._remember(key, Past(errand.exchange, attempt, True))
 
     def _remember(self, key: str, past: Past) -> None:
@@ -230,9 +229,9 @@ class Pipe:
         cancelled = mcp.cancelled_id(message)
         if cancelled is None:
             return
-        for errand in set(self._awaited.values()):
+        for errand in list(self._awaited):
             for key, attempt in errand.exchange.taken_back(cancelled).items():
-                self._awaited.pop(key, None)
+                self._awaited.drop(key, errand)
                 if attempt is not None:
                     self._remember(key, Past(errand.exchange, attempt, False))
         self._count()
@@ -252,7 +251,7 @@ class Pipe:
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
         key = self._key_of(content)
-        errand, past = self._awaited.get(key), self._past.get(key)
+        errand, past = self._awaited.find(key), self._past.get(key)
         tickets = self.read(content, text)
         if errand is not None:
             errand.came(raw, tickets)
@@ -274,11 +273,11 @@ class Pipe:
         if message is None or not message.id:
             # It may be any answer: also one that comes too late, or that a limit still waits for.
             limited = any(past.answered for past in self._past.values()) or any(
-                errand.is_limited for errand in self._awaited.values()
+                errand.is_limited for errand in self._awaited
             )
             return Opening.WAITS if limited else Opening.PASSES
         key = id_key(message.id)
-        if (errand := self._awaited.get(key)) is not None:
+        if (errand := self._awaited.find(key)) is not None:
             errand.answering()
         elif (past := self._past.get(key)) is not None and past.answered:
             return Opening.STAYS
@@ -315,7 +314,7 @@ class Pipe:
 
     def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
         key = self._key_of(content)
-        if (errand := self._awaited.pop(key, None)) is not None:
+        if (errand := self._awaited.take(key)) is not None:
             return errand.exchange.said(content, text)
         if (past := self._past.pop(key, None)) is not None:
             return past.exchange.late(past.attempt, content, text)
@@ -325,7 +324,7 @@ class Pipe:
         """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and an
         id that nobody gave the one whose id could not be read."""
         if nameless_error(message) and len(self._awaited) == 1:
-            return next(iter(self._awaited))
+            return self._awaited.first_key
         key = id_key(raw_id(message))
         known = key in self._awaited or key in self._past
         return "" if "" in self._awaited and not known else key
@@ -333,7 +332,7 @@ class Pipe:
     def _heard(self, message: Message | Outline) -> None:
         """Note that a call goes on: its progress was reported."""
         token = mcp.progress_token(message)
-        for errand in self._awaited.values() if token else ():
+        for errand in self._awaited if token else ():
             attempt = errand.exchange.attempt
             if attempt is not None and attempt.patience is not None and errand.token == token:
                 attempt.patience.heard()
@@ -364,7 +363,7 @@ class Pipe:
         """Learn that the server is gone: every open call ends, and nothing else is answered."""
         self.stop()
         self._gone = True
-        for errand in dict.fromkeys(self._awaited.values()):
+        for errand in self._awaited:
             attempts = errand.exchange.attempts
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
