@@ -1,6 +1,7 @@
 """What a wrap records of calls, and what rules make of them."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,57 @@ def test_what_is_recorded_verifies(tmp_path: Path) -> None:
             wrap.server.answer(wrap.asked(call("put", request_id=number)))
             wrap.stdout.line()
     assert all(finding.verdict.intact for finding in findings(wrap.data))
+
+
+def test_an_answer_to_the_server_overtakes_calls_that_wait_for_the_disk(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("book"))
+        wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"})
+        wrap.stdout.line()
+        given = b'{"jsonrpc":"2.0","id":"q","result":{}}'
+        wrap.send(*(call("put", request_id=n) for n in range(100, 140)), given)
+        came = [wrap.server.request()["id"] for _ in range(41)]
+        assert came.index("q") < 39
+        assert [number for number in came if number != "q"] == list(range(100, 140))
+
+
+def test_a_call_that_finds_no_room_in_the_store_is_refused_and_not_sent(tmp_path: Path) -> None:
+    # JSON is YAML.
+    (tmp_path / "turnlog.yaml").write_text('{"limits": {"store": "1MiB"}}')
+    dice = random.Random(7)
+    with wrapping(tmp_path, "--config", str(tmp_path / "turnlog.yaml")) as wrap:
+        for number in range(5_000):
+            text = dice.randbytes(200).hex()
+            wrap.send(call("put", {"text": text, "n": number}, request_id=number))
+            sent = select_first(wrap)
+            if not sent:
+                break
+            wrap.server.answer(wrap.server.request(), text)
+            assert wrap.stdout.json()["id"] == number
+        refused = wrap.stdout.json()
+        assert refused["result"]["isError"] is True
+        assert (outcome(refused)["kind"], outcome(refused)["executed"]) == (
+            "session_unavailable",
+            "no",
+        )
+        # What is no call goes on.
+        wrap.server.answer(wrap.asked(message("ping", request_id="p")))
+        assert wrap.stdout.json()["id"] == "p"
+    assert wrap.events("store.full")
+
+
+def select_first(wrap: Wrap) -> bool:
+    """Wait until the server has been asked, or the agent answered; tell whether it is the first."""
+    wait_until(lambda: not (wrap.server.stdin.is_silent() and wrap.stdout.is_silent()), "either")
+    return not wrap.server.stdin.is_silent()
+
+
+def test_rules_that_change_count_for_the_calls_that_follow(tmp_path: Path) -> None:
+    with wrapping(tmp_path, rules="rules: []") as wrap:
+        wrap.server.answer(wrap.asked(call("put", request_id=1)))
+        wrap.stdout.line()
+        (tmp_path / "rules.yaml").write_text("rules: [{match: {tool: put}, effect: read}]")
+        wait_until(lambda: wrap.events("rules.reloaded"), "the rules are read again")
+        wrap.server.answer(wrap.asked(call("put", request_id=2)))
+        wrap.stdout.line()
+    assert [row.effect for row in wrap.rows()] == ["unknown", "read"]

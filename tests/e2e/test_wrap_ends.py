@@ -341,3 +341,47 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing_behind(
 def _mapped(pid: int) -> int:
     """Return how many pieces of files a process has mapped: it grows while it loads."""
     return Path(f"/proc/{pid}/maps").read_text().count("\n") - 20
+
+
+def test_a_call_that_nobody_reads_any_more_is_not_sent(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))
+        wrap.stdout.line()
+        wrap.server.do("os.close(0)")
+        wrap.server.stdin.close()
+        asked = 1
+        while True:
+            # Who closes a pipe is noticed at once, but not before.
+            asked += 1
+            wrap.send(call("put", request_id=asked))
+            if wrap.stdout.can_read(1):
+                break
+        failed = outcome(wrap.stdout.json())
+        assert (failed["kind"], failed["executed"], failed["retry"]) == (
+            "connect_failed",
+            "no",
+            "safe",
+        )
+        wrap.server.exit(3)
+        wrap.exited()
+
+
+@pytest.mark.parametrize("how", ["told", "command ends"])
+def test_what_waits_for_another_attempt_gets_the_answer_that_there_is(
+    tmp_path: Path, how: str
+) -> None:
+    retry = "{on: [tool_error], max_attempts: 3, base_interval: 60s, jitter: none, budget: 300s}"
+    rules = f"rules: [{{match: {{tool: look}}, effect: read, retry: {retry}}}]"
+    with wrapping(tmp_path, rules=rules) as wrap:
+        asked = wrap.asked(call("look"))
+        said = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32603, "message": "no"}}
+        wrap.server.say(said)
+        wait_until(lambda: [row.status for row in wrap.rows()] == ["error"], "the attempt's end")
+        if how == "told":
+            wrap.process.send_signal(signal.SIGTERM)
+        else:
+            wrap.server.exit(3)
+        assert wrap.stdout.json() == said
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == (-signal.SIGTERM if how == "told" else 3)
+    assert (wrap.row().attempt, wrap.row().kind) == (1, "upstream_internal")

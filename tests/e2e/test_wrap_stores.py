@@ -25,7 +25,7 @@ for line in sys.stdin.buffer:
     sys.stdout.buffer.flush()
 """
 """A server that answers each line."""
-EACH = 300
+EACH = 200
 WRITES = "rules: [{match: {tool: put}, effect: write}, {match: {tool: look}, effect: read}]"
 
 

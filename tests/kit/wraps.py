@@ -64,6 +64,10 @@ class End:
         """Tell whether something can be written within so many seconds."""
         return bool(select.select([], [self._descriptor], [], within)[1])
 
+    def can_read(self, within: float) -> bool:
+        """Tell whether something, or the end, is there within so many seconds."""
+        return bool(self._buffer or select.select([self._descriptor], [], [], within)[0])
+
     def line(self, bound: float = BOUND) -> bytes:
         """Read one line, with what ends it."""
 
@@ -112,7 +116,7 @@ class End:
 
     def is_silent(self) -> bool:
         """Tell whether nothing is there to be read, not even the end."""
-        return not self._buffer and not select.select([self._descriptor], [], [], 0)[0]
+        return not self.can_read(0)
 
     def close(self) -> None:
         """Close it, once."""

@@ -87,8 +87,10 @@ class Pipe:
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
+        self.deaf = False
+        """Whether the server reads nothing any more."""
         self._gone = False
-        """Whether the server is."""
+        """Whether it says nothing any more either."""
         self._heard_of = False
         """Whether the server has said anything at all."""
         self._asked = False
@@ -181,9 +183,9 @@ class Pipe:
             exchange.left(ErrorKind.CONNECT_FAILED)
             raise
         else:
-            if not self._gone:
+            if not self._gone and not self.deaf:
                 return errand
-            detail = "the command ended before the call was sent"
+            detail = "the command reads nothing any more"
             self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
         return None
 

@@ -77,7 +77,8 @@ class Wrapped:
         self._server = ReadEnd(child.stdout)
         self._agent_end = WriteEnd(_STDOUT, own=False)
         self._to_agent = Outbox(self._agent_end, context.recorder)
-        self._to_server = Outbox(WriteEnd(child.stdin, own=True), context.recorder)
+        self._server_end = WriteEnd(child.stdin, own=True)
+        self._to_server = Outbox(self._server_end, context.recorder)
         self._pipe = Pipe(context, request, self._to_agent, self._to_server)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -102,7 +103,12 @@ class Wrapped:
         return code
 
     async def _relay(self, tasks: asyncio.TaskGroup) -> None:
-        chores = (self._read_agent(), self._forward(tasks), self._write_server())
+        chores = (
+            self._read_agent(),
+            self._forward(tasks),
+            self._write_server(),
+            self._watch_server(),
+        )
         running = [tasks.create_task(chore) for chore in chores]
         delivery = tasks.create_task(self._write_agent())
         reading = tasks.create_task(self._read_server())
@@ -181,6 +187,11 @@ class Wrapped:
         # A server that closed its stdin may yet answer what it has got.
         with suppress(BrokenPipeError):
             await self._to_server.run()
+
+    async def _watch_server(self) -> None:
+        # The client would meet a closed pipe; its calls end as they would then.
+        await self._server_end.unread()
+        self._pipe.deaf = True
 
     async def _write_agent(self) -> None:
         try:
