@@ -12,9 +12,9 @@ from .answers import Made
 from .attempt import Attempt
 from .context import Context
 from .fault import Failure, Progress
-from .mcp import McpExchange
 from .outbox import Outbox
 from .patience import Patience
+from .piped import PipedExchange
 from .steps import Steps
 
 
@@ -45,7 +45,7 @@ class Carrier(Protocol):
 class Errand:
     """One line of the agent on its way to the server, and what comes back of it."""
 
-    def __init__(self, pipe: Carrier, exchange: McpExchange, line: bytes | None) -> None:
+    def __init__(self, pipe: Carrier, exchange: PipedExchange, line: bytes | None) -> None:
         """`line` is `None` where it comes in pieces, and cannot be sent again."""
         self._pipe = pipe
         self._line = line or b""
@@ -219,5 +219,5 @@ def respelled(attempt: Attempt, raw: bytes) -> bytes:
     return with_id(raw, attempt.caller_id) or raw
 
 
-def _amended(exchange: McpExchange, raw: bytes) -> bytes:
+def _amended(exchange: PipedExchange, raw: bytes) -> bytes:
     return exchange.amended(raw) or raw

@@ -4,7 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -231,28 +231,6 @@ class McpExchange:
         """Return the message that was just read with that word; `None` where it stays as it is."""
         return amended(self.attempt, message) if self.attempt is not None else None
 
-    def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
-        """Record that a pipe is closed; return what the calls that are open get, and only those."""
-        open_ids = {attempt.caller_key for attempt in self._underway.attempts}
-        calls = [message for message in self._messages if id_key(message.id) in open_ids]
-        made = self._made(failure.sentence(self._request.server), self._ending(failure.kind), calls)
-        return made, self._end_all(failure.kind, failure.detail)
-
-    def taken_back(self, key: str) -> dict[str, Attempt | None]:
-        """Record that the caller took the request with this id back.
-
-        Returns the keys of the ids by which the server knows it, and its attempts.
-        """
-        found: dict[str, Attempt | None] = {}
-        for attempt, wire_key in list(self._underway.attempts.items()):
-            if attempt.cancelled and attempt.caller_key == key:
-                found[wire_key] = attempt
-                kind = ErrorKind.CANCELLED_BY_CALLER
-                self._end(attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply())
-        if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
-            found[key] = None
-        return found
-
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
 
@@ -285,32 +263,6 @@ class McpExchange:
         """Take in the answer's head."""
         self._answer = answer
         self.progress.phase = Phase.HEAD
-
-    @property
-    def attempts(self) -> Collection[Attempt]:
-        """Those without an outcome."""
-        return self._underway.attempts.keys()
-
-    @property
-    def awaits(self) -> Collection[str]:
-        """Keys of the ids, as the server knows them, that answers are to come for."""
-        return self._underway.awaited.keys()
-
-    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        """Read one message of the server that came by itself."""
-        self.progress.phase = Phase.BODY
-        return self._message(message, text)
-
-    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        """Read the answer to an attempt that was given up before it came."""
-        self._context.recorder.reopen(attempt)
-        attempt.marks.add(Flag.LATE)
-        return self._close(attempt, message, text)
-
-    def acknowledge(self) -> None:
-        """Close the calls that nobody will be answered, now that they have been sent."""
-        for attempt in self._notified & self._underway.attempts.keys():
-            self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""

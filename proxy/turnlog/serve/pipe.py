@@ -35,8 +35,8 @@ from .attempt import Attempt
 from .context import Context
 from .errand import Awaited, Errand, line_of, respelled
 from .fault import Failure
-from .mcp import McpExchange
 from .outbox import Outbox
+from .piped import PipedExchange
 from .request import Request
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
@@ -57,7 +57,7 @@ class Opening(StrEnum):
 class Past(Struct, frozen=True):
     """An attempt that was given up before its answer came."""
 
-    exchange: McpExchange
+    exchange: PipedExchange
     attempt: Attempt
     answered: bool
     """Whether the agent has got an answer in its place."""
@@ -79,7 +79,7 @@ class Pipe:
         self.stopping = False
         """Whether no attempt may begin any more."""
         self._request = request
-        self._aside = McpExchange(context, request, ())
+        self._aside = PipedExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
         self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
@@ -125,7 +125,7 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
-        exchange = McpExchange(
+        exchange = PipedExchange(
             self.context,
             self._request,
             messages,
@@ -155,7 +155,7 @@ class Pipe:
         message = mcp.start_of(start)
         if message is None:
             return True
-        exchange = McpExchange(
+        exchange = PipedExchange(
             self.context,
             self._request,
             (message,),
@@ -169,7 +169,7 @@ class Pipe:
         self._large.begin()
         return True
 
-    async def _admitted(self, exchange: McpExchange, line: bytes | None) -> Errand | None:
+    async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> Errand | None:
         """Record what is about to leave; where it must not, answer, and return nothing."""
         try:
             await exchange.begin()
@@ -189,7 +189,7 @@ class Pipe:
             self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
         return None
 
-    def _refuse(self, exchange: McpExchange, failure: Failure) -> None:
+    def _refuse(self, exchange: PipedExchange, failure: Failure) -> None:
         made, tickets = exchange.failed(failure)
         self.say(line_of(made), tickets)
 

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from io import FileIO
@@ -40,6 +40,7 @@ from .recording import own_tasks, recording
 from .request import Request
 from .routes import Route, Target
 from .settings import Settings
+from .signals import Signals
 
 HELD: Final = 1 << 20
 """bytes: a longer line of the command's leaves while it comes, but for its last piece."""
@@ -51,7 +52,6 @@ _KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
 _LAST_WORDS: Final = 0.25
 """s: how long what was said last may take: by a command that has failed, to a client that goes."""
-_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _QUEUED: Final = 64
 """Lines of the client's that wait for the disk before no more are read."""
 _LOG_SIZE: Final = 16 << 20
@@ -161,14 +161,17 @@ class Wrapped:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
         self._to_server.close()
-        if self._pipe.said_nothing:
-            self._failed("it has answered nothing yet, and its client has left")
         # Nobody is waited for who died with a call open.
         over = {
             tasks.create_task(self._pipe.idle.wait()),
             tasks.create_task(self._agent_end.unread()),
         }
-        _, rest = await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        first = asyncio.FIRST_COMPLETED
+        _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
+        if self._pipe.said_nothing:
+            self._failed("it has answered nothing yet, and its client has left")
+        if len(rest) == len(over):
+            _, rest = await asyncio.wait(over, return_when=first)
         for task in rest:
             task.cancel()
         self._leaving.set()
@@ -362,7 +365,7 @@ def run(
 async def _run(
     child: Child, settings: Settings, log: Log, pins: Pins, *, server: str, session: str
 ) -> int:
-    signals = _Signals()
+    signals = Signals()
     async with recording(settings, log, None, pins) as context:
         log.emit(
             ProxyReady(
@@ -378,25 +381,3 @@ async def _run(
         code = await wrapped.relay()
         log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
     return code
-
-
-class _Signals:
-    """Signals that ask to end, as long as the loop is there: they must not cut its last work off."""
-
-    def __init__(self) -> None:
-        self._came: list[signal.Signals] = []
-        self._take: Callable[[signal.Signals], None] = self._came.append
-        loop = asyncio.get_running_loop()
-        for number in _FORWARDED:
-            # What our client has us ignore (nohup) the command ignores as well.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._told, number)
-
-    def _told(self, number: signal.Signals) -> None:
-        self._take(number)
-
-    def go_to(self, take: Callable[[signal.Signals], None]) -> None:
-        """Let `take` have each signal, those that came before as well."""
-        self._take = take
-        for number in self._came:
-            take(number)
