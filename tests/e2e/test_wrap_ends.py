@@ -102,9 +102,14 @@ def test_a_command_that_ends_before_it_says_anything_is_an_error_in_the_log(
     assert failed["level"] == "error"
 
 
-def test_a_wrong_setting_is_one_line_and_the_command_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags", [("--rules", "no-such-pack"), ("--name", "a b"), ("--config", "no-such-file.yaml")]
+)
+def test_a_wrong_setting_is_one_line_and_the_command_is_gone(
+    tmp_path: Path, flags: tuple[str, str]
+) -> None:
     command = [sys.executable, "-c", "import os,sys; print(os.getpid()); sys.stdin.read()"]
-    with wrapped(tmp_path, command, "--rules", "no-such-pack") as wrap:
+    with wrapped(tmp_path, command, *flags) as wrap:
         assert wrap.exited() == 2
         assert wrap.stderr.read_text().count("\n") == 1
         for pid in wrap.stdout.rest().split():

@@ -116,39 +116,44 @@ def test_what_a_call_says_of_its_session_is_above_the_environment(tmp_path: Path
     assert wrap.row().turn_source == "explicit"
 
 
-@pytest.mark.parametrize("phase", ["before", "sent", "answered", "cancelled"])
+KILLED: dict[str, list[str | None]] = {
+    "before": [],
+    "sent": ["outcome_unknown"],
+    "answered": [None],
+    "cancelled": ["cancelled_by_caller"],
+}
+"""What the log says of the only call, by when turnlog was killed."""
+
+
+def until_phase(wrap: Wrap, folder: Path, phase: str) -> None:
+    """Make a call, and let it come that far."""
+    if phase != "before":
+        wrap.asked(call("put", request_id=1))
+    if phase == "answered":
+        wrap.server.answer({"id": 1})
+        wrap.stdout.json()
+    if phase == "cancelled":
+        wrap.asked(message("notifications/cancelled", {"requestId": 1}, request_id=None))
+        wait_until(lambda: _kinds(folder, "dead") == KILLED[phase], "its row")
+
+
+@pytest.mark.parametrize("phase", KILLED)
 def test_a_kill_leaves_calls_of_others_alone(tmp_path: Path, phase: str) -> None:
     with wrapping(tmp_path, "--session", "living", name="living") as living:
         living.asked(call("put", request_id="open"))
         with wrapping(tmp_path, "--session", "dead", name="dead") as dying:
-            if phase != "before":
-                dying.asked(call("put", request_id=1))
-            if phase == "answered":
-                dying.server.answer({"id": 1})
-                dying.stdout.line()
-            if phase == "cancelled":
-                dying.asked(message("notifications/cancelled", {"requestId": 1}, request_id=None))
-                wait_until(lambda: _kinds(tmp_path, "dead") == ["cancelled_by_caller"], "its row")
+            until_phase(dying, tmp_path, phase)
             dying.process.kill()
             dying.exited()
             dying.server.close()
         with wrapping(tmp_path, name="next") as later:
             later.asked(message("ping"))
-        assert (
-            _kinds(tmp_path, "dead")
-            == {
-                "before": [],
-                "sent": ["outcome_unknown"],
-                "answered": [None],
-                "cancelled": ["cancelled_by_caller"],
-            }[phase]
-        )
+        assert _kinds(tmp_path, "dead") == KILLED[phase]
         assert [row.status for row in session_rows(living.data, "living")] == ["pending"]
         living.server.answer({"id": "open"})
         assert living.stdout.json() == text_answer("open")
     assert [row.status for row in session_rows(living.data, "living")] == ["ok"]
-    recovered = events_of(living.data, "call.recovered")
-    assert len(recovered) == (phase == "sent")
+    assert len(events_of(living.data, "call.recovered")) == (phase == "sent")
     assert all(finding.verdict.intact for finding in findings(living.data))
 
 

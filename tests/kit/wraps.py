@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from turnlog.sessions.rows import Row
 
-from .clients import BOUND, wait_until
+from .clients import BOUND, message, wait_until
 from .proxy import data_of, environment, events_in, rows
 
 PUPPET: Final = """
@@ -302,15 +302,15 @@ def wrapping(
         with wrapped(
             folder, command, *flags, "--name", name, environ=environ, sockets=sockets, **more
         ) as wrap:
-            server = Server(listener.accept()[0])
+            wrap = structs.replace(wrap, of=Server(listener.accept()[0]))
             try:
-                yield structs.replace(wrap, of=server)
-                if wrap.process.poll() is None and not server.stdin.closed:
-                    assert structs.replace(wrap, of=server).finish() == 0
+                yield wrap
+                if wrap.process.poll() is None and not wrap.server.stdin.closed:
+                    assert wrap.finish() == 0
             finally:
-                server.close()
+                wrap.server.close()
     assert wrap.stderr.read_text() == ""
-    assert is_gone(server.pid)
+    assert is_gone(wrap.server.pid)
 
 
 @contextmanager
@@ -379,3 +379,23 @@ def text_answer(request_id: Any, text: str = "done", **more: Any) -> dict[str, A
 def outcome(answer: Mapping[str, Any]) -> Any:
     """Return what turnlog says of a call in an answer."""
     return answer["result"]["_meta"]["turnlog/outcome"]
+
+
+def initialize(wrap: Wrap, revision: str = "2025-11-25") -> None:
+    """Shake hands."""
+    info = {"name": "tester", "version": "1"}
+    asked = wrap.asked(message("initialize", {"protocolVersion": revision, "clientInfo": info}))
+    result = {"protocolVersion": revision, "capabilities": {}, "serverInfo": info}
+    wrap.server.say({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+    wrap.stdout.line()
+
+
+def result_of(value: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return what makes an answer of this result, for the id of a request."""
+    return lambda request_id: {"jsonrpc": "2.0", "id": request_id, "result": value}
+
+
+def error_of(code: int, text: str = "no") -> Callable[[Any], dict[str, Any]]:
+    """Return what makes an answer of this error, for the id of a request."""
+    error = {"code": code, "message": text}
+    return lambda request_id: {"jsonrpc": "2.0", "id": request_id, "error": error}

@@ -49,7 +49,7 @@ def command(command: tuple[str, ...], **given: Any) -> int:
 
 def _carried(
     child: "Child | None",
-    error: OSError | None,
+    failed: OSError | None,
     command: tuple[str, ...],
     *,
     session: str,
@@ -58,11 +58,8 @@ def _carried(
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number."""
     from turnlog.serve.layers import Flags, config_file, read_wrap_settings
-    from turnlog.serve.readers import name_of_command, upstream_name
 
-    server = upstream_name(name) if name else name_of_command(command)
-    flags = Flags(**given)
-    folder = Path.cwd()
+    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
     settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
     from turnlog.observe.events import ProcessFailed
     from turnlog.packs.lock import lock_file
@@ -74,7 +71,19 @@ def _carried(
     pins = Pins(lock_file(config, settings.data))
     with logging_to(settings) as log:
         if child is None:
-            assert error is not None
-            log.emit(ProcessFailed(server=server, reason=error.strerror or str(error)))
-            return exit_code(error)
+            assert failed is not None
+            log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
+            return exit_code(failed)
         return run(child, settings, log, pins, server=server, session=session)
+
+
+def _server(command: tuple[str, ...], name: str | None) -> str:
+    from turnlog.packs.errors import SettingError
+    from turnlog.serve.readers import name_of_command, upstream_name
+
+    if name is None:
+        return name_of_command(command)
+    try:
+        return upstream_name(name)
+    except ValueError as error:
+        raise SettingError("--name", str(error)) from None

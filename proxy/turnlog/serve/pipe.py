@@ -67,11 +67,7 @@ class Pipe:
     """Both directions of one pair of pipes."""
 
     def __init__(
-        self,
-        context: Context,
-        request: Request,
-        to_agent: Outbox,
-        to_server: Outbox,
+        self, context: Context, request: Request, to_agent: Outbox, to_server: Outbox
     ) -> None:
         self.context = context
         self.to_agent = to_agent
