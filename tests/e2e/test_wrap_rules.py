@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kit.clients import call, message, wait_until
-from kit.wraps import Wrap, error_of, initialize, outcome, result_of, text_answer, wrapping
+from kit.wraps import Wrap, error_of, initialize, outcome, pumped, result_of, text_answer, wrapping
 from turnlog.sessions.rows import Row
 
 NEW = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
@@ -207,10 +207,7 @@ def test_a_long_answer_of_another_attempt_has_the_agents_id(ruled: Wrap, last: b
     ruled.server.say(error_of(-32603)(number))
     second = ruled.server.request()
     said, wanted = _long(second["id"], last), _long(number, last)
-    ruled.server.stdout.send(said[: 2 << 20])
-    early = ruled.stdout.exactly(1 << 20)
-    ruled.server.stdout.send(said[2 << 20 :])
-    assert early + ruled.stdout.line() == wanted
+    assert pumped(said, ruled.server.stdout, ruled.stdout, len(wanted)) == wanted
 
 
 def _long(number: int | str, last: bool) -> bytes:
