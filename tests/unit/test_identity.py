@@ -17,6 +17,7 @@ from turnlog.core.identity import (
     Where,
     identify,
     wanted_headers,
+    wanted_variables,
 )
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.packs.load import load
@@ -230,13 +231,37 @@ def test_headers_are_looked_up_as_the_table_says() -> None:
     assert (found.rung, found.name, found.turn_label) == (Rung.VENDOR, "one/7", "3")
 
 
+ENVIRONMENT = (
+    Vendor(name="env", where=Where.ENVIRONMENT, session=(("CHAT",), ("STATE", "chat"))),
+    Vendor(name="meta", session=(("chat",),)),
+)
+
+
+def test_the_environment_stands_below_what_a_call_says_and_above_the_transport() -> None:
+    assert wanted_variables(ENVIRONMENT) == {"CHAT", "STATE"}
+    assert wanted_headers(ENVIRONMENT) == frozenset()
+    environment = {"CHAT": "7"}
+    found = identify(Evidence(environment=environment, mcp_session_id="m"), ENVIRONMENT)
+    assert (found.rung, found.name, found.client) == (Rung.ENVIRONMENT, "env/7", "env")
+    assert (found.why, found.confidence) == ("environment CHAT", Confidence.OBSERVED)
+    said = Evidence(environment=environment, meta={"chat": b'"9"'})
+    assert identify(said, ENVIRONMENT).name == "meta/9"
+    assert identify(Evidence(environment=environment, path_session="p"), ENVIRONMENT).name == "p"
+
+
+def test_a_variable_may_hold_json_and_an_empty_one_names_nothing() -> None:
+    deep = Evidence(environment={"CHAT": " ", "STATE": '{"chat":"8"}'})
+    assert identify(deep, ENVIRONMENT).name == "env/8"
+    assert identify(Evidence(environment={"CHAT": ""}), ENVIRONMENT).rung is Rung.IMPLICIT
+
+
 MISTAKES: list[dict[str, Any]] = [
     {"name": "x", "session": [[]]},
     {"name": "x", "session": [[""]]},
     {"name": "x", "sessions": [["a"]]},
     {"name": "X y", "session": [["a"]]},
     {"name": "x", "where": "cookie"},
-    {"name": "x", "where": "environment"},
+    {"name": "x", "where": "ENVIRONMENT"},
     {"name": "x", "session": ["a"]},
 ]
 

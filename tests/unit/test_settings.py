@@ -13,8 +13,9 @@ from turnlog.serve.layers import (
     misspelt_variables,
     read_settings,
     read_sources,
+    read_wrap_settings,
 )
-from turnlog.serve.readers import Address
+from turnlog.serve.readers import Address, name_of_command
 from turnlog.serve.settings import (
     Limits,
     LogFormat,
@@ -311,3 +312,40 @@ def test_only_a_near_miss_of_a_variable_is_warned_of() -> None:
     assert misspelt_variables(environ) == [
         "TURNLOG_LISTN is no setting, did you mean TURNLOG_LISTEN?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /home", "server-filesystem"),
+        ("uvx mcp-server-git --repository .", "mcp-server-git"),
+        ("python3.11 -m mcp_server_fetch", "mcp_server_fetch"),
+        ("node /opt/files/server.js", "server"),
+        ("/usr/local/bin/weather.py --port 1", "weather"),
+        ("env TOKEN=abc DEBUG=1 tools", "tools"),
+        ("docker run -i --rm -e KEY=1 mcp/git", "git"),
+        ("uv --quiet run server.py", "server"),
+        ("my\tserver!", "my-server"),
+        ("turnlog", "command"),
+        ("python -", "command"),
+        ("/", "command"),
+        ("x" * 100, "x" * 64),
+    ],
+)
+def test_a_command_names_its_server(command: str, name: str) -> None:
+    words = [command] if "\t" in command else command.split()
+    assert name_of_command(words) == name
+
+
+def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Path) -> None:
+    (tmp_path / "turnlog.yaml").write_text(EVERYTHING)
+    (tmp_path / "mine.yaml").write_text(RULES)
+    flags = Flags(config=str(tmp_path / "turnlog.yaml"), data=str(tmp_path / "here"))
+    known = read_wrap_settings(flags=flags, environ={}, folder=tmp_path, server="files")
+    other = read_wrap_settings(flags=flags, environ={}, folder=tmp_path, server="other")
+    assert list(known.upstreams) == ["files"]
+    assert known.upstreams["files"].trust_annotations
+    assert dict(other.upstreams) == {}
+    assert known.data == other.data == tmp_path / "here"
+    bare = read_wrap_settings(flags=Flags(), environ={}, folder=tmp_path, server="other")
+    assert bare.data == tmp_path / "turnlog-data"

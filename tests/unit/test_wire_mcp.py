@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET, Raw, UnsetType
 
 from turnlog.core.kinds import Status
-from turnlog.wire.jsonrpc import Message, parse
+from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import (
     Answer,
     TaskPoll,
@@ -14,10 +14,13 @@ from turnlog.wire.mcp import (
     cancelled_id,
     is_request,
     is_stateless,
+    progress_token,
     read_answer,
     read_call,
     read_task_poll,
     requested_revision,
+    start_of,
+    wanted_progress,
 )
 from turnlog.wire.skim import Outline, Skimmer
 
@@ -455,3 +458,54 @@ def test_a_task_that_the_question_did_not_name_is_named_by_the_answer() -> None:
 def test_other_methods_poll_no_task() -> None:
     text = message(b'{"id":1,"result":{"taskId":"u","status":"completed"}}')
     assert read_task_poll("tasks/list", Raw(b"{}"), text, revision="") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"), [(b'"a"', '"a'), (b"7", "7"), (b"7.0", "7"), (b"null", "null"), (b"", "")]
+)
+def test_progress_is_reported_with_the_token_that_was_given(raw: bytes, key: str) -> None:
+    token = b'"progressToken":' + raw if raw else b'"x":1'
+    asked = message(b'{"id":1,"method":"tools/call","params":{"_meta":{' + token + b"}}}")
+    told = b'{"method":"notifications/progress","params":{' + token + b',"progress":1}}'
+    assert wanted_progress(asked) == raw
+    assert progress_token(message(told)) == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"id":1,"method":"tools/call"}',
+        b'{"id":1,"method":"tools/call","params":[]}',
+        b'{"id":1,"method":"tools/call","params":{"_meta":null}}',
+        b'{"id":1,"method":"tools/call","params":{"_meta":[1]}}',
+    ],
+)
+def test_a_request_may_want_no_progress(text: bytes) -> None:
+    assert wanted_progress(message(text)) == b""
+    assert progress_token(message(text)) == ""
+
+
+START_PADDING = b'"' + b"x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "method", "raw_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call"', Kind.REQUEST, "tools/call", b"1"),
+        (b'{"method":"tools/call","params":{"arguments":' + START_PADDING, Kind.REQUEST, "tools/call", b""),
+        (b'{"jsonrpc":"2.0","id":"a","params":' + START_PADDING, Kind.REQUEST, "tools/call", b'"a"'),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"x":' + START_PADDING, Kind.RESPONSE, "", b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"x":' + START_PADDING, Kind.ERROR, "", b"1"),
+    ],
+)  # fmt: skip
+def test_the_start_of_a_large_message_says_what_it_is(
+    text: bytes, kind: Kind, method: str, raw_id: bytes
+) -> None:
+    found = start_of(text)
+    assert found is not None
+    assert (found.kind, found.method, found.id) == (kind, method, raw_id)
+
+
+@pytest.mark.parametrize("text", [b"{}", b"no json", b'{"result":' + START_PADDING, b"[1,2", b""])
+def test_the_start_of_other_text_says_nothing(text: bytes) -> None:
+    assert start_of(text) is None

@@ -32,8 +32,8 @@ COMMANDS = {
     "status": "Tell what the store holds, and what is in flight.",
     "tail": "Print attempts as they end.",
     "trust": "Pin what the tools are, and tell what has changed.",
-    "wrap": "Run a tool server that speaks over stdin and stdout, and record each call.",
     "verify": "Check that the log is as it was written.",
+    "wrap": "Run a tool server that speaks over stdin and stdout, and record each call.",
 }
 """Each is `command` in the module of its name."""
 

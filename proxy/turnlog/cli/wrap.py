@@ -2,9 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from turnlog.serve.child import Child
 
 
 @click.command(
@@ -22,13 +25,13 @@ import click
 @click.option("--session", metavar="NAME", default="", help="The session that all calls belong to.")
 @click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
-def command(command: tuple[str, ...], session: str, name: str | None, **given: Any) -> int:
+def command(command: tuple[str, ...], **given: Any) -> int:
     """Run a tool server that speaks over stdin and stdout, and record each of its calls.
 
     Write it before the command in any client's configuration. Messages go through unchanged;
     nothing of turnlog's own is written to stdout or stderr: the log is DATA/logs/wrap.jsonl.
     """
-    from turnlog.serve.child import exit_as, exit_code, start
+    from turnlog.serve.child import exit_as, start
 
     # The command loads at the same time as the rest of turnlog.
     child, error = None, None
@@ -37,27 +40,50 @@ def command(command: tuple[str, ...], session: str, name: str | None, **given: A
     except OSError as failed:
         error = failed
     try:
-        from turnlog.serve.layers import Flags, config_file, read_wrap_settings
-        from turnlog.serve.readers import name_of_command, upstream_name
-
-        server = upstream_name(name) if name else name_of_command(command)
-        flags = Flags(**given)
-        folder = Path.cwd()
-        settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
-        from turnlog.observe.events import ProcessFailed
-        from turnlog.packs.lock import lock_file
-        from turnlog.serve.pins import Pins
-        from turnlog.serve.wrapped import logging_to, run
-
-        pins = Pins(
-            lock_file(config_file(flags=flags, environ=os.environ, folder=folder), settings.data)
-        )
-        with logging_to(settings) as log:
-            if child is None:
-                assert error is not None
-                log.emit(ProcessFailed(server=server, reason=error.strerror or str(error)))
-                return exit_code(error)
-            return exit_as(run(child, settings, log, pins, server=server, session=session))
+        code = _carried(child, error, command, **given)
     finally:
         if child is not None:
             child.end()
+    return exit_as(code)
+
+
+def _carried(
+    child: "Child | None",
+    failed: OSError | None,
+    command: tuple[str, ...],
+    *,
+    session: str,
+    name: str | None,
+    **given: Any,
+) -> int:
+    """Relay until the command ends; return its exit code, below zero for a signal's number."""
+    from turnlog.serve.layers import Flags, config_file, read_wrap_settings
+
+    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
+    settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
+    from turnlog.observe.events import ProcessFailed
+    from turnlog.packs.lock import lock_file
+    from turnlog.serve.child import exit_code
+    from turnlog.serve.pins import Pins
+    from turnlog.serve.wrapped import logging_to, run
+
+    config = config_file(flags=flags, environ=os.environ, folder=folder)
+    pins = Pins(lock_file(config, settings.data))
+    with logging_to(settings) as log:
+        if child is None:
+            assert failed is not None
+            log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
+            return exit_code(failed)
+        return run(child, settings, log, pins, server=server, session=session)
+
+
+def _server(command: tuple[str, ...], name: str | None) -> str:
+    from turnlog.packs.errors import SettingError
+    from turnlog.serve.readers import name_of_command, upstream_name
+
+    if name is None:
+        return name_of_command(command)
+    try:
+        return upstream_name(name)
+    except ValueError as error:
+        raise SettingError("--name", str(error)) from None

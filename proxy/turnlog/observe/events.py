@@ -243,7 +243,7 @@ class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
 
 
 class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
-    """A command could not be started."""
+    """A command could not be started, or ended before it answered anything."""
 
     level: ClassVar[Level] = Level.ERROR
     server: str = field(name="turnlog.server")
@@ -395,6 +395,9 @@ CATALOGUE: tuple[type[Event], ...] = (
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,
+    StrayOutput,
+    ProcessEnded,
+    ProcessFailed,
     AuthRequired,
     SessionOpened,
     StoreFilled,

@@ -168,4 +168,6 @@ def document(value: object) -> Made:
 
 
 def _message(raw_id: bytes, rest: dict[str, Any]) -> Made:
-    return Made(200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id), **rest}))
+    return Made(
+        200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest})
+    )

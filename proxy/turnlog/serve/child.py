@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 NOT_FOUND: Final = 127
@@ -50,6 +51,7 @@ class Child:
 
 def start(command: Sequence[str]) -> Child:
     """Start a command with this process's environment, folder and stderr. Raises `OSError`."""
+    _open_closed()
     their_stdin, stdin = os.pipe()
     stdout, their_stdout = os.pipe()
     try:
@@ -57,6 +59,8 @@ def start(command: Sequence[str]) -> Child:
             command,
             stdin=their_stdin,
             stdout=their_stdout,
+            env=_environment(),
+            close_fds=False,  # what the client hands on is the command's; ours is all close-on-exec
             process_group=0,
             preexec_fn=_dies_with(os.getpid()),
         )
@@ -80,9 +84,29 @@ def exit_as(code: int) -> int:
     if code >= 0:
         return code
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(-code, signal.SIG_DFL)
+    with suppress(OSError):  # that of SIGKILL cannot be changed
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     return 128 - code
+
+
+def _open_closed() -> None:
+    """Let a standard stream that is closed (`<&-`) be no pipe or file of ours by accident."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def _environment() -> dict[bytes, bytes]:
+    """Return the environment that we were given: in a C locale Python adds LC_CTYPE (PEP 538)."""
+    environ = dict(os.environb)
+    with suppress(OSError):
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
+            environ.pop(b"LC_CTYPE", None)
+    return environ
 
 
 def _dies_with(parent: int) -> Callable[[], None] | None:

@@ -4,7 +4,7 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 
@@ -242,8 +242,11 @@ class McpExchange:
         else:
             self._end_all(kind, "")
 
-    def _made(self, sentence: str, ending: Ending) -> Made:
-        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in self._messages]
+    def _made(
+        self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
+    ) -> Made:
+        asked = self._messages if messages is None else messages
+        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
         answers = [
             failed_request(message, ask, sentence, ending, stateless=self.stateless)
             for message, ask in asks
@@ -261,32 +264,6 @@ class McpExchange:
         """Take in the answer's head."""
         self._answer = answer
         self.progress.phase = Phase.HEAD
-
-    @property
-    def attempts(self) -> Collection[Attempt]:
-        """Those without an outcome."""
-        return self._underway.attempts.keys()
-
-    @property
-    def awaits(self) -> Collection[str]:
-        """Keys of the ids, as the server knows them, that answers are to come for."""
-        return self._underway.awaited.keys()
-
-    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        """Read one message of the server that came by itself."""
-        self.progress.phase = Phase.BODY
-        return self._message(message, text)
-
-    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        """Read the answer to an attempt that was given up before it came."""
-        self._context.recorder.reopen(attempt)
-        attempt.marks.add(Flag.LATE)
-        return self._close(attempt, message, text)
-
-    def acknowledge(self) -> None:
-        """Close the calls that nobody will be answered, now that they have been sent."""
-        for attempt in self._notified & self._underway.attempts.keys():
-            self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""

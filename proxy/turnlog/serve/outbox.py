@@ -1,6 +1,7 @@
 """Lines on their way out through a pipe, in order, each once its outcome is on disk."""
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -28,6 +29,7 @@ class Outbox:
         self._torn = False
         """Whether the last line came without its newline: the stream it came from has ended."""
         self._size = 0
+        self._room = ROOM
         self._closing = False
         self._changed = asyncio.Event()
 
@@ -57,9 +59,14 @@ class Outbox:
         self._closing = True
         self._changed.set()
 
+    def lift(self) -> None:
+        """Take whatever comes: it is little, and nobody may read any more."""
+        self._room = sys.maxsize
+        self._changed.set()
+
     async def room(self) -> None:
         """Wait while too much is on its way."""
-        while self._size > ROOM and not self._closing:
+        while self._size > self._room and not self._closing:
             await self._changes()
 
     async def run(self) -> None:

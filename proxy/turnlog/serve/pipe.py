@@ -7,14 +7,13 @@ everything keeps its order, but for the agent's answers to the server, which nev
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.core.policy import Policy
-from turnlog.core.retry import Reason
 from turnlog.observe.events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -23,194 +22,72 @@ from turnlog.wire.jsonrpc import (
     Kind,
     Malformed,
     Message,
+    Reason,
     id_key,
     messages_of,
 )
-from turnlog.wire.jsonrpc import (
-    Reason as Unread,
-)
+from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
-from turnlog.wire.splice import Respelling, with_id
+from turnlog.wire.splice import Respelling
 
-from .answers import Made
 from .attempt import Attempt
 from .context import Context
-from .course import Course
-from .fault import Failure, Progress, in_time
-from .mcp import McpExchange
+from .errand import Awaited, Errand, line_of, respelled
+from .fault import Failure
 from .outbox import Outbox
-from .patience import Patience
+from .piped import PipedExchange
 from .request import Request
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
-_NO_RULES: Final = Policy()
 _GIVEN_UP: Final = 1024
 """Attempts remembered that were given up and may be answered yet."""
+
+
+class Opening(StrEnum):
+    """What becomes of a long line, by its start."""
+
+    PASSES = "passes"
+    STAYS = "stays"
+    """It comes too late: the agent has got another answer."""
+    WAITS = "waits"
+    """It cannot be told before its end."""
 
 
 class Past(Struct, frozen=True):
     """An attempt that was given up before its answer came."""
 
-    exchange: McpExchange
+    exchange: PipedExchange
     attempt: Attempt
     answered: bool
     """Whether the agent has got an answer in its place."""
-
-
-class Errand:
-    """One line of the agent on its way to the server, and what comes back of it."""
-
-    def __init__(self, pipe: "Pipe", exchange: McpExchange, line: bytes) -> None:
-        self._pipe = pipe
-        self._context = pipe.context
-        self._line = line
-        self._began = asyncio.get_running_loop().time()
-        self._course: Course | None = None
-        """What follows each attempt, where a rule may want another one."""
-        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
-        """The answer to the attempt before, should there be no other."""
-        self.exchange = exchange
-        self.token = ""
-        """With which its progress is reported, where the agent asked for that."""
-
-    @property
-    def policy(self) -> Policy:
-        """What the rules come to for its call; nothing where it is none."""
-        attempt = self.exchange.attempt
-        return attempt.ask.policy if attempt is not None else _NO_RULES
-
-    async def queued(self) -> None:
-        """Wait until it may leave. Raises `StoreError`, and `Failure` where it must not."""
-        if self.exchange.is_unverified:
-            raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        limits = self.policy.timeout
-        await in_time(limits, self._began, self._began, self.exchange.on_disk())
-
-    def send(self) -> None:
-        """Make the first attempt."""
-        if self.policy.retry is not None:
-            clock, stop = self._context.clock, self._context.stop
-            self._course = Course(self.policy, clock, self._began, stop)
-            self._course.begin(repeatable=self.exchange.repeatable(self._line))
-        line = self.exchange.outgoing(self._line)
-        assert isinstance(line, bytes)
-        self._send(line)
-
-    def _send(self, line: bytes) -> None:
-        attempt = self.exchange.attempt
-        progress = self.exchange.progress = Progress()
-        progress.phase = Phase.SENDING
-        if attempt is not None:
-            if self._course is not None:
-                self._course.follow(attempt)
-            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-            if attempt.patience.connected(self._expire):
-                progress.patience = attempt.patience
-        self._pipe.expect(self)
-        self._pipe.to_server.line(line)
-        progress.sent()
-        self.exchange.acknowledge()
-
-    def came(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Take the whole answer, which was read already."""
-        attempt = self.exchange.attempt
-        if attempt is not None:
-            raw = _respelled(attempt, raw)
-            raw = self.exchange.amended(raw) or raw
-        self._over(raw, tickets)
-
-    def lost(self, failure: Failure) -> None:
-        """Learn that there will be no answer, of this attempt or any other."""
-        if self.exchange.attempt is None or self.exchange.attempt.ending is None:
-            made, tickets = self.exchange.failed(failure)
-            self._held = (_line_of(made), tickets)
-        self._give()
-
-    def _expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the attempt up: a time limit was reached."""
-        attempt = self.exchange.attempt
-        assert attempt is not None
-        self._pipe.give_up(self, attempt, answered=True)
-        made, tickets = self.exchange.failed(Failure(kind, self.exchange.progress.phase, detail))
-        if cancel := self.exchange.cancelling():
-            self._pipe.to_server.line(cancel + b"\n")
-        self._over(_line_of(made), tickets)
-        return True
-
-    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
-        self._held = (raw, tickets)
-        attempt = self.exchange.attempt
-        wait = self._course.next if self._course is not None else None
-        if attempt is None or wait is None:
-            self._give()
-        else:
-            self._context.recorder.retried(attempt, wait.delay)
-            self._pipe.later(self, self._again(attempt, wait.delay))
-
-    async def _again(self, before: Attempt, delay: float) -> None:
-        """Make another attempt after a while, unless nobody wants it any more."""
-        assert self._course is not None
-        if await self.exchange.rest(self._pause(delay)) is not None:
-            # MCP: nobody answers what was cancelled.
-            self._context.recorder.abandoned(before, Reason.CANCELLED)
-        elif self._context.stop.is_set():
-            self._release(before, Reason.STOPPING)
-        else:
-            self._course.go_on()
-            await self._attempt(before)
-
-    async def _attempt(self, before: Attempt) -> None:
-        now = asyncio.get_running_loop().time()
-        again = self.exchange.again(self._line)
-        try:
-            line = await in_time(before.ask.policy.timeout, self._began, now, again)
-        except StoreError:
-            self._release(before, Reason.UNRECORDED)
-        except Failure as failure:
-            self.exchange.left(failure.kind)
-            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
-            self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
-        else:
-            self._send(line)
-
-    async def _pause(self, delay: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._context.stop.wait()
-
-    def _release(self, before: Attempt, reason: Reason) -> None:
-        """Give the agent the answer to an attempt that no other follows."""
-        self._context.recorder.abandoned(before, reason)
-        self._give()
-
-    def _give(self) -> None:
-        (raw, tickets), self._held = self._held, (b"", ())
-        if raw:
-            self._pipe.to_agent.line(raw, tickets)
 
 
 class Pipe:
     """Both directions of one pair of pipes."""
 
     def __init__(
-        self,
-        context: Context,
-        request: Request,
-        to_agent: Outbox,
-        to_server: Outbox,
+        self, context: Context, request: Request, to_agent: Outbox, to_server: Outbox
     ) -> None:
         self.context = context
         self.to_agent = to_agent
         self.to_server = to_server
         self._request = request
-        self._aside = McpExchange(context, request, ())
+        self._aside = PipedExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
-        self._awaited: dict[str, Errand] = {}
-        """By the key of the id that the server knows."""
+        self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
         self._past: OrderedDict[str, Past] = OrderedDict()
+        self._large: Errand | None = None
+        """What the line asks that goes to the server in pieces right now."""
+        self._large_passes = True
+        self.deaf = False
+        """Whether the server reads nothing any more."""
+        self._gone = False
+        """Whether it says nothing any more either."""
+        self._heard_of = False
+        """Whether the server has said anything at all."""
+        self._asked = False
         self.idle = asyncio.Event()
         """Whether nothing is to come for the agent."""
         self.idle.set()
@@ -235,12 +112,14 @@ class Pipe:
         return True
 
     async def forward(self, content: Message | Batch | Malformed, line: bytes) -> None:
-        """Record what a line asks, and pass it on."""
+        """Record what a line asks, and pass it on; nothing of it where the server is gone."""
+        if self._gone:
+            return
         messages = messages_of(content)
         if not messages:
             self.to_server.line(line)
             return
-        exchange = McpExchange(
+        exchange = PipedExchange(
             self.context,
             self._request,
             messages,
@@ -251,15 +130,27 @@ class Pipe:
             token = mcp.wanted_progress(messages[0])
             errand.token = id_key(token) if token else ""
             errand.send()
+            self._asked = self._asked or bool(exchange.awaits)
             for message in messages:
                 self._note_cancel(message)
 
-    async def forward_start(self, start: bytes) -> bool:
-        """Record what the start of a line asks that is too large to hold; tell whether it may pass."""
+    async def forward_piece(self, piece: Piece) -> None:
+        """Pass on a piece of a line that is too large to hold; record what its start asks."""
+        if self._gone:
+            return
+        if piece.starts:
+            self._large, self._large_passes = None, await self._begins(piece.raw)
+        if self._large_passes:
+            self.to_server.piece(piece.raw, ends=piece.ends)
+        if piece.ends and self._large is not None:
+            self._large.sent()
+
+    async def _begins(self, start: bytes) -> bool:
+        """Record what the start of a line asks; tell whether it may pass."""
         message = mcp.start_of(start)
         if message is None:
             return True
-        exchange = McpExchange(
+        exchange = PipedExchange(
             self.context,
             self._request,
             (message,),
@@ -267,31 +158,40 @@ class Pipe:
             start=start[: mcp.START],
             cut=True,
         )
-        errand = await self._admitted(exchange, start)
-        if errand is None:
+        self._large = await self._admitted(exchange, None)
+        if self._large is None:
             return False
-        self.expect(errand)
+        self._large.begin()
         return True
 
-    async def _admitted(self, exchange: McpExchange, line: bytes) -> Errand | None:
+    async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> Errand | None:
         """Record what is about to leave; where it must not, answer, and return nothing."""
         try:
             await exchange.begin()
             errand = Errand(self, exchange, line)
             await errand.queued()
         except StoreError:
-            self.to_agent.line(_line_of(exchange.refused()))
+            self.say(line_of(exchange.refused()))
         except Failure as failure:
-            made, tickets = exchange.failed(failure)
-            self.to_agent.line(_line_of(made), tickets)
+            self._refuse(exchange, failure)
+        except asyncio.CancelledError:
+            exchange.left(ErrorKind.CONNECT_FAILED)
+            raise
         else:
-            return errand
+            if not self._gone and not self.deaf:
+                return errand
+            detail = "the command reads nothing any more"
+            self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
         return None
+
+    def _refuse(self, exchange: PipedExchange, failure: Failure) -> None:
+        made, tickets = exchange.failed(failure)
+        self.say(line_of(made), tickets)
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
         for key in errand.exchange.awaits:
-            self._awaited[key] = errand
+            self._awaited.add(key, errand)
         self._count()
 
     def later(self, errand: Errand, attempt: Coroutine[None, None, None]) -> None:
@@ -310,22 +210,28 @@ class Pipe:
         else:
             self.idle.set()
 
-    def give_up(self, errand: Errand, attempt: Attempt, *, answered: bool) -> None:
+    def give_up(self, errand: Errand, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
-            if self._awaited.pop(key, None) is not None:
-                self._past[key] = Past(errand.exchange, attempt, answered)
-        while len(self._past) > _GIVEN_UP:
+            if self._awaited.drop(key, errand):
+                self._remember(key, Past(errand.exchange, attempt, True))
+
+    def _remember(self, key: str, past: Past) -> None:
+        self._past[key] = past
+        if len(self._past) > _GIVEN_UP:
             self._past.popitem(last=False)
 
     def _note_cancel(self, message: Message) -> None:
-        """The agent took a call back: nobody may answer it any more, but somebody might."""
-        key = mcp.cancelled_id(message)
-        for errand in set(self._awaited.values()) if key is not None else ():
-            attempt = errand.exchange.attempt
-            if attempt is not None and attempt.cancelled and attempt.caller_key == key:
-                self.give_up(errand, attempt, answered=False)
-                errand.exchange.left(ErrorKind.CANCELLED_BY_CALLER)
+        """The agent took a request back: nobody has to answer it any more, but somebody might."""
+        cancelled = mcp.cancelled_id(message)
+        if cancelled is None:
+            return
+        for errand in list(self._awaited):
+            for key, attempt in errand.exchange.taken_back(cancelled).items():
+                self._awaited.drop(key, errand)
+                if attempt is not None:
+                    self._remember(key, Past(errand.exchange, attempt, False))
+        self._count()
 
     # -- from the server to the agent ------------------------------------------------------
 
@@ -334,18 +240,45 @@ class Pipe:
         text = Text(body, JSON, len(raw))
         body.finish()
         content = body.content
-        if not isinstance(content, Message | Outline) or not is_answer(content):
-            self.to_agent.line(raw, self.read(content, text))
-            return
-        key = self._key_of(content)
-        if (errand := self._awaited.pop(key, None)) is not None:
-            errand.came(raw, errand.exchange.said(content, text))
-        elif (past := self._past.pop(key, None)) is not None:
-            tickets = past.exchange.late(past.attempt, content, text)
-            self.to_agent.line(b"" if past.answered else raw, tickets)
+        if isinstance(content, Message | Outline) and is_answer(content):
+            self._deliver_answer(raw, content, text)
         else:
-            self.to_agent.line(raw, self._aside.said(content, text))
+            self.to_agent.line(raw, self.read(content, text))
         self._count()
+
+    def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
+        key = self._key_of(content)
+        errand, past = self._awaited.find(key), self._past.get(key)
+        tickets = self.read(content, text)
+        if errand is not None:
+            errand.came(raw, tickets)
+        elif past is None:
+            self.to_agent.line(raw, tickets)
+        elif not past.answered:
+            self.to_agent.line(respelled(past.attempt, raw), tickets)
+
+    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+        """Give the agent an answer, if there is one."""
+        if line:
+            self.to_agent.line(line, tickets)
+
+    def opening(self, start: bytes) -> Opening:
+        """Tell what becomes of a long line of the server's that begins like this."""
+        message = mcp.start_of(start)
+        if message is not None and message.kind not in {Kind.RESPONSE, Kind.ERROR}:
+            return Opening.PASSES
+        if message is None or not message.id:
+            # It may be any answer: also one that comes too late, or that a limit still waits for.
+            limited = any(past.answered for past in self._past.values()) or any(
+                errand.is_limited for errand in self._awaited
+            )
+            return Opening.WAITS if limited else Opening.PASSES
+        key = id_key(message.id)
+        if (errand := self._awaited.find(key)) is not None:
+            errand.answering()
+        elif (past := self._past.get(key)) is not None and past.answered:
+            return Opening.STAYS
+        return Opening.PASSES
 
     def passing(self, body: MessageReader) -> Sequence[Ticket]:
         """Read a line that is too long to be held; return what its last piece has to wait for."""
@@ -369,35 +302,52 @@ class Pipe:
                 self._stray(content, text)
                 return ()
             case _ if is_answer(content):
-                errand = self._awaited.pop(self._key_of(content), None)
-                return (errand.exchange if errand is not None else self._aside).said(content, text)
+                self._heard_of = True
+                return self._answered(content, text)
             case _:
+                self._heard_of = True
                 self._heard(content)
                 return self._aside.said(content, text)
 
+    def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
+        key = self._key_of(content)
+        if (errand := self._awaited.take(key)) is not None:
+            return errand.exchange.said(content, text)
+        if (past := self._past.pop(key, None)) is not None:
+            return past.exchange.late(past.attempt, content, text)
+        return self._aside.said(content, text)
+
     def _key_of(self, message: Message | Outline) -> str:
-        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1)."""
+        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and an
+        id that nobody gave the one whose id could not be read."""
         if nameless_error(message) and len(self._awaited) == 1:
-            return next(iter(self._awaited))
-        return id_key(raw_id(message))
+            return self._awaited.first_key
+        key = id_key(raw_id(message))
+        known = key in self._awaited or key in self._past
+        return "" if "" in self._awaited and not known else key
 
     def _heard(self, message: Message | Outline) -> None:
         """Note that a call goes on: its progress was reported."""
         token = mcp.progress_token(message)
-        for errand in self._awaited.values() if token else ():
+        for errand in self._awaited if token else ():
             attempt = errand.exchange.attempt
             if attempt is not None and attempt.patience is not None and errand.token == token:
                 attempt.patience.heard()
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
-        if content.reason is Unread.EMPTY:
+        if content.reason is Reason.EMPTY:
             return
         for attempt in self.context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
         self.context.log.emit(StrayOutput(server=self._request.server, size=text.size))
 
     # -- the end ---------------------------------------------------------------------------
+
+    @property
+    def said_nothing(self) -> bool:
+        """Whether the server was asked something, and no message ever came of it."""
+        return self._asked and not self._heard_of
 
     def stop(self) -> None:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
@@ -406,7 +356,8 @@ class Pipe:
     def lost(self, detail: str) -> None:
         """Learn that the server is gone: every open call ends, and nothing else is answered."""
         self.stop()
-        for errand in dict.fromkeys(self._awaited.values()):
+        self._gone = True
+        for errand in self._awaited:
             attempts = errand.exchange.attempts
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
@@ -415,20 +366,3 @@ class Pipe:
                 errand.lost(Failure(ErrorKind.CONNECTION_LOST, phase, detail))
         self._awaited.clear()
         self._count()
-
-    def left(self, kind: ErrorKind) -> None:
-        """Record that nobody will learn how what is open ended."""
-        for errand in {*self._awaited.values(), *self._resting}:
-            errand.exchange.left(kind)
-
-
-def _line_of(made: Made) -> bytes:
-    """Return an answer of turnlog's as a line; nothing where only HTTP has one for it."""
-    return made.body + b"\n" if made.status == 200 else b""
-
-
-def _respelled(attempt: Attempt, raw: bytes) -> bytes:
-    """Return an answer with the id that the agent gave."""
-    if not attempt.wire_id:
-        return raw
-    return with_id(raw, attempt.caller_id) or raw

@@ -6,8 +6,11 @@ that they are ready, and written in pieces that a ready pipe takes (POSIX: PIPE_
 """
 
 import asyncio
+import fcntl
 import os
 import select
+import sys
+import termios
 from collections.abc import Callable
 from typing import Final
 
@@ -22,12 +25,14 @@ class ReadEnd:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._abandoned = False
+        self._left: int | None = None
+        """Bytes that are still read, once it is abandoned."""
         self._waiting: asyncio.Future[None] | None = None
 
     def abandon(self) -> None:
         """Take what is there yet for all there is: nobody has to close the other end."""
-        self._abandoned = True
+        if self._left is None:
+            self._left = _there(self._descriptor)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -35,17 +40,24 @@ class ReadEnd:
         """Return what has come, nothing at the end; a connection that broke has ended."""
         loop = asyncio.get_running_loop()
         while True:
-            if not self._abandoned:
+            if self._left is None:
                 self._waiting = loop.create_future()
                 await _ready(self._descriptor, self._waiting, loop.add_reader, loop.remove_reader)
-            if self._abandoned and not select.select([self._descriptor], [], [], 0)[0]:
-                return b""
             try:
-                return os.read(self._descriptor, READ_SIZE)
+                return self._read()
             except BlockingIOError:
                 continue
             except OSError:
                 return b""
+
+    def _read(self) -> bytes:
+        if self._left is None:
+            return os.read(self._descriptor, READ_SIZE)
+        if not self._left:
+            return b""
+        data = os.read(self._descriptor, min(READ_SIZE, self._left))
+        self._left -= len(data)
+        return data
 
 
 class WriteEnd:
@@ -75,11 +87,27 @@ class WriteEnd:
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
 
+    async def unread(self) -> None:
+        """Wait until nobody can read any more; of a file or a terminal that is never so."""
+        loop = asyncio.get_running_loop()
+        poll = select.poll()
+        poll.register(self._descriptor, 0)
+        # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
+        await _ready(self._descriptor, loop.create_future(), loop.add_reader, loop.remove_reader)
+        if not poll.poll(0):
+            await loop.create_future()
+
     def close(self) -> None:
         """Close the descriptor: whoever reads meets the end."""
         if not self._closed:
             self._closed = True
+            asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
+
+
+def _there(descriptor: int) -> int:
+    """Return how many bytes can be read from a pipe right now."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def _ready(

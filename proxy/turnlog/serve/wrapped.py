@@ -12,15 +12,18 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from typing import Final
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec import Struct
 
 from turnlog.core.identity import VendorTable, wanted_variables
-from turnlog.observe.events import Log, ProcessEnded, ProxyReady
+from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
+from turnlog.store.folder import translated
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, parse
 from turnlog.wire.lines import LineReader, Piece
@@ -31,12 +34,13 @@ from .context import Context
 from .heads import RequestHead
 from .outbox import Outbox
 from .pins import Pins
-from .pipe import Pipe
+from .pipe import Opening, Pipe
 from .pipes import ReadEnd, WriteEnd
 from .recording import own_tasks, recording
 from .request import Request
 from .routes import Route, Target
 from .settings import Settings
+from .signals import Signals
 
 HELD: Final = 1 << 20
 """bytes: a longer line of the command's leaves while it comes, but for its last piece."""
@@ -48,7 +52,6 @@ _KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
 _LAST_WORDS: Final = 0.25
 """s: how long what was said last may take: by a command that has failed, to a client that goes."""
-_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _QUEUED: Final = 64
 """Lines of the client's that wait for the disk before no more are read."""
 _LOG_SIZE: Final = 16 << 20
@@ -72,13 +75,15 @@ class Wrapped:
         self._context = context
         self._agent = ReadEnd(_STDIN)
         self._server = ReadEnd(child.stdout)
-        self._to_agent = Outbox(WriteEnd(_STDOUT, own=False), context.recorder)
-        self._to_server = Outbox(WriteEnd(child.stdin, own=True), context.recorder)
+        self._agent_end = WriteEnd(_STDOUT, own=False)
+        self._to_agent = Outbox(self._agent_end, context.recorder)
+        self._server_end = WriteEnd(child.stdin, own=True)
+        self._to_server = Outbox(self._server_end, context.recorder)
         self._pipe = Pipe(context, request, self._to_agent, self._to_server)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._told = False
-        """Whether a signal told us to stop."""
+        self._name = request.server
+        self._has_failed = False
         self._leaving = asyncio.Event()
         """Whether the command is to end: nobody is there, or comes, that wants anything of it."""
 
@@ -92,17 +97,28 @@ class Wrapped:
                 await self._relay(tasks)
         finally:
             self._child.send(signal.SIGKILL)
-        return await self._exited
+        code = await self._exited
+        if self._pipe.said_nothing:
+            self._failed(f"it ended before it answered anything (exit code {code})")
+        return code
 
     async def _relay(self, tasks: asyncio.TaskGroup) -> None:
-        chores = (self._read_agent(), self._forward(), self._write_server())
+        chores = (
+            self._read_agent(),
+            self._forward(tasks),
+            self._write_server(),
+            self._watch_server(),
+        )
         running = [tasks.create_task(chore) for chore in chores]
         delivery = tasks.create_task(self._write_agent())
-        ending = tasks.create_task(self._end())
-        await self._read_server()
+        reading = tasks.create_task(self._read_server())
+        ending = tasks.create_task(self._end(reading))
+        await reading
         self._pipe.lost("the command has ended")
         self._to_agent.close()
-        await asyncio.wait({delivery}, timeout=_LAST_WORDS if self._leaving.is_set() else None)
+        # Who does not read is waited for until the command is to end.
+        await asyncio.wait({delivery, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({delivery}, timeout=_LAST_WORDS)
         self._leaving.set()
         await ending
         for task in (*running, delivery):
@@ -110,10 +126,15 @@ class Wrapped:
 
     def told(self, number: signal.Signals) -> None:
         """Pass a signal on, and begin no attempt any more."""
-        self._told = True
         self._child.send(number)
         self._pipe.stop()
         self._leaving.set()
+
+    def _failed(self, reason: str) -> None:
+        """Log that nothing came of the command, once."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._context.log.emit(ProcessFailed(server=self._name, reason=reason))
 
     # -- the four ways ---------------------------------------------------------------------
 
@@ -132,19 +153,27 @@ class Wrapped:
         if not isinstance(content, Message) or not self._pipe.answered(content, piece.raw):
             await self._lines.put(Line(piece, content))
 
-    async def _forward(self) -> None:
-        passes = True
+    async def _forward(self, tasks: asyncio.TaskGroup) -> None:
         while line := await self._lines.get():
-            piece = line.piece
             if line.content is not None:
-                await self._pipe.forward(line.content, piece.raw)
+                await self._pipe.forward(line.content, line.piece.raw)
             else:
-                passes = await self._pipe.forward_start(piece.raw) if piece.starts else passes
-                if passes:
-                    self._to_server.piece(piece.raw, ends=piece.ends)
+                await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
         self._to_server.close()
-        await self._pipe.idle.wait()
+        # Nobody is waited for who died with a call open.
+        over = {
+            tasks.create_task(self._pipe.idle.wait()),
+            tasks.create_task(self._agent_end.unread()),
+        }
+        first = asyncio.FIRST_COMPLETED
+        _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
+        if self._pipe.said_nothing:
+            self._failed("it has answered nothing yet, and its client has left")
+        if len(rest) == len(over):
+            _, rest = await asyncio.wait(over, return_when=first)
+        for task in rest:
+            task.cancel()
         self._leaving.set()
 
     async def _read_server(self) -> None:
@@ -161,6 +190,11 @@ class Wrapped:
         # A server that closed its stdin may yet answer what it has got.
         with suppress(BrokenPipeError):
             await self._to_server.run()
+
+    async def _watch_server(self) -> None:
+        # The client would meet a closed pipe; its calls end as they would then.
+        await self._server_end.unread()
+        self._pipe.deaf = True
 
     async def _write_agent(self) -> None:
         try:
@@ -179,23 +213,29 @@ class Wrapped:
     def _has_exited(self, exited: "asyncio.Future[int]") -> None:
         """Wait for what a command has left behind only where it did not fail: that may be a server."""
         if exited.result():
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._server.abandon)
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._abandon)
 
-    async def _end(self) -> None:
-        """End the command, once it is to end, more firmly each time."""
-        await self._leaving.wait()
-        self._to_server.close()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            within = GRACE if number == signal.SIGTERM else _KILLED
-            if await self._ends(within):
-                break
-            self._child.send(number)
-        await asyncio.wait({self._exited})
+    def _abandon(self) -> None:
+        """End what the command has left behind, and take what it has said for all there is."""
+        self._child.send(signal.SIGKILL)
         self._server.abandon()
 
-    async def _ends(self, within: float) -> bool:
-        await asyncio.wait({self._exited}, timeout=within)
-        return self._exited.done()
+    async def _end(self, reading: "asyncio.Task[None]") -> None:
+        """End the command, once it is to end, more firmly each time.
+
+        `reading` is over when nothing that it has started can say anything any more.
+        """
+        await self._leaving.wait()
+        self._to_server.close()
+        over: set[asyncio.Future[Any]] = {self._exited, reading}
+        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _KILLED)):
+            _, left = await asyncio.wait(over, timeout=within)
+            if not left:
+                return
+            self._child.send(number)
+        await asyncio.wait({self._exited})
+        self._to_agent.lift()
+        self._abandon()
 
 
 class Incoming:
@@ -206,19 +246,46 @@ class Incoming:
         self._to_agent = to_agent
         self._keep = keep
         self._body = MessageReader(keep)
+        self._opening = Opening.PASSES
+        self._kept: list[bytes] = []
+        """The pieces of a line of which only its end tells what becomes of it."""
         self._held = b""
 
     def take(self, piece: Piece) -> None:
         """Pass on a line, or the last piece of a long one but this."""
         if piece.starts:
             self._body = MessageReader(self._keep)
-            self._respelling = self._pipe.respelling()
         self._body.feed(piece.raw)
         if piece.starts and piece.ends:
             self._pipe.deliver(piece.raw, self._body)
             return
-        self._hold(self._respelling.feed(piece.raw))
+        if piece.starts:
+            self._opening = self._pipe.opening(piece.raw)
+            self._respelling = self._pipe.respelling()
+        match self._opening:
+            case Opening.PASSES:
+                self._pass(piece.raw, ends=piece.ends)
+            case Opening.STAYS:
+                if piece.ends:
+                    self._pipe.passing(self._body)
+            case Opening.WAITS:
+                self._wait(piece)
+
+    def _wait(self, piece: Piece) -> None:
+        self._kept.append(piece.raw)
+        if not piece.ends and self._body.size <= MOST:
+            return
+        raw = b"".join(self._kept)
+        self._kept.clear()
         if piece.ends:
+            self._pipe.deliver(raw, self._body)
+        else:
+            self._opening = Opening.PASSES
+            self._pass(raw, ends=False)
+
+    def _pass(self, raw: bytes, *, ends: bool) -> None:
+        self._hold(self._respelling.feed(raw))
+        if ends:
             tickets = self._pipe.passing(self._body)
             self._to_agent.piece(self._held + self._respelling.finish(), tickets, ends=True)
             self._held = b""
@@ -259,15 +326,12 @@ def request_of(
 def logging_to(settings: Settings) -> Generator[Log]:
     """Write the log into the data folder, where all wrapped commands write theirs.
 
-    Raises `OSError`. A line is written at once, so that those of several processes do not mix.
+    Raises `StoreError`. A line is written at once, so that those of several processes do not mix.
     """
     folder = settings.data / "logs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / "wrap.jsonl"
-    with suppress(FileNotFoundError):
-        if file.stat().st_size > _LOG_SIZE:
-            file.replace(folder / "wrap.1.jsonl")
-    with file.open("ab", buffering=0) as stream:
+    with translated("write the log to", folder):
+        stream = _log_file(folder)
+    with stream:
         logs = configure("json", settings.log_level.value, stream)
         handler = StandardLogging(logs)
         logging.getLogger().addHandler(handler)
@@ -276,6 +340,16 @@ def logging_to(settings: Settings) -> Generator[Log]:
         finally:
             logging.getLogger().removeHandler(handler)
             logs.close()
+
+
+def _log_file(folder: Path) -> FileIO:
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / "wrap.jsonl"
+    with suppress(FileNotFoundError):
+        if file.stat().st_size > _LOG_SIZE:
+            file.replace(folder / "wrap.1.jsonl")
+    return file.open("ab", buffering=0)
 
 
 def run(
@@ -291,6 +365,7 @@ def run(
 async def _run(
     child: Child, settings: Settings, log: Log, pins: Pins, *, server: str, session: str
 ) -> int:
+    signals = Signals()
     async with recording(settings, log, None, pins) as context:
         log.emit(
             ProxyReady(
@@ -302,19 +377,7 @@ async def _run(
             )
         )
         wrapped = Wrapped(child, context, request_of(context, server, session, os.environ))
-        with _signals_go_to(wrapped):
-            code = await wrapped.relay()
+        signals.go_to(wrapped.told)
+        code = await wrapped.relay()
         log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
     return code
-
-
-@contextmanager
-def _signals_go_to(wrapped: Wrapped) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    for number in _FORWARDED:
-        loop.add_signal_handler(number, wrapped.told, number)
-    try:
-        yield
-    finally:
-        for number in _FORWARDED:
-            loop.remove_signal_handler(number)

@@ -211,12 +211,18 @@ def cancellation(raw_id: bytes) -> bytes:
 
 
 def start_of(body: bytes) -> Message | None:
-    """Return what the start of a large message says, if that is JSON-RPC."""
+    """Return what the start of a large message says, if that is JSON-RPC.
+
+    Its version and its id may come last: then they are not known.
+    """
     skimmer = Skimmer()
     skimmer.feed(body[:START])
     outline = skimmer.finish()
-    if text_of(outline.raw("jsonrpc")) != "2.0":
+    if text_of(outline.raw("jsonrpc")) != "2.0" and not outline.raw("method"):
         return None
+    kind = outline_kind(outline)
+    if kind is Kind.RESPONSE or kind is Kind.ERROR:
+        return Message(kind=kind, id=outline.raw("id"), jsonrpc=True)
     name = outline.raw("params.name")
     params = Raw(b'{"name":' + name + b"}") if name else Raw(b"{}")
     method = text_of(outline.raw("method")) or "tools/call"

@@ -1,0 +1,71 @@
+"""The messages of one line of an agent that goes through a pipe, and what comes back of it.
+
+There is no answer that belongs to it as a whole: each message of the server comes by itself.
+"""
+
+from collections.abc import Collection, Sequence
+
+from turnlog.core.classify import failed
+from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.store.base import Ticket
+from turnlog.wire.jsonrpc import Message, id_key
+from turnlog.wire.skim import Outline
+
+from .answers import Made
+from .attempt import Attempt, Reply
+from .fault import Failure
+from .mcp import McpExchange
+from .verdicts import Text, acknowledged
+
+
+class PipedExchange(McpExchange):
+    """One line of an agent, and the calls in it."""
+
+    @property
+    def attempts(self) -> Collection[Attempt]:
+        """Those without an outcome."""
+        return self._underway.attempts.keys()
+
+    @property
+    def awaits(self) -> Collection[str]:
+        """Keys of the ids, as the server knows them, that answers are to come for."""
+        return self._underway.awaited.keys()
+
+    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read one message of the server that came by itself."""
+        self.progress.phase = Phase.BODY
+        return self._message(message, text)
+
+    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read the answer to an attempt that was given up before it came."""
+        self._context.recorder.reopen(attempt)
+        attempt.marks.add(Flag.LATE)
+        return self._close(attempt, message, text)
+
+    def acknowledge(self) -> None:
+        """Close the calls that nobody will be answered, now that they have been sent."""
+        for attempt in self._notified & self._underway.attempts.keys():
+            self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
+
+    def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that a pipe is closed; return what the calls that are open get, and only those."""
+        open_ids = {attempt.caller_key for attempt in self._underway.attempts}
+        calls = [message for message in self._messages if id_key(message.id) in open_ids]
+        said = failure.sentence(self._request.server)
+        made = self._made(said, self._ending(failure.kind), calls)
+        return made, self._end_all(failure.kind, failure.detail, said)
+
+    def taken_back(self, key: str) -> dict[str, Attempt | None]:
+        """Record that the caller took the request with this id back.
+
+        Returns the keys of the ids by which the server knows it, and its attempts.
+        """
+        found: dict[str, Attempt | None] = {}
+        for attempt, wire_key in list(self._underway.attempts.items()):
+            if attempt.cancelled and attempt.caller_key == key:
+                found[wire_key] = attempt
+                kind = ErrorKind.CANCELLED_BY_CALLER
+                self._end(attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply())
+        if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
+            found[key] = None
+        return found

@@ -1,0 +1,106 @@
+"""The cases over stdio, played direct and through `turnlog wrap`.
+
+Where a wrap differs from what a case asks of a proxy, the semantics say so: a wrap is the command,
+so a command that has ended is started again by the client (C29), and a handshake that fails is
+answered with nothing (C59).
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from conformance.cases import player
+from conformance.cases.reports import INPUTS
+from kit.clients import BOUND
+from kit.proxy import data_of, environment, rows
+from kit.wraps import events_of, outcome
+
+PLAY = (sys.executable, "-I", "-S", player.__file__.replace("player.py", "play.py"))
+
+
+class Played(Struct, frozen=True):
+    """What a client got, line by line with the time, how the process ended, what the server did."""
+
+    lines: list[tuple[float, Any]]
+    exit: int | str
+    log: list[dict[str, Any]]
+
+    def answer(self, request_id: int) -> Any:
+        """Return the answer to a request, if there was one."""
+        return next((one for _, one in self.lines if one.get("id") == request_id), None)
+
+
+def started(name: str, folder: Path, *before: str) -> "subprocess.Popen[bytes]":
+    """Start a client that starts the scripted server of a case, `before` its command."""
+    folder.mkdir()
+    case = str(INPUTS / "stdio" / f"{name}.json")
+    command = [*before, *PLAY, "--stdio-server", "--log", str(folder / "server.log"), case]
+    with (folder / "stderr").open("wb") as stderr:
+        return subprocess.Popen(
+            [*PLAY, "--client", f"stdio:{shlex.join(command)}", case],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment(),
+        )
+
+
+def played(process: "subprocess.Popen[bytes]", folder: Path) -> Played:
+    """Wait for the end of a client; return what it and the server saw."""
+    output, _ = process.communicate(timeout=BOUND)
+    report = json.loads(output)
+    lines = (folder / "server.log").read_text().splitlines()
+    return Played(
+        [(at, json.loads(line)) for at, line in report["lines"]],
+        report["exit"],
+        [json.loads(line) for line in lines],
+    )
+
+
+def both(name: str, folder: Path, rules: str) -> tuple[Played, Played]:
+    """Play a case direct and wrapped, at the same time."""
+    (folder / "rules.yaml").write_text(rules)
+    wrap = (sys.executable, "-m", "turnlog", "wrap", "--rules", str(folder / "rules.yaml"))
+    near, far = folder / "direct", folder / "through"
+    one = started(name, near)
+    other = started(name, far, *wrap, "--data", str(data_of(folder)), "--")
+    direct, through = played(one, near), played(other, far)
+    assert (far / "stderr").read_bytes() == (near / "stderr").read_bytes()
+    return direct, through
+
+
+def test_c29_a_process_that_dies_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    rules = "rules: [{match: {tool: pay}, effect: write}, {match: {tool: lookup}, effect: read}]"
+    direct, through = both("C29", tmp_path, rules)
+
+    assert (direct.answer(2), direct.exit) == (None, 3)
+    assert (through.answer(1), through.exit) == (direct.answer(1), 3)
+    failed = outcome(through.answer(2))
+    assert through.answer(2)["result"]["isError"] is True
+    assert (failed["kind"], failed["executed"], failed["retry"]) == (
+        "connection_lost",
+        "maybe",
+        "unsafe",
+    )
+    assert [entry["label"] for entry in through.log if entry["ev"] == "effect"] == ["pay"]
+    pay = rows(data_of(tmp_path))[0]
+    assert (pay.tool, pay.status, pay.kind) == ("pay", "unknown", "connection_lost")
+    assert pay.flags == ["process_exit"]
+    # The call after it came to nobody: it was not sent, or not even recorded.
+    assert [row.executed for row in rows(data_of(tmp_path))[1:]] in ([], ["no"])
+
+
+def test_c59_a_process_that_never_answers_initialize(tmp_path: Path) -> None:
+    direct, through = both("C59", tmp_path, "rules: [{match: {tool: lookup}, effect: read}]")
+
+    assert direct.lines == through.lines == []
+    assert direct.exit == through.exit
+    assert (tmp_path / "through" / "stderr").read_text() == "cannot open database\n"
+    assert [entry["ev"] for entry in through.log] == ["request"]
+    assert rows(data_of(tmp_path)) == []
+    (failed,) = events_of(data_of(tmp_path), "process.failed")
+    assert failed["level"] == "error"

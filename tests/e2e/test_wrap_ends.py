@@ -1,0 +1,392 @@
+"""How a wrap ends: with its command, with its client, by signals, by force; and how it begins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kit.clients import BOUND, call, message, wait_until
+from kit.proxy import environment
+from kit.wraps import Wrap, is_gone, outcome, pumped, text_answer, wrapped, wrapping
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SLACK = 3.0
+"""s that a busy machine may add."""
+
+
+def test_environment_folder_and_stderr_are_the_commands_as_well(tmp_path: Path) -> None:
+    with wrapping(tmp_path, environ={"PLAIN": "é"}, cwd=tmp_path) as wrap:
+        asked = "[os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), os.getsid(0)]"
+        folder, environ, leads, session = wrap.server.do(asked)
+        assert folder == str(tmp_path)
+        assert environ == environment({"PLAIN": "é"})
+        assert (leads, session) == (True, os.getsid(0))
+        wrap.server.do("os.write(2, b'from the server\\n')")
+        assert wrap.stderr.read_bytes() == b"from the server\n"
+        wrap.stderr.write_bytes(b"")
+
+
+def test_an_environment_that_python_would_add_to_is_kept(tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"]}
+    command = ["env", "-i", *(f"{k}={v}" for k, v in bare.items()), "LC_ALL=", sys.executable]
+    tail = ["-m", "turnlog", "wrap", "--data", str(tmp_path / "data"), "--"]
+    direct = ["env", "-0"]
+    through = subprocess.run([*command, *tail, *direct], capture_output=True, timeout=BOUND)
+    names = {line.partition(b"=")[0] for line in through.stdout.split(b"\0")} - {b""}
+    assert names == {b"PATH", b"LC_ALL"}
+
+
+def test_a_descriptor_that_the_client_hands_on_reaches_the_command(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with wrapping(tmp_path, pass_fds=(writing,)) as wrap:
+        os.close(writing)
+        wrap.server.do(f"os.write({writing}, b'here')")
+        assert os.read(reading, 10) == b"here"
+    assert os.read(reading, 10) == b""
+    os.close(reading)
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_the_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.exit(code)
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == code
+    (ended,) = wrap.events("process.ended")
+    assert ended["process.exit.code"] == code
+    assert ended["process.pid"] == wrap.server.pid
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE], ids=lambda n: n.name
+)
+def test_a_signal_that_ends_the_command_ends_the_wrap(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.die(number)
+        assert wrap.exited() == -number
+    assert wrap.events("process.ended")[0]["process.exit.code"] == -number
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["no-such-command-here"], 127), (["/no/such/file"], 127), (["/etc/passwd"], 126)],
+)
+def test_a_command_that_cannot_be_started_is_an_error_in_the_log(
+    tmp_path: Path, command: list[str], code: int
+) -> None:
+    with wrapped(tmp_path, command) as wrap:
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == code
+        assert wrap.stderr.read_bytes() == b""
+        (failed,) = wrap.events("process.failed")
+        assert failed["level"] == "error"
+        assert failed["turnlog.reason"]
+
+
+def test_a_command_that_ends_before_it_says_anything_is_an_error_in_the_log(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("initialize", {}))
+        wrap.server.exit(1)
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == 1
+    (failed,) = wrap.events("process.failed")
+    assert failed["level"] == "error"
+
+
+@pytest.mark.parametrize(
+    "flags", [("--rules", "no-such-pack"), ("--name", "a b"), ("--config", "no-such-file.yaml")]
+)
+def test_a_wrong_setting_is_one_line_and_the_command_is_gone(
+    tmp_path: Path, flags: tuple[str, str]
+) -> None:
+    command = [sys.executable, "-c", "import os,sys; print(os.getpid()); sys.stdin.read()"]
+    with wrapped(tmp_path, command, *flags) as wrap:
+        assert wrap.exited() == 2
+        assert wrap.stderr.read_text().count("\n") == 1
+        for pid in wrap.stdout.rest().split():
+            assert is_gone(int(pid))
+
+
+def test_the_end_of_input_passes_at_once_and_open_answers_are_delivered(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.send(call("put", request_id=1), message("resources/list", request_id=2))
+        wrap.stdin.close()
+        asked = [wrap.server.request(), wrap.server.request()]
+        assert wrap.server.stdin.rest() == b""
+        for request in asked:
+            wrap.server.answer(request)
+            assert wrap.stdout.json()["id"] == request["id"]
+        wrap.server.exit()
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == 0
+    assert wrap.row().status == "ok"
+
+
+def test_a_batch_that_is_answered_is_not_waited_for(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.send(b"[" + call("a", request_id=1) + b"," + call("b", request_id=2) + b"]")
+        first, second = wrap.server.request()
+        wrap.stdin.close()
+        wrap.server.say([text_answer(first["id"]), text_answer(second["id"])])
+        assert len(wrap.stdout.json()) == 2
+        # It does not end by itself: turnlog ends it.
+        assert wrap.exited() in {-signal.SIGTERM, 0}
+
+
+def test_a_request_that_was_cancelled_is_not_waited_for(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("resources/list", request_id=1))
+        wrap.asked(message("notifications/cancelled", {"requestId": 1}, request_id=None))
+        wrap.stdin.close()
+        assert wrap.exited() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
+def test_signals_reach_the_command_and_all_it_has_started(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        child = wrap.server.spawn()
+        # It has begun: turnlog listens for signals.
+        wrap.asked(message("ping"))
+        # Python turns SIGINT into an exception, which ends it with 130 and a trace.
+        wrap.server.do(f"signal.signal({int(number)}, signal.SIG_DFL) and None")
+        wrap.process.send_signal(number)
+        assert wrap.exited() == -number
+        assert is_gone(child)
+
+
+@pytest.mark.parametrize("number", [None, *SIGNALS])
+def test_a_stubborn_command_is_gone_within_two_seconds(
+    tmp_path: Path, number: signal.Signals | None
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        child = wrap.server.spawn(stdout=True)
+        wrap.asked(message("ping"))
+        wrap.server.do("[signal.signal(n, signal.SIG_IGN) and None for n in (1, 2, 15)] and None")
+        began = time.monotonic()
+        if number is None:
+            wrap.server.say({"jsonrpc": "2.0", "id": 1, "result": {}})
+            wrap.stdin.close()
+        else:
+            wrap.process.send_signal(number)
+        assert wrap.exited() == -signal.SIGKILL
+        assert time.monotonic() - began < 2 + SLACK
+        assert is_gone(child)
+
+
+def test_an_agent_that_reads_nothing_holds_no_end_up(tmp_path: Path) -> None:
+    note = message("notifications/message", {"data": "x" * 4000}, request_id=None) + b"\n"
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("ping"))
+        while wrap.server.stdout.can_send(0.3):
+            wrap.server.stdout.send_some(note)
+        wrap.process.send_signal(signal.SIGTERM)
+        assert wrap.exited() == -signal.SIGTERM
+
+
+def test_what_floods_on_after_the_command_holds_no_end_up(tmp_path: Path) -> None:
+    loop = "exec 2>/dev/null; while :; do echo y; done"
+    flood = f"subprocess.Popen(['sh', '-c', {loop!r}], stdin=-3).pid"
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("ping"))
+        flooding = wrap.server.do(flood)
+        wrap.server.exit(1)
+        assert len(wrap.stdout.rest()) > 0
+        assert wrap.exited() == 1
+        assert is_gone(flooding)
+
+
+def test_a_command_that_left_something_behind_is_over_at_once_where_it_failed(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        child = wrap.server.spawn(stdout=True)
+        wrap.server.exit(3)
+        assert outcome(wrap.stdout.json())["kind"] == "connection_lost"
+        assert wrap.exited() == 3
+        assert is_gone(child)
+
+
+def test_killed_turnlog_takes_the_command_with_it(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        wrap.process.kill()
+        wrap.exited()
+        assert is_gone(wrap.server.pid)
+        wrap.server.close()
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("ping"))
+    row = wrap.row()
+    assert (row.status, row.kind) == ("unknown", "outcome_unknown")
+
+
+def test_a_client_that_is_gone_ends_the_command(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        wrap.server.do("signal.signal(15, signal.SIG_IGN) and None")
+        wrap.stdin.close()
+        wrap.stdout.close()
+        assert wrap.exited() == -signal.SIGKILL
+    assert wrap.row().status == "unknown"
+
+
+def test_a_command_that_dies_ends_open_calls_and_answers_nothing_else(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put", request_id="a"))
+        wrap.asked(message("tools/list", request_id="b"))
+        wrap.asked(call("get", request_id=3))
+        wrap.server.die(signal.SIGKILL)
+        answers = [json.loads(line) for line in wrap.stdout.rest().splitlines()]
+        assert wrap.exited() == -signal.SIGKILL
+    assert [one["id"] for one in answers] == ["a", 3]
+    for one in answers:
+        assert one["result"]["isError"] is True
+        assert outcome(one)["kind"] == "connection_lost"
+        assert outcome(one)["executed"] == "maybe"
+    for row in wrap.rows():
+        assert (row.status, row.kind, row.flags) == ("unknown", "connection_lost", ["process_exit"])
+
+
+def test_of_a_batch_only_calls_that_are_open_are_answered_when_the_command_dies(
+    tmp_path: Path,
+) -> None:
+    lines = (call("a", request_id=1), message("tools/list", request_id=2), call("b", request_id=3))
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(b"[" + b",".join(lines) + b"]")
+        wrap.server.say([text_answer(1)])
+        assert wrap.stdout.json() == [text_answer(1)]
+        wrap.server.exit(3)
+        (answer,) = map(json.loads, wrap.stdout.rest().splitlines())
+        assert [one["id"] for one in answer] == [3]
+
+
+def test_a_large_call_that_was_sent_may_have_been_executed(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        start = call("put", {"text": "x" * 17_000_000})
+        pumped(start, wrap.stdin, wrap.server.stdin, 16 << 20)
+        wrap.server.exit(3)
+        assert outcome(wrap.stdout.json())["executed"] == "maybe"
+        wrap.exited()
+
+
+def test_signals_that_the_client_ignores_stay_ignored(tmp_path: Path) -> None:
+    with wrapping(
+        tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))
+        wrap.stdout.json()
+        wrap.process.send_signal(signal.SIGHUP)
+        wrap.server.answer(wrap.asked(call("put")))
+        assert wrap.stdout.json() == text_answer(1)
+
+
+def test_closed_standard_streams_are_no_descriptors_of_the_store(tmp_path: Path) -> None:
+    tail = f"-m turnlog wrap --data {tmp_path / 'data'} -- cat"
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} {tail} <&-"], capture_output=True, timeout=BOUND
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_log_of_a_wrap_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with wrapping(tmp_path, umask=0o022) as wrap:
+        wrap.asked(message("ping"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (wrap.data, wrap.data / "logs")}
+    assert modes == {"data": 0o700, "logs": 0o700}
+
+
+def _count(wrap: Wrap) -> int:
+    return len(wrap.events("proxy.ready"))
+
+
+def test_a_session_is_opened_by_its_first_call_alone(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as probe:
+        wrap_answer(probe, message("initialize", {}))
+    with wrapping(tmp_path) as used:
+        wrap_answer(used, message("initialize", {}))
+        wrap_answer(used, call("put"))
+    wait_until(lambda: _count(used) == 2, "both wraps say that they are ready")
+    assert len(used.events("session.opened")) == 1
+    assert len(used.rows()) == 1
+
+
+def wrap_answer(wrap: Wrap, line: bytes) -> None:
+    """Let the server answer a line."""
+    wrap.server.answer(wrap.asked(line))
+    wrap.stdout.json()
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
+@pytest.mark.parametrize("loaded", range(0, 60, 12))
+def test_a_signal_at_any_moment_of_the_start_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, loaded: int
+) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
+    with wrapped(tmp_path, [sys.executable, "-I", "-S", "-c", code]) as wrap:
+        wait_until(lambda: _mapped(wrap.process.pid) > loaded, "more of it is loaded")
+        wrap.process.send_signal(number)
+        # Python itself answers SIGINT with a trace while it loads.
+        assert wrap.exited() in ({-number, 1, 130} if number == signal.SIGINT else {-number})
+        for pid in wrap.stdout.rest().split():
+            assert is_gone(int(pid))
+        assert number == signal.SIGINT or wrap.stderr.read_text() == ""
+
+
+def _mapped(pid: int) -> int:
+    """Return how many pieces of files a process has mapped: it grows while it loads."""
+    return Path(f"/proc/{pid}/maps").read_text().count("\n") - 20
+
+
+def test_a_call_that_nobody_reads_any_more_is_not_sent(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))
+        wrap.stdout.line()
+        wrap.server.do("os.close(0)")
+        wrap.server.stdin.close()
+        asked = 1
+        while True:
+            # Who closes a pipe is noticed at once, but not before.
+            asked += 1
+            wrap.send(call("put", request_id=asked))
+            if wrap.stdout.can_read(1):
+                break
+        failed = outcome(wrap.stdout.json())
+        assert (failed["kind"], failed["executed"], failed["retry"]) == (
+            "connect_failed",
+            "no",
+            "safe",
+        )
+        wrap.server.exit(3)
+        wrap.exited()
+
+
+@pytest.mark.parametrize("how", ["told", "command ends"])
+def test_what_waits_for_another_attempt_gets_the_answer_that_there_is(
+    tmp_path: Path, how: str
+) -> None:
+    retry = "{on: [tool_error], max_attempts: 3, base_interval: 60s, jitter: none, budget: 300s}"
+    rules = f"rules: [{{match: {{tool: look}}, effect: read, retry: {retry}}}]"
+    with wrapping(tmp_path, rules=rules) as wrap:
+        asked = wrap.asked(call("look"))
+        said = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32603, "message": "no"}}
+        wrap.server.say(said)
+        wait_until(lambda: [row.status for row in wrap.rows()] == ["error"], "the attempt's end")
+        if how == "told":
+            wrap.process.send_signal(signal.SIGTERM)
+        else:
+            wrap.server.exit(3)
+        assert wrap.stdout.json() == said
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == (-signal.SIGTERM if how == "told" else 3)
+    assert (wrap.row().attempt, wrap.row().kind) == (1, "upstream_internal")

@@ -1,0 +1,158 @@
+"""What leaves through a pipe: order, whole lines, what waits for the disk, room, the end."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import succeeded
+from turnlog.serve.attempt import Reply
+from turnlog.serve.outbox import ROOM, Outbox
+from turnlog.serve.pipes import ReadEnd, WriteEnd
+
+
+class Way:
+    """A pipe with an outbox before it."""
+
+    def __init__(self, made: Bench) -> None:
+        self.reading, writing = os.pipe()
+        self.read_end = ReadEnd(self.reading)
+        self.outbox = Outbox(WriteEnd(writing, own=True), made.recorder)
+        self.made = made
+
+    async def rest(self) -> bytes:
+        """Close, and return all that is left to be read."""
+        self.outbox.close()
+        pieces: list[bytes] = []
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.outbox.run())
+            while piece := await self.read_end.read():
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+@asynccontextmanager
+async def way(folder: Path) -> AsyncGenerator[Way]:
+    async with bench(folder) as made:
+        way = Way(made)
+        try:
+            yield way
+        finally:
+            os.close(way.reading)
+
+
+async def test_lines_leave_in_order_and_a_line_in_pieces_is_not_cut(tmp_path: Path) -> None:
+    async with way(tmp_path) as one:
+        one.outbox.line(b"a\n")
+        one.outbox.piece(b"b", ends=False)
+        one.outbox.line(b"c\n")
+        one.outbox.piece(b"b", ends=False)
+        one.outbox.line(b"d\n")
+        one.outbox.piece(b"b\n", ends=True)
+        one.outbox.line(b"e\n")
+        assert await one.rest() == b"a\nbbb\nc\nd\ne\n"
+
+
+async def test_a_line_without_its_end_gets_one_only_before_another(tmp_path: Path) -> None:
+    async with way(tmp_path) as one:
+        one.outbox.line(b"a")
+        one.outbox.line(b"b\n")
+        one.outbox.piece(b"c", ends=False)
+        one.outbox.line(b"d\n")
+        one.outbox.piece(b"", ends=True)
+        one.outbox.line(b"e")
+        assert await one.rest() == b"a\nb\nc\nd\ne"
+
+
+async def test_a_line_leaves_once_its_outcome_is_on_disk(tmp_path: Path) -> None:
+    async with way(tmp_path) as one:
+        recorder = one.made.recorder
+        attempt = await recorder.begin(ask(session(), recorder.new_call()))
+        ticket = recorder.end(attempt, succeeded(), Reply())
+        assert ticket is not None
+        one.outbox.line(b"a\n", [ticket])
+        one.outbox.line(b"b\n")
+        assert await one.rest() == b"a\nb\n"
+        assert ticket.placed is not None
+
+
+async def test_who_reads_slowly_is_waited_for_until_the_limit_is_lifted(tmp_path: Path) -> None:
+    async with way(tmp_path) as one:
+        one.outbox.line(b"x" * (ROOM + 1))
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(one.outbox.room())
+            await asyncio.wait({waiting}, timeout=0.01)
+            assert not waiting.done()
+            one.outbox.lift()
+            await asyncio.wait_for(waiting, 5)
+        assert len(await one.rest()) == ROOM + 1
+
+
+async def test_nobody_waits_for_room_where_nobody_reads_any_more(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        reading, writing = os.pipe()
+        outbox = Outbox(WriteEnd(writing, own=True), made.recorder)
+        outbox.line(b"x" * (ROOM + 1))
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            await outbox.run()
+        await asyncio.wait_for(outbox.room(), 5)
+
+
+async def test_an_end_that_is_abandoned_gives_what_is_there_and_no_more() -> None:
+    reading, writing = os.pipe()
+    end = ReadEnd(reading)
+    os.write(writing, b"there")
+    end.abandon()
+    os.write(writing, b"later")
+    assert (await end.read(), await end.read()) == (b"there", b"")
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_waiting_for_data_ends_when_the_end_is_abandoned() -> None:
+    reading, writing = os.pipe()
+    end = ReadEnd(reading)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(end.read())
+        await asyncio.wait({waiting}, timeout=0.01)
+        assert not waiting.done()
+        end.abandon()
+        assert await asyncio.wait_for(waiting, 5) == b""
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_that_nobody_reads_any_more_is_noticed_without_writing(own: bool) -> None:
+    reading, writing = os.pipe()
+    end = WriteEnd(writing, own=own)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(end.unread())
+        await asyncio.wait({waiting}, timeout=0.01)
+        assert not waiting.done()
+        os.close(reading)
+        await asyncio.wait_for(waiting, 5)
+    end.close()
+
+
+async def test_a_file_is_read_to_its_end_and_always_has_a_reader(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    reading = os.open(file, os.O_RDONLY)
+    end = ReadEnd(reading)
+    assert (await end.read(), await end.read()) == (b"content", b"")
+    os.close(reading)
+    writing = WriteEnd(os.open(file, os.O_WRONLY), own=False)
+    await writing.write(b"x" * 10_000)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(writing.unread())
+        await asyncio.wait({waiting}, timeout=0.01)
+        assert not waiting.done()
+        waiting.cancel()
+    writing.close()
+    assert file.read_bytes() == b"x" * 10_000
