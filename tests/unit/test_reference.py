@@ -116,7 +116,7 @@ def test_the_example_file_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "turnlog.yaml").write_text(example)
     (tmp_path / "mine.yaml").write_text("rules: []\n")
 
-    assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "web"}
+    assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "git", "web"}
 
 
 def test_every_field_of_a_log_line_is_described_in_order() -> None:
