@@ -264,9 +264,14 @@ def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
             raise _layer_of(layers, name).error(
                 ("upstreams", name), f"upstream {name!r} has {both}, write one of them"
             )
+        layer = _layer_of(layers, name)
         if upstream.command and upstream.transport is Transport.HTTP:
-            raise _layer_of(layers, name).error(
+            raise layer.error(
                 ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
+            )
+        if upstream.url and "share" in layer.data["upstreams"][name]:
+            raise layer.error(
+                ("upstreams", name, "share"), "only a command can be shared, remove this line"
             )
 
 
