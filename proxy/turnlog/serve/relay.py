@@ -248,6 +248,8 @@ class Relay:
     # -- streams of events --------------------------------------------------------------------
 
     async def _stream(self) -> None:
+        if self._watcher.attempt is not None:
+            self._length = None  # a word of turnlog's may come to it
         await self._start(self._length)
         events = EventReader(self._keep)
         first = True
