@@ -235,7 +235,7 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._notice = None
+        self._notice = self._held = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
