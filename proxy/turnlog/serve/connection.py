@@ -92,6 +92,9 @@ class Connection(asyncio.Protocol):
         self._reset(method, interim)
         self._progress = progress
         self._busy = True
+        progress.phase = Phase.SENDING
+        if progress.patience is not None and not progress.patience.connected(self.expire):
+            progress.patience = None
 
     def write(self, data: bytes) -> None:
         """Hand bytes of the request to the transport. Raises `Failure`."""
