@@ -321,14 +321,14 @@ def test_once_an_event_has_left_no_other_attempt_is_made(rig: Rig) -> None:
     assert [row.attempt for row in rig.ended_rows()] == [1]
 
 
-NOTICE = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})
+WORD = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})
 MEASURED: dict[str, tuple[Script, str]] = {
     "a response that is amended": (
         answer(ok(event(result(1, {})), media="text/event-stream")),
         "null_result",
     ),
-    "no response": (answer(ok(NOTICE, media="text/event-stream")), "connection_lost"),
-    "a cut": (CutBody(NOTICE, 400, "text/event-stream"), "connection_lost"),
+    "no response": (answer(ok(WORD, media="text/event-stream")), "connection_lost"),
+    "a cut": (CutBody(WORD, 400, "text/event-stream"), "connection_lost"),
 }
 
 

@@ -312,7 +312,7 @@ async def test_an_answer_that_was_held_goes_when_the_next_attempt_is_made(tmp_pa
 
     def refuses(peer: Peer) -> None:
         peer.read()
-        held.extend(each._held for each in gc.get_objects() if isinstance(each, Runner))
+        held.extend(vars(each)["_held"] for each in gc.get_objects() if isinstance(each, Runner))
         peer.send(ok(b"later", status="503 Later"))
 
     def ask(url: str) -> int:

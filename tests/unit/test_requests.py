@@ -118,10 +118,11 @@ async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
     async def never(_: web.BaseRequest) -> web.StreamResponse:
         raise AssertionError
 
-    reader = AgentServer(never, lambda status, _: b"%d" % status)()._parser
+    agent = AgentServer(never, lambda status, _: b"%d" % status)()
+    reader = agent._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
     assert isinstance(reader, RequestReader)
     for _ in range(100):
         assert not reader.feed_data(b"\r\n" * 5001)[0]
-        assert len(reader._begun or b"") <= 256 * 1024
+        assert len(reader._begun or b"") <= 256 * 1024  # pyright: ignore[reportPrivateUsage]
     ((message, _),) = reader.feed_data(REQUESTS[0])[0]
     assert message.path == "/1"

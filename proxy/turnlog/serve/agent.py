@@ -27,7 +27,7 @@ Refuse = Callable[[int, BaseException | None], bytes]
 
 
 class Sent(web.StreamResponse):
-    """Tell aiohttp that the answer is already on its way."""
+    """Tell aiohttp that the answer is already on its way; one for all of a connection."""
 
     def __init__(self, agent: "AgentConnection | None" = None) -> None:
         """`agent` is the connection, where that may carry another request."""
@@ -92,7 +92,6 @@ class AgentConnection(web.RequestHandler):
         self.half_closed = False
         """Whether the agent has ended its side while answers are outstanding."""
         self.sent = Sent(self)
-        """For an answer behind which another request may come."""
         slow = partial(
             AnyMethodParser,
             self,

@@ -1,8 +1,10 @@
 """A look at the start of an answer whose coding has to be undone before it goes on."""
 
+from collections.abc import Callable
 from typing import Final
 
 from turnlog.wire.coding import decoder_for
+from turnlog.wire.http import Headers
 
 from .upstream import Answer, Failure
 
@@ -13,11 +15,11 @@ DECODED: Final = 16 << 20
 class Peeked:
     """An answer whose first piece was looked at."""
 
-    def __init__(self, answer: Answer, first: bytes | Failure) -> None:
-        self.status = answer.status
-        self.reason = answer.reason
-        self.headers = answer.headers
-        self.heard = answer.heard
+    def __init__(self, answer: "Answer | Peeked", first: bytes | Failure) -> None:
+        self.status: int = answer.status
+        self.reason: bytes = answer.reason
+        self.headers: Headers = answer.headers
+        self.heard: Callable[[], None] = answer.heard
         self._answer = answer
         self._first = first
 
@@ -29,9 +31,8 @@ class Peeked:
         return first or await self._answer.read()
 
 
-async def peeked(answer: "Answer | Peeked", codings: str) -> tuple[Peeked, bool]:
+async def peeked(answer: Answer | Peeked, codings: str) -> tuple[Peeked, bool]:
     """Return an answer that is read from its beginning, and whether that is coded so."""
-    assert isinstance(answer, Answer)
     try:
         first = await answer.read()
     except Failure as failure:

@@ -115,9 +115,8 @@ class Relay:
             await self._head_alone()
             return
         if self._decodes:
-            self._answer, sound = await peeked(
-                self._answer, self._head_of(self._answer.headers).codings
-            )
+            codings = self._head_of(self._answer.headers).codings
+            self._answer, sound = await peeked(self._answer, codings)
             if not sound:
                 self._keep_coding()
         if self._media == _EVENTS and not self._unreadable:
