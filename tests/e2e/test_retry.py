@@ -321,6 +321,31 @@ def test_once_an_event_has_left_no_other_attempt_is_made(rig: Rig) -> None:
     assert [row.attempt for row in rig.ended_rows()] == [1]
 
 
+WORD = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})
+MEASURED: dict[str, tuple[Script, str]] = {
+    "a response that is amended": (
+        answer(ok(event(result(1, {})), media="text/event-stream")),
+        "null_result",
+    ),
+    "no response": (answer(ok(WORD, media="text/event-stream")), "connection_lost"),
+    "a cut": (CutBody(WORD, 400, "text/event-stream"), "connection_lost"),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_stream_of_known_length_that_gets_a_word_of_turnlogs_still_ends_where_it_says(
+    rig: Rig, name: str
+) -> None:
+    script, kind = MEASURED[name]
+    rig.upstream.script = InTurn(script, echo)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
+        told = json.loads(given.body.rpartition(b"data: ")[2])["result"]["_meta"]["turnlog/outcome"]
+        assert (given.status, told["kind"]) == (200, kind)
+        after = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
+        assert (after.status, texts(after.body)) == (200, ["done"])
+
+
 def test_several_calls_in_one_request_are_made_once(rig: Rig) -> None:
     rig.upstream.script = InTurn(answer(UNAVAILABLE), echo)
     body = b"[" + call("read_a") + b"," + call("read_b", request_id=2) + b"]"

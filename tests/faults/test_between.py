@@ -3,7 +3,6 @@ the disk keeps nobody's time."""
 
 import json
 import signal
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,13 +26,16 @@ rules:
     timeout: {queue: 300ms}
   - match: {tool: "*_total"}
     timeout: {total: 2s}
-  - match: {tool: ["*_hurried", "*_total", "*_patient"]}
+  - match: {tool: "*_late"}
+    timeout: {total: 8s}
+  - match: {tool: ["*_hurried", "*_total", "*_late", "*_patient"]}
     retry: {on: [rate_limited, connection], base_interval: 10ms, jitter: none}
   - match: {tool: "*_budget"}
     retry: {on: connection, base_interval: 10ms, jitter: none, budget: 1s}
   - retry: {on: [connection, rate_limited, null_result], base_interval: 25s, max_interval: 25s, jitter: none, budget: 1m}
 """
 LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
+LATER = LIMITED.replace(b"After: 1", b"After: 5")
 AT_ONCE = LIMITED.replace(b"After: 1", b"After: 0")
 LIMIT = 8 << 20
 
@@ -197,14 +199,14 @@ def shown_attempts(proxy: Proxy, call: str) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("tool", "kind"),
-    [("write_hurried", "queue_timeout"), ("write_total", "deadline_exhausted")],
+    [("write_hurried", "queue_timeout"), ("write_late", "deadline_exhausted")],
 )
 def test_another_attempt_whose_intent_takes_too_long_is_not_made(
     tmp_path: Path, tool: str, kind: str
 ) -> None:
     with ruled(tmp_path, RULES) as rig, rig.client() as client:
         rig.fresh()
-        rig.upstream.script = answer(LIMITED)
+        rig.upstream.script = answer(LATER)
         client.ask("POST", rig.path, call(tool), headers=MCP_HEADERS)
         rig.ended_rows()
         with writing(rig.proxy.data):
@@ -222,27 +224,31 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
 
 def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:
     order: list[str] = []
-    overtaken = threading.Event()
+    beside = [answer(AT_ONCE), echo]
 
     def server(peer: Peer) -> None:
-        method = peer.read().json()["method"]
-        if method == "notifications/cancelled":
-            overtaken.wait(0.5)
-            order.append(method)
-            echo(peer)
+        asked = peer.read().json()
+        if asked["params"].get("name") == "write_patient":
+            beside.pop(0)(peer)
             return
-        order.append(method)
-        if len(order) == 1:
+        order.append(asked["method"])
+        if asked["method"] == "notifications/cancelled":
+            wait_until(lambda: rig.proxy.events("call.retried"), "another attempt is announced")
+            # Another call waits as long as this one, from now on: this one's wait is over then.
+            assert b"done" in rig.post(call("write_patient"))
+            assert order == ["tools/call", "notifications/cancelled"]
+            order.append("taken back")
+            echo(peer)
+        elif len(order) == 1:
             peer.reset()
         else:
-            overtaken.set()
             echo(peer)
 
     with ruled(tmp_path, RULES) as rig:
         rig.fresh()
         rig.upstream.script = server
         assert b"done" in rig.post(call("read_patient"))
-    assert order == ["tools/call", "notifications/cancelled", "tools/call"]
+    assert order == ["tools/call", "notifications/cancelled", "taken back", "tools/call"]
 
 
 @pytest.mark.parametrize("limit", ["total", "budget"])

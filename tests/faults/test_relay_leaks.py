@@ -13,10 +13,17 @@ from kit.clients import BOUND, MCP_HEADERS, Client, call, message
 from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
+from turnlog.serve.course import Course
 from turnlog.serve.runner import Runner
 
 COUNT = 8
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+RETRIED = """
+rules:
+  - match: {tool: "GET *"}
+    effect: read
+    retry: {on: connection, max_attempts: 2, base_interval: 10ms}
+"""
 HUGE = (("Content-Length", str(50 << 20)),)
 
 
@@ -269,5 +276,58 @@ async def test_an_exchange_that_has_ended_is_gone_without_the_cycle_collector(
         await until(lambda: True if not runners() else None, "the end of all exchanges", BOUND)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_of_an_exchange_whose_call_may_be_resumed_only_the_call_stays(
+    tmp_path: Path, leaves: bool
+) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: [{retry: {on: connection}}]")
+
+    def begins(peer: Peer) -> None:
+        peer.read()
+        peer.send(HEAD + chunked(b"id: 1\ndata:\n\n"))
+        if leaves:
+            peer.wait_for_hang_up()
+        else:
+            peer.end()
+
+    def ask(url: str) -> None:
+        for number in range(COUNT):
+            with Client(url) as client:
+                body = call("x", request_id=number)
+                client.ask("POST", "/mcp", body, headers=MCP_HEADERS)
+                client.head()
+                client.event() if leaves else client.until(b"0\r\n\r\n")
+
+    settings = {"rules": ["rules.yaml"]}
+    with RawUpstream(begins) as upstream, no_collector():
+        async with here(tmp_path, upstream.url, settings=settings) as serving:
+            await asyncio.to_thread(ask, serving.url)
+            await until(lambda: True if not runners() else None, "the end of all exchanges", BOUND)
+            assert count(Course) == 0
+
+
+async def test_an_answer_that_was_held_goes_when_the_next_attempt_is_made(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RETRIED)
+    held: list[object] = []
+
+    def refuses(peer: Peer) -> None:
+        peer.read()
+        held.extend(vars(each)["_held"] for each in gc.get_objects() if isinstance(each, Runner))
+        peer.send(ok(b"later", status="503 Later"))
+
+    def ask(url: str) -> int:
+        with Client(url) as client:
+            return client.request("GET", "/x").status
+
+    with RawUpstream(refuses) as upstream:
+        async with here(tmp_path, upstream.url, settings={"rules": ["rules.yaml"]}) as serving:
+            assert await asyncio.to_thread(ask, serving.url) == 503
+    assert held == [None, None]
+
+
 def runners() -> int:
-    return sum(isinstance(each, Runner) for each in gc.get_objects())
+    return count(Runner)
+
+
+def count(kind: type) -> int:
+    return sum(isinstance(each, kind) for each in gc.get_objects())

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -6,13 +7,15 @@ import pytest
 from aiohttp import web
 
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
-from turnlog.serve.agent import AgentServer
+from turnlog.serve.agent import AgentConnection, AgentServer
 from turnlog.serve.downstream import Downstream, Gone
+from turnlog.serve.handler import Handler
 from turnlog.serve.heads import Heads
 
 Handle = Callable[[Downstream], Awaitable[None]]
 GET = b"GET /a//b?x= HTTP/1.1\r\nHost: h\r\n\r\n"
 OLD = b"GET / HTTP/1.0\r\nHost: h\r\n\r\n"
+SORRY = b"HTTP/1.1 %d Sorry\r\nConnection: close\r\n\r\n"
 LINES = b"\r\nX-A: 1\r\nx-a: \xe9"
 
 
@@ -28,7 +31,16 @@ async def served(handle: Handle) -> AsyncGenerator[str]:
             down.abort()
         return down.done()
 
-    server = AgentServer(answer, lambda status, _: b"%d" % status, access_log=None)
+    async with serving(answer) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+) -> AsyncGenerator[str]:
+    """Serve requests; yield the URL."""
+    server = AgentServer(answer, lambda status, _: SORRY % status, access_log=None)
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -224,3 +236,98 @@ async def test_writing_to_an_agent_that_left_raises_gone() -> None:
         await asyncio.to_thread(leave, url)
         async with asyncio.timeout(BOUND):
             assert await outcome.get() in {"gone", "cancelled"}
+
+
+async def test_whoever_expects_100_and_was_asked_before_gets_it_whole() -> None:
+    async def handle(down: Downstream) -> None:
+        assert down.ask()
+        body, _ = await down.read(100)
+        await down.answer(200, b"OK", b"", body)
+
+    def ask(url: str) -> tuple[bytes, bytes]:
+        with Client(url) as client:
+            close = ("Connection", "close")
+            headers = (("Expect", "100-continue"), ("Content-Length", "2"), close)
+            client.ask("POST", "/", headers=headers)
+            invited = client.until(b"\r\n\r\n")
+            client.send(b"hi")
+            return invited, client.rest()
+
+    async with served(handle) as url:
+        invited, given_ = await asyncio.to_thread(ask, url)
+    assert invited == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert given_.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_each_chunk_may_be_asked_for() -> None:
+    async def handle(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", None)
+        for piece in (b"a", b"b"):
+            for _ in range(9):
+                assert down.ask()
+            await down.write(piece)
+        await down.end()
+
+    body = (await given(handle, CLOSING)).partition(b"\r\n\r\n")[2]
+    assert body == b"00000001\r\na\r\n00000001\r\nb\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(("error", "status"), [(RuntimeError, 500), (TimeoutError, 504)])
+async def test_a_fault_behind_a_question_is_told_in_one_piece(
+    error: type[Exception], status: int
+) -> None:
+    async def handle(down: Downstream) -> None:
+        for _ in range(4):
+            assert down.ask()
+        raise error
+
+    assert await given(handle, GET) == SORRY % status
+
+
+@pytest.mark.parametrize("ends", ["aborts", "fails"])
+async def test_an_answer_that_only_the_close_ends_and_that_was_cut_is_reset(ends: str) -> None:
+    async def handle(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", None)
+        await down.write(b"one")
+        raise Gone if ends == "aborts" else RuntimeError
+
+    async with served(handle) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(OLD)
+        async with asyncio.timeout(BOUND):
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        writer.close()
+
+
+async def test_an_agent_that_ends_its_side_once_it_is_answered_is_hung_up_on() -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        down = Downstream(request, Heads())
+        await down.answer(200, b"OK", b"", b"")
+        sent = down.done()
+        agent = request.protocol
+        assert isinstance(agent, AgentConnection)
+        async with asyncio.timeout(BOUND):
+            while not agent.half_closed:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0)
+        return sent
+
+    def ask(url: str) -> bytes:
+        with Client(url) as client:
+            client.send(GET)
+            assert client.head().status == 200
+            client.end()
+            return client.rest()
+
+    async with serving(answer) as url:
+        assert await asyncio.to_thread(ask, url) == b""
+
+
+@pytest.mark.parametrize("status", [500, 504])
+def test_a_fault_is_told_under_its_own_name(status: int) -> None:
+    handler = Handler.__new__(Handler)  # of a fault nothing is known
+    head, _, body = handler.unread(status, None).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert json.loads(body)["title"] == "Internal Server Error"
+    assert json.loads(body)["status"] == 500

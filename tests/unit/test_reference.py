@@ -197,3 +197,16 @@ def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -
         (tmp_path / f"{number}.examples.yaml").write_text(text)
         problems = run(sources[number], tried).problems
         assert [str(one) for one in problems if "no example shows" not in one.message] == []
+
+
+def test_every_decision_is_listed_under_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = [line for line in (folder / "README.md").read_text().splitlines() if ". [" in line]
+    decisions = sorted(folder.glob("0*.md"))
+    titles = [path.read_text().partition("\n")[0].removeprefix("# ") for path in decisions]
+    wanted = [
+        f"{number}. [{title}]({path.name})"
+        for path, text in zip(decisions, titles, strict=True)
+        for number, _, title in [text.partition(". ")]
+    ]
+    assert [line.partition(";")[0] for line in listed] == wanted

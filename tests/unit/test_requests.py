@@ -13,6 +13,7 @@ from kit.clients import BOUND
 from turnlog.serve.agent import AgentServer
 from turnlog.serve.downstream import Downstream
 from turnlog.serve.heads import Heads
+from turnlog.serve.requests import RequestReader
 
 REQUESTS = [
     b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -111,3 +112,17 @@ async def test_a_rare_method_whose_beginning_was_pipelined_is_refused_and_not_mi
             writer.write(b"TX /evil HTTP/1.1\r\nHost: h\r\n\r\n")
             assert await said(reader) == b"400"
         writer.close()
+
+
+async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
+    async def never(_: web.BaseRequest) -> web.StreamResponse:
+        raise AssertionError
+
+    agent = AgentServer(never, lambda status, _: b"%d" % status)()
+    reader = agent._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
+    assert isinstance(reader, RequestReader)
+    for _ in range(100):
+        assert not reader.feed_data(b"\r\n" * 5001)[0]
+        assert len(reader._begun or b"") <= 256 * 1024  # pyright: ignore[reportPrivateUsage]
+    ((message, _),) = reader.feed_data(REQUESTS[0])[0]
+    assert message.path == "/1"

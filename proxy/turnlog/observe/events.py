@@ -145,26 +145,26 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     trace: str = field(name="trace_id", default="")
 
 
-class CallRetried(Event, frozen=True, kw_only=True, tag="call.retried"):
-    """An attempt failed and a rule wants another one, after the delay."""
+class _AttemptFailed(Event, frozen=True, kw_only=True):
+    """An attempt failed, and a rule wants another one."""
 
     session: str = field(name="turnlog.session")
     call: str = field(name="turnlog.call")
     attempt: int = field(name="turnlog.attempt")
     server: str = field(name="turnlog.server")
     tool: str = field(name="gen_ai.tool.name")
+
+
+class CallRetried(_AttemptFailed, frozen=True, kw_only=True, tag="call.retried"):
+    """An attempt failed and a rule wants another one, after the delay."""
+
     kind: str = field(name="turnlog.kind")
     delay_ns: int = field(name="turnlog.delay_ns")
 
 
-class RetryAbandoned(Event, frozen=True, kw_only=True, tag="retry.abandoned"):
+class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.abandoned"):
     """The attempt that `call.retried` announced is not made; what was held is the answer."""
 
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    attempt: int = field(name="turnlog.attempt")
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
     reason: Reason = field(name="turnlog.reason")
 
 

@@ -6,6 +6,7 @@ Whether an agent is gone, what a request line may say, and what is answered to w
 
 import asyncio
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -26,16 +27,17 @@ Refuse = Callable[[int, BaseException | None], bytes]
 
 
 class Sent(web.StreamResponse):
-    """Tell aiohttp that the answer is already on its way."""
+    """Tell aiohttp that the answer is already on its way; one for all of a connection."""
 
-    def __init__(self, *, reusable: bool) -> None:
+    def __init__(self, agent: "AgentConnection | None" = None) -> None:
+        """`agent` is the connection, where that may carry another request."""
         super().__init__()
-        self._reusable = reusable
+        self._agent = agent
 
     @property
     def keep_alive(self) -> bool:
-        """Tell whether the connection may carry another request."""
-        return self._reusable
+        """Tell whether another request may come; the agent may have ended its side meanwhile."""
+        return self._agent is not None and not self._agent.is_last
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write nothing."""
@@ -45,8 +47,7 @@ class Sent(web.StreamResponse):
         """Write nothing."""
 
 
-REUSABLE: Final = Sent(reusable=True)
-SPENT: Final = Sent(reusable=False)
+SPENT: Final = Sent()
 
 
 class Answering(Protocol):
@@ -61,6 +62,10 @@ class Answering(Protocol):
         """Send a byte that the answer will have anyway; false where it has no such byte."""
         ...
 
+    def fail(self, data: bytes) -> None:
+        """Write a whole answer in its place; where its head has left, cut it."""
+        ...
+
 
 class AgentConnection(web.RequestHandler):
     """One connection of an agent.
@@ -69,7 +74,7 @@ class AgentConnection(web.RequestHandler):
     more to say. So a byte is sent: the one is answered by a reset, the other reads it.
     """
 
-    __slots__ = ("_body", "_refuse", "answering", "half_closed")
+    __slots__ = ("_body", "_refuse", "answering", "half_closed", "sent")
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class AgentConnection(web.RequestHandler):
         self.answering: Answering | None = None
         self.half_closed = False
         """Whether the agent has ended its side while answers are outstanding."""
+        self.sent = Sent(self)
         slow = partial(
             AnyMethodParser,
             self,
@@ -144,6 +150,7 @@ class AgentConnection(web.RequestHandler):
         """Let go of what refers to this connection."""
         super().connection_lost(exc)
         self.answering = None
+        self.sent = SPENT
         self._body = EMPTY_PAYLOAD
 
     def handle_error(
@@ -155,12 +162,17 @@ class AgentConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer what could not be read, or handled. Raises `ConnectionError` amid an answer."""
         if status >= 500:
-            self.log_exception("a request could not be handled", exc_info=exc)
-        if self.answering is not None and self.answering.begun:
-            raise ConnectionError("an answer is already on its way")
-        transport = request.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(self._refuse(status, exc))
+            # Of a time limit that nobody caught aiohttp does not hand the error on.
+            error = exc or sys.exception()
+            self.log_exception("a request could not be handled", exc_info=error)
+        answer, transport = self._refuse(status, exc), request.transport
+        if self.answering is not None:
+            begun = self.answering.begun
+            self.answering.fail(answer)
+            if begun:
+                raise ConnectionError("an answer is already on its way")
+        elif transport is not None and not transport.is_closing():
+            transport.write(answer)
         return SPENT
 
 

@@ -98,6 +98,7 @@ class OpenCalls:
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream ended: its answer may come on a resuming GET."""
         attempt.shrink()
+        attempt.decide = None  # no exchange is left that could make another one
         self._detached.setdefault((scope, id_key), []).append((attempt, now + DETACHED_LIFE))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:

@@ -15,7 +15,7 @@ import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
-from turnlog.wire.mend import head_size, mended
+from turnlog.wire.mend import head_end, head_start, mended
 
 from .fault import Failure, Progress
 
@@ -24,6 +24,7 @@ READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
+_HTTP: Final = b"HTTP/1."
 Interim = Callable[[int, bytes, Headers], None]
 """Takes status, reason and fields of an interim answer (1xx)."""
 
@@ -43,6 +44,12 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._raw: list[bytes] = []
         """What has come of the head, in case that it has to be mended."""
+        self._passed = 0
+        """How much of that are interim heads (1xx)."""
+        self._refused = bytearray()
+        """What has come of a head that the parser refused and that may yet be mended."""
+        self._why = ""
+        """Why it was refused."""
         self._parser_clean = False
         """Whether the parser stands behind a whole message, ready for the next."""
         self._reset("GET", None)
@@ -51,9 +58,9 @@ class Connection(asyncio.Protocol):
         self._renew()
         self._method = method
         self._interim = interim
-        self._interims = 0
-        """Interim answers that stand in `_raw`."""
         self._raw.clear()
+        self._passed = 0
+        self._refused.clear()
         self._head_size = 0
         self._headers_done = False
         self._pieces.clear()
@@ -85,6 +92,9 @@ class Connection(asyncio.Protocol):
         self._reset(method, interim)
         self._progress = progress
         self._busy = True
+        progress.phase = Phase.SENDING
+        if progress.patience is not None and not progress.patience.connected(self.expire):
+            progress.patience = None
 
     def write(self, data: bytes) -> None:
         """Hand bytes of the request to the transport. Raises `Failure`."""
@@ -199,12 +209,20 @@ class Connection(asyncio.Protocol):
             self._descriptor = -1
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came. Bytes that nobody asked for make the connection useless."""
+        """Parse what came; mend a head that the parser refused, if it can be."""
+        why = self._fed(data)
+        while why and (whole := self._mended(why)):
+            head, rest = whole
+            why = self._fed(head) or (self._fed(rest) if rest and self._error is None else "")
+
+    def _fed(self, data: bytes) -> str:
+        """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""
         if not self._busy or self.complete:
             self._keep_alive = False
             self._closed = True
             self.close()
-            return
+            return ""
+        why = ""
         # Of a trailer section as well: it is collected like a head, and then dropped.
         self._head_size += len(data)
         if not self._headers_done:
@@ -212,39 +230,61 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._refused(str(error))
+            why = str(error)
         except httptools.HttpParserUpgrade as error:
             self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
             self._refuse(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
+        return why
 
     def _refuse(self, detail: str) -> None:
         """Fail at an answer that nobody can read; amid a body it is one that was cut."""
         body = self._headers_done
         self._fail(detail, ErrorKind.CONNECTION_LOST if body else ErrorKind.MALFORMED_RESULT)
 
-    def _refused(self, why: str) -> None:
-        """Mend the head that the parser refused, if it can be, once all of it is there."""
-        raw = b"".join(self._raw)
-        start = head_size(raw, self._interims)
-        end = head_size(raw, self._interims + 1)
-        head = mended(raw[start:end]) if end else None
-        if self._headers_done or (end and head is None):
-            self._refuse(f"the answer is not HTTP/1.1: {why}")
-        elif head is not None:
-            self._renew()
-            self._raw.clear()
-            self._interims = 0
-            self.reason, self.headers = b"", []
-            self.data_received(head)
-            if (rest := raw[end:]) and self._error is None:
-                self.data_received(rest)
+    def _mended(self, why: str) -> tuple[bytes, bytes] | None:
+        """Return the head that the parser refused as it can be read again, and what came behind it.
+
+        `None` while it is not all there, and where it cannot be mended.
+        """
+        raw, self._why = self._refused, f"the answer is not HTTP/1.1: {why}"
+        start = max(len(raw) - 2, 0)
+        came = b"".join(self._raw)
+        raw += came if raw else came[head_start(came, self._passed) :]
+        self._raw.clear()
+        self._passed = 0
+        if self._headers_done or not raw.startswith(_HTTP):
+            self._refuse(self._why)
+        elif end := head_end(raw, start):
+            head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
+            raw.clear()
+            if head is not None:
+                self._renew()
+                self.reason, self.headers = b"", []
+                self._head_size = 0
+                return head, rest
+            self._refuse(self._why)
+        return None
+
+    def _is_hopeless(self) -> bool:
+        """Tell whether more bytes could not have made a head of what the parser refused."""
+        head = mended(bytes(self._refused))
+        if head is None:
+            return True
+        self._renew()
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserError:
+            return True
+        return False
 
     def eof_received(self) -> bool:
         """Take the end of the stream as the end of a body that has no other."""
         if self._headers_done and self.framing.body is Body.UNTIL_CLOSE:
             self.complete = True
             self._wake()
+        elif self._refused and self._is_hopeless():
+            self._refuse(self._why)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -298,11 +338,10 @@ class Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
-            self._interims += 1
             if self._interim is not None:
                 self._interim(status, self.reason, self.headers)
-            self.reason = b""
-            self.headers = []
+            self.reason, self.headers = b"", []
+            self._pass_interim()
             return
         found = framing(status, self._method, self.headers)
         if isinstance(found, BadFraming):
@@ -318,6 +357,15 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
         self.complete = found.body is Body.NONE
         self._wake()
+
+    def _pass_interim(self) -> None:
+        """Keep of the head that is under way what came behind an interim one."""
+        if len(self._raw) > 1:
+            self._raw[:] = [b"".join(self._raw)[self._passed :]]
+            self._passed = 0
+        raw = self._raw[0]
+        self._passed = head_end(raw, head_start(raw, self._passed))
+        self._head_size = len(raw) - self._passed
 
     def on_body(self, data: bytes) -> None:
         """Keep a piece of the body; stop reading when too much lies here."""

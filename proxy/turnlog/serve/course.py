@@ -17,10 +17,13 @@ from .outlet import Outlet
 class Course:
     """The steps of one call, one attempt after the other. `began` is on the loop's clock."""
 
-    def __init__(self, policy: Policy, clock: Clock, began: float, stop: asyncio.Event) -> None:
-        """`stop` is set when nothing new may begin."""
+    def __init__(
+        self, policy: Policy, clock: Clock, began: float, stop: asyncio.Event, *, repeatable: bool
+    ) -> None:
+        """`stop` is set when nothing new may begin; what is not `repeatable` as a message is
+        forwarded once."""
         self._policy = policy
-        self._clock = clock
+        self._steps = exchange(policy, partial(_dice, clock), repeatable=repeatable)
         self._began = began
         self._stop = stop
         self.next: Wait | None = None
@@ -28,13 +31,8 @@ class Course:
         self.out: Outlet | None = None
         """The way of the latest attempt's answer, once there is one."""
 
-    def begin(self, *, repeatable: bool) -> Command:
-        """Return the first step. What is not `repeatable` as a message is forwarded once."""
-        self._steps = exchange(self._policy, partial(_dice, self._clock), repeatable=repeatable)
-        return next(self._steps)
-
     def go_on(self) -> Command:
-        """Return the step that follows a wait."""
+        """Return the first step, or the one that follows a wait."""
         return next(self._steps)
 
     def left(self) -> float:

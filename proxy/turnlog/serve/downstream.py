@@ -4,6 +4,7 @@ aiohttp parses requests and owns connections; answers are written below its resp
 which would add fields of their own and split head from body.
 """
 
+import socket
 from collections.abc import AsyncIterator
 from typing import Final, cast
 
@@ -11,9 +12,11 @@ from aiohttp import web
 
 from turnlog.wire.http import Headers
 
-from .agent import REUSABLE, SPENT, AgentConnection, Sent
+from .agent import SPENT, AgentConnection, Sent
 from .heads import Heads, without_lengths
 
+_AT_ONCE: Final = b"\1\0\0\0\0\0\0\0"
+"""For SO_LINGER: to close is to reset."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _START: Final = b"HTTP/1.1 "
 """What every answer begins with, interim ones too, whatever the agent's version."""
@@ -78,7 +81,7 @@ class Downstream:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
         if not self._invited and self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
-            self._write(_CONTINUE)
+            self._write_start(_CONTINUE)
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
         """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
@@ -86,9 +89,7 @@ class Downstream:
         if self.begun or self._request.version < (1, 1) or transport is None:
             return
         if not transport.is_closing():
-            head = b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines)
-            transport.write(head[self._ahead :])
-            self._ahead = 0
+            self._write_start(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines))
 
     def ask(self) -> bool:
         """Send a byte that any answer to come will have, to see whether the agent is there.
@@ -139,6 +140,7 @@ class Downstream:
         """Write a piece of the body; wait while the agent reads slowly."""
         if data:
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._ahead = 0
             await self._drain()
 
     async def end(self, last: bytes = b"") -> None:
@@ -162,15 +164,30 @@ class Downstream:
         transport = self._request.transport
         if transport is None:
             return
-        if self._until_close:
+        if self._until_close and not self.finished:
+            # Without this even an abort ends the stream in the orderly way.
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
+            )
             transport.abort()
         else:
             transport.close()
 
+    def fail(self, data: bytes) -> None:
+        """Write a whole answer in place of one that turnlog failed to make; cut one that has begun."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return
+        if self.begun:
+            self.abort()
+        else:
+            self._write_start(data)
+        self.finished = True
+
     def done(self) -> Sent:
         """Return what the server's handler returns."""
         self._agent.answering = None
-        return REUSABLE if self.finished and self._stays else SPENT
+        return self._agent.sent if self.finished and self._stays else SPENT
 
     @property
     def _stays(self) -> bool:
@@ -191,10 +208,14 @@ class Downstream:
         return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
 
     def _begin(self, data: bytes) -> None:
-        """Write an answer's head, and maybe more, but for what was sent ahead of it."""
+        """Write an answer's head, and maybe more."""
+        self._write_start(data)
+        self.begun = True
+
+    def _write_start(self, data: bytes) -> None:
+        """Write what begins like any answer, but for what was sent ahead of it."""
         self._write(data[self._ahead :] if self._ahead else data)
         self._ahead = 0
-        self.begun = True
 
     def _write(self, data: bytes) -> None:
         transport = self._request.transport

@@ -87,9 +87,9 @@ class Errand:
     def _prepare(self) -> None:
         if self.policy.retry is not None:
             clock, stop = self._context.clock, self._context.stop
-            self._course = Course(self.policy, clock, self._began, stop)
             repeatable = self._whole and self.exchange.repeatable(self._line)
-            self._course.begin(repeatable=repeatable)
+            self._course = Course(self.policy, clock, self._began, stop, repeatable=repeatable)
+            self._course.go_on()
 
     def begin(self) -> None:
         """Make the only attempt, whose pieces are sent by somebody else."""

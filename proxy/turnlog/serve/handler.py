@@ -167,8 +167,8 @@ class Handler:
 
     def unread(self, status: int, error: BaseException | None) -> bytes:
         """Return a whole answer to a request that could not be read, or not be handled."""
-        if status >= 500:
-            made = problem(status, "Internal Server Error", _FAULT, {})
+        if status >= 500:  # 504 is aiohttp's name for a time limit that nobody caught
+            made = problem(500, "Internal Server Error", _FAULT, {})
         else:
             made = problem(status, "Bad Request", refusal_of(error), {})
             event = RequestRefused(reason=Refusal.FRAMING, http_status=status)

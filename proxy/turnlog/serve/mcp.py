@@ -92,7 +92,10 @@ class McpExchange:
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        return any([attempt.waits for attempt in self._underway.attempts])  # noqa: C419 - hot
+        for attempt in self._underway.attempts:  # noqa: SIM110 - 0.05 us, any() takes 0.35
+            if attempt.waits:
+                return True
+        return False
 
     @property
     def listens(self) -> bool:

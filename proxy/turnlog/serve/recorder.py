@@ -195,7 +195,7 @@ class Recorder:
         if ending is not None:
             self._log.emit(
                 CallRetried(
-                    session=ids.to_text(ask.session.id) if ask.session.id is not None else "",
+                    session=_session_of(ask),
                     call=ids.to_text(ask.call),
                     attempt=ask.number,
                     server=ask.server,
@@ -210,7 +210,7 @@ class Recorder:
         ask = attempt.ask
         self._log.emit(
             RetryAbandoned(
-                session=ids.to_text(ask.session.id) if ask.session.id is not None else "",
+                session=_session_of(ask),
                 call=ids.to_text(ask.call),
                 attempt=ask.number,
                 server=ask.server,
@@ -293,10 +293,14 @@ class Recorder:
             return None
 
 
+def _session_of(ask: Ask) -> str:
+    """Return the session's id as text; nothing while it has none."""
+    return ids.to_text(ask.session.id) if ask.session.id is not None else ""
+
+
 def _started(ask: Ask) -> CallStarted:
-    session = ask.session.id
     return CallStarted(
-        session=ids.to_text(session) if session is not None else "",
+        session=_session_of(ask),
         call=ids.to_text(ask.call),
         leg=ask.leg,
         attempt=ask.number,
@@ -315,9 +319,8 @@ def _started(ask: Ask) -> CallStarted:
 def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
     ask = attempt.ask
     placed: Commit | None = attempt.intent.placed if attempt.intent is not None else None
-    session = ask.session.id
     return CallEnded(
-        session=ids.to_text(session) if session is not None else "",
+        session=_session_of(ask),
         call=ids.to_text(ask.call),
         leg=ask.leg,
         attempt=ask.number,

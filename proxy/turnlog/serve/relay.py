@@ -115,9 +115,8 @@ class Relay:
             await self._head_alone()
             return
         if self._decodes:
-            self._answer, sound = await peeked(
-                self._answer, self._head_of(self._answer.headers).codings
-            )
+            codings = self._head_of(self._answer.headers).codings
+            self._answer, sound = await peeked(self._answer, codings)
             if not sound:
                 self._keep_coding()
         if self._media == _EVENTS and not self._unreadable:
@@ -248,6 +247,8 @@ class Relay:
     # -- streams of events --------------------------------------------------------------------
 
     async def _stream(self) -> None:
+        if self._watcher.attempt is not None:
+            self._length = None  # a word of turnlog's may come to it
         await self._start(self._length)
         events = EventReader(self._keep)
         first = True

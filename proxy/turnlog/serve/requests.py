@@ -16,6 +16,8 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 _HEAD_END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}(?: |$)")
+_LONGEST: Final = 256 * 1024
+"""bytes: what is longer is no request line, nor the line ends that may stand before one."""
 Found = tuple[Sequence[tuple[RawRequestMessage, StreamReader]], bool, bytes]
 """Requests whose heads are whole, whether the connection changed its protocol, what is left then."""
 
@@ -119,7 +121,8 @@ class RequestReader:
             self._body = messages[-1][1]
             self._due = self._missing(data, messages[-1][0]) if len(messages) == 1 else -1
         elif self._begun is not None:
-            self._begun += data
+            begun = len(self._begun) + len(data)
+            self._begun = self._begun + data if begun <= _LONGEST else None
             return
         else:
             self._due -= len(data)

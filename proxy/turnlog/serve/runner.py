@@ -170,9 +170,10 @@ class Runner:
         if policy.retry is None:
             await self._attempt(content, hold=False)
             return
-        self._course = Course(policy, self._context.clock, self._began, self._context.stop)
+        clock, stop = self._context.clock, self._context.stop
         repeatable = self._exchange.repeatable(content)
-        command: Command | None = self._course.begin(repeatable=repeatable)
+        self._course = Course(policy, clock, self._began, stop, repeatable=repeatable)
+        command: Command | None = self._course.go_on()
         while command is not None:
             match command:
                 case Wait():
@@ -251,7 +252,7 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._notice = None
+        self._notice = self._held = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:

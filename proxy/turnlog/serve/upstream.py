@@ -169,7 +169,7 @@ class Upstreams:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Break all connections."""
+        """Break the idle connections, and wait for what goes on in the background."""
         for origin in self._origins.values():
             for connection, _ in origin.idle:
                 connection.close()
@@ -189,33 +189,30 @@ class Upstreams:
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
-        `resource` is the request target as it goes out; `lines` are its fields, each with CRLF
-        before it, without any of framing; `length` is that of a body that comes in pieces, if it
-        is known; `interim` gets the interim answers (1xx). Raises `Failure`.
+        `resource` is the target as it goes out; `lines` are fields, each with CRLF before it, none
+        of framing; `length` is that of a body in pieces, if known; `interim` gets 1xx answers.
+        Raises `Failure`.
         """
-        origin = self._origins.get(origin_url)
-        if origin is None:
-            origin = self._origins[origin_url] = Origin(origin_url)
+        origin = self._origins.get(origin_url) or self._met(origin_url)
         now = asyncio.get_running_loop().time()
         progress.phase = Phase.CONNECTING
         connection = origin.reuse(now)
         if connection is None:
             connection = await connected(origin, progress.patience, now)
-        progress.phase = Phase.SENDING
         connection.begin(method, progress, interim)
-        if progress.patience is not None and not progress.patience.connected(connection.expire):
-            progress.patience = None
         upload: asyncio.Task[None] | None = None
         try:
             upload = self._start(connection, _line(method, resource) + lines, body, length)
             await connection.head()
         except BaseException:
-            if progress.patience is not None:
-                progress.patience.close()
-            connection.close()
-            await _stopped(upload)
+            await _given_up(connection, upload, progress.patience)
             raise
         return HttpAnswer(connection, origin, upload, progress.patience)
+
+    def _met(self, origin_url: str) -> Origin:
+        """Return an origin to which nothing was sent before."""
+        origin = self._origins[origin_url] = Origin(origin_url)
+        return origin
 
     def notify(
         self, origin_url: str, resource: str, lines: bytes, body: bytes
@@ -299,6 +296,16 @@ async def _upload(
         pass
     except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
         connection.abandon(str(error) or type(error).__name__)
+
+
+async def _given_up(
+    connection: Connection, upload: asyncio.Task[None] | None, patience: Patience | None
+) -> None:
+    """End an exchange that got no answer."""
+    if patience is not None:
+        patience.close()
+    connection.close()
+    await _stopped(upload)
 
 
 async def _stopped(upload: asyncio.Task[None] | None) -> None:

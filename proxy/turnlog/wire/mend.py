@@ -7,32 +7,35 @@ times says it once (RFC 9110, 8.6). Whatever else is wrong stays as it is, to be
 import re
 from typing import Final
 
-__all__ = ["head_size", "mended"]
+__all__ = ["head_end", "head_start", "mended"]
 
 _END: Final = re.compile(rb"\n\r?\n")
 _FOLD: Final = re.compile(rb"\r?\n[ \t]+")
 _LINE: Final = re.compile(rb"\r?\n")
+_LINE_ENDS: Final = re.compile(rb"[\r\n]*")
 _LENGTH: Final = b"content-length"
 
 
-def head_size(raw: bytes, heads: int = 1) -> int:
-    """Return how many bytes the first `heads` heads have; 0 where they are not all there."""
-    place = 0
-    for _ in range(heads):
-        found = _END.search(raw, place)
-        if found is None:
-            return 0
-        place = found.end()
-    return place
+def head_end(raw: bytes | bytearray, start: int = 0) -> int:
+    """Return where the head ends that is under way at `start`; 0 where it is not all there."""
+    found = _END.search(raw, start)
+    return 0 if found is None else found.end()
+
+
+def head_start(raw: bytes, start: int = 0) -> int:
+    """Return where a head begins, behind the line ends that may stand before it."""
+    found = _LINE_ENDS.match(raw, start)
+    return start if found is None else found.end()
 
 
 def mended(head: bytes) -> bytes | None:
-    """Return a whole head with nothing left of what can be mended; `None` if there was nothing."""
-    first, fields = _LINE.split(head, maxsplit=1)
+    """Return a head with nothing left of what can be mended; `None` if there was nothing."""
+    first, *rest = _LINE.split(head, maxsplit=1)
+    fields = b"".join(rest)
     if fields.startswith((b" ", b"\t")):
         return None  # nothing stands before it that it could belong to
     lines = _once(_LINE.split(_FOLD.sub(b" ", fields)))
-    whole = b"\r\n".join([first, *lines])
+    whole = b"\r\n".join([first, *lines]) if rest else first
     return whole if whole != head else None
 
 

@@ -1,0 +1,117 @@
+"""Heads of answers as they come off a connection: large, in tiny pieces, mended, refused."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kit.clients import BOUND
+from turnlog.core.kinds import ErrorKind
+from turnlog.serve.connection import HEAD_LIMIT, READ_AHEAD, Connection
+from turnlog.serve.fault import Failure, Progress
+
+FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
+HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
+FOLDED_HINT = HINT.replace(b"\r\n\r\n", b"\r\n x\r\n\r\n")
+REFUSED = (b"SSH-2.0-OpenSSH_9.6\r\n", b"-ERR unknown command\r\n", b"\x15\x03\x01\x00\x02\x02\x46")
+
+
+@asynccontextmanager
+async def asked() -> AsyncGenerator[tuple[Connection, socket.socket]]:
+    """Yield a connection on which a request was sent, and the server's side."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+    connection.begin("GET", Progress())
+    connection.sent()
+    try:
+        with theirs:
+            yield connection, theirs
+    finally:
+        connection.close()
+
+
+async def status(pieces: Iterable[bytes]) -> int:
+    """Return the status of an answer whose pieces come in reads of their own."""
+    async with asked() as (connection, _):
+        for piece in pieces:
+            connection.data_received(piece)
+        async with asyncio.timeout(BOUND):
+            await connection.head()
+        return connection.status
+
+
+async def failure(raw: bytes, *, ends: bool) -> ErrorKind:
+    """Return how an exchange fails whose server says this, and closes then or does not."""
+    async with asked() as (connection, server):
+        server.sendall(raw)
+        if ends:
+            server.shutdown(socket.SHUT_WR)
+        with pytest.raises(Failure) as caught:
+            async with asyncio.timeout(BOUND):
+                await connection.head()
+        return caught.value.kind
+
+
+@pytest.mark.parametrize("raw", REFUSED)
+async def test_a_server_that_speaks_another_protocol_is_not_waited_for(raw: bytes) -> None:
+    assert await failure(raw, ends=False) is ErrorKind.MALFORMED_RESULT
+
+
+@pytest.mark.parametrize(
+    "raw", [*REFUSED, b"HTTP/1.1 OK\r\n", FOLDED + b"Y: \0", b"HTTP/1.1 200 OK\r\nX : 1\r\n"]
+)
+async def test_a_head_that_was_refused_before_it_broke_off_is_malformed(raw: bytes) -> None:
+    assert await failure(raw, ends=True) is ErrorKind.MALFORMED_RESULT
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200", FOLDED, FOLDED + b"Content-Length: 4, 4"])
+async def test_a_head_that_could_have_been_one_is_lost(raw: bytes) -> None:
+    assert await failure(raw, ends=True) is ErrorKind.CONNECTION_LOST
+
+
+async def test_what_stands_before_a_refused_head_is_none_of_it() -> None:
+    assert await status([b"\r\n", b"\r\n" + FOLDED, b"Content-Length: 0\r\n\r\n"]) == 200
+    assert await failure(HINT + REFUSED[0], ends=False) is ErrorKind.MALFORMED_RESULT
+
+
+@pytest.mark.parametrize("hint", [HINT, FOLDED_HINT])
+@pytest.mark.parametrize("before", [b"", b"\r\n"])
+async def test_a_head_is_mended_wherever_it_stands(hint: bytes, before: bytes) -> None:
+    whole = before + hint + before + hint + before + FOLDED + b"Content-Length: 0\r\n\r\n"
+    for cut in range(0, len(whole), 97):
+        assert await status([whole[:cut], whole[cut:]]) == 200
+
+
+async def test_a_full_read_that_begins_with_a_head_to_mend_is_an_answer() -> None:
+    whole = FOLDED + b"Content-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+    assert await status([whole[:READ_AHEAD]]) == 200
+
+
+async def test_a_head_to_mend_may_be_as_long_as_any() -> None:
+    rest = b"Y: " + b"y" * (HEAD_LIMIT - 1000) + b"\r\nContent-Length: 0\r\n\r\n"
+    assert await status([FOLDED + rest]) == 200
+
+
+async def test_a_head_to_mend_may_come_in_tiny_pieces() -> None:
+    whole = FOLDED + b"Y: " + b"y" * (HEAD_LIMIT - 1000) + b"\r\nContent-Length: 0\r\n\r\n"
+    assert await status(whole[at : at + 1] for at in range(len(whole))) == 200
+
+
+@pytest.mark.parametrize("hint", [HINT, FOLDED_HINT, b"HTTP/1.1 100 \r\n\r\n"])
+async def test_each_interim_head_has_the_limit_for_itself(hint: bytes) -> None:
+    hints = [hint] * (2 * HEAD_LIMIT // len(hint))
+    assert await status([*hints, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]) == 200
+    whole = b"".join([*hints, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
+    reads = [whole[at : at + READ_AHEAD] for at in range(0, len(whole), READ_AHEAD)]
+    assert await status(reads) == 200
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n", FOLDED, HINT + FOLDED])
+async def test_a_head_has_an_end(start: bytes) -> None:
+    piece = b"Y: " + b"y" * 1000 + b"\r\n"
+    with pytest.raises(Failure) as caught:
+        await status([start, *[piece] * (HEAD_LIMIT // 1000)])
+    assert caught.value.kind is ErrorKind.MALFORMED_RESULT
