@@ -6,7 +6,8 @@ Each subcommand lives in a module of its own that is imported when it is called,
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Text from tools may be beyond the terminal's encoding; that must not end a listing.
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        code = turnlog.main(arguments, prog_name="turnlog", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else arguments
+        _refuse_other_encodings(given)
+        code = turnlog.main(given, prog_name="turnlog", standalone_mode=False)
         sys.stdout.flush()
     except (PipeClosedError, BrokenPipeError):
         # Python would complain when it flushes on exit.
@@ -98,6 +101,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, code = describe(error)
         click.echo(f"turnlog: {message}", err=True)
     return int(code or 0)
+
+
+def _refuse_other_encodings(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text, once for all commands: no record, event or JSON can hold them."""
+    for what, text in _given(arguments):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{what} {text!r} is not UTF-8, use a name that is") from None
+
+
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield all that a command may take a text from, and what to call it."""
+    yield from (("the argument", text) for text in arguments)
+    for name, text in os.environ.items():
+        if name.startswith("TURNLOG_"):
+            yield f"the value of {name}", text
+    with suppress(OSError):
+        yield "the working directory", os.getcwd()  # noqa: PTH109 - a text is wanted
 
 
 def _open_closed_streams() -> None:
