@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from e2e.stores import fill
+
 NO_TEXT = b"d\xff\xfe"
 SHOWN = r"'d\udcff\udcfe'"
 TURNLOG = [sys.executable.encode(), b"-m", b"turnlog"]
@@ -61,3 +63,60 @@ def test_a_working_directory_that_is_no_text_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.decode().startswith("turnlog: the working directory ")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.yaml"
+    file.write_text("rules: [{name: reads, match: {tool: read_*}, effect: read}]\n")
+    return file
+
+
+ENDS = [
+    ["--help"],
+    ["--version"],
+    ["rules", "--help"],
+    ["rules", "check", "mine.yaml"],
+    ["rules", "test", "default"],
+    ["rules", "explain", "files", "read_x", "--rules", "mine.yaml"],
+    ["rules", "schema"],
+]
+
+
+@pytest.mark.parametrize("arguments", ENDS)
+@pytest.mark.usefixtures("rules")
+def test_a_closed_reader_ends_a_command_as_shells_have_it(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [*TURNLOG, *arguments],
+            check=False,
+            cwd=tmp_path,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("arguments", [*ENDS, ["log", "--data", "data"]])
+@pytest.mark.usefixtures("rules")
+def test_a_full_device_is_told(tmp_path: Path, arguments: list[str]) -> None:
+    fill(tmp_path / "data", [])
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*TURNLOG, *arguments],
+            check=False,
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert done.returncode == 74
+    assert done.stderr == (
+        b"turnlog: cannot write the output (no space left on device), "
+        b"make room or write it to another place\n"
+    )

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from turnlog.core.values import duration
 from turnlog.sessions.log import Turns
 from turnlog.store.base import View
-
-from .failures import PipeClosedError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,16 +59,8 @@ def printout() -> Generator[Callable[[str], None]]:
             yield lambda line: print(line, file=kept)
         finally:
             kept.seek(0)
-            _copy_out(kept)
-
-
-def _copy_out(kept: IO[str]) -> None:
-    try:
-        shutil.copyfileobj(kept, sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Under its own name click would end the process with the exit code of a failed check.
-        raise PipeClosedError from None
+            shutil.copyfileobj(kept, sys.stdout)
+            sys.stdout.flush()
 
 
 @contextmanager
