@@ -1,6 +1,7 @@
 """`turnlog demo`: a real agent, a real server, turnlog between them, and what each of them says."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,14 +48,39 @@ def command(folder: Path | None) -> None:
         )
     printer = _Printer(_made(folder))
     try:
-        asyncio.run(play(printer.folder, printer))
+        came = asyncio.run(_played(printer))
     except DemoError as error:
         raise click.ClickException(str(error)) from error
+    if came is not None:
+        # The processes have ended; now this one may, as if nothing had been done about it.
+        signal.raise_signal(came)
     click.echo()
     printer.run("trust", "--check")
     printer.scene("The log is hash-chained: whatever is changed in it later is found.")
     printer.run("verify")
     printer.closing()
+
+
+async def _played(printer: "_Printer") -> signal.Signals | None:
+    """Play until the end, or until a signal; return that. The demo's processes have ended then."""
+    came: list[signal.Signals] = []
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop(number: signal.Signals) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # `nohup` has it ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        await play(printer.folder, printer)
+    except asyncio.CancelledError:
+        if not came:
+            raise
+    return came[0] if came else None
 
 
 def _made(folder: Path | None) -> Path:
