@@ -128,7 +128,10 @@ def explain(
     _refuse_stranger(server, sources)
     call = _asked(server, _input(text), **asked)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
-    explanation = explain(placed, call)
+    try:
+        explanation = explain(placed, call)
+    except RecursionError:
+        raise _too_deep() from None
     for line in [json_line(explanation)] if as_json else lines(explanation):
         click.echo(line)
 
@@ -179,6 +182,12 @@ def _input(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise click.UsageError(f"--args is no JSON object ({error}), quote it") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> click.UsageError:
+    return click.UsageError("--args is nested too deeply, use fewer levels")
 
 
 def _asked(
