@@ -198,6 +198,7 @@ def schema() -> Any:
         ({"match": {"tool": "read_*", "effect": "read"}, "expects": "content"}, True),
         ({"match": {"tool": ["a", "b"], "when": "$.args.x"}, "effect": "write"}, True),
         ({"timeout": {"response": "30s", "total": 120}}, True),
+        ({"timeout": {"response": 0}}, False),
         ({"retry": {"on": ["timeout", "conflict"], "base_interval": "200ms"}}, True),
         ({"retry": {"on": "timeout", "max_attempts": 0}}, False),
         ({"retry": {"on": "timout"}}, False),

@@ -53,6 +53,8 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
         ("retry: {on: timeout, factor: 0.5}", 34, "0.5 is no factor"),
         ("retry: {on: timeout, jitter: half}", 34, "cannot be 'half', use one of: full, none"),
         ("effect: reed", 13, "did you mean 'read'?"),
+        ("timeout: {response: 0}", 25, "0 leaves no time at all, write a duration like 30s"),
+        ("timeout: {total: 0ms}", 22, "'0ms' leaves no time at all, write a duration like 30s"),
         ("timeout: {respons: 3}", 15, "unknown key 'respons', did you mean 'response'?"),
         ("timeout: {response: soon}", 25, "'soon' is no amount"),
         ("null_when: x", 16, "'x' is no JSONPath"),

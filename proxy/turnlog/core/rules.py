@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
-from .values import Duration, reads
+from .values import Duration, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 _MOST_ATTEMPTS: Final = 100
@@ -111,6 +111,16 @@ def read_attempts(value: object) -> int:
     return value
 
 
+def read_limit(value: object) -> float:
+    """Read how long a step of a call may take."""
+    limit = duration(value)
+    if limit == 0:
+        raise ValueError(
+            f"{value!r} leaves no time at all, write a duration like 30s, or nothing for no limit"
+        )
+    return limit
+
+
 def read_factor(value: object) -> float:
     """Read what a wait is multiplied by from attempt to attempt."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 100:
@@ -140,7 +150,7 @@ Expressions = Annotated[
     tuple[str, ...],
     reads(read_expressions, {"type": ["string", "array"], "items": {"type": "string", **PATTERN}}),
 ]
-Limit = Duration
+Limit = Annotated[float, reads(read_limit, {"type": ["number", "string"], "exclusiveMinimum": 0})]
 """Seconds; infinite for no limit."""
 
 
