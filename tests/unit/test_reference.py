@@ -197,3 +197,15 @@ def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -
         (tmp_path / f"{number}.examples.yaml").write_text(text)
         problems = run(sources[number], tried).problems
         assert [str(one) for one in problems if "no example shows" not in one.message] == []
+
+
+def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```yaml\n# (mine\S*);?.*\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8")
+    )
+    for name, text in blocks:
+        (tmp_path / name.rstrip(";")).write_text(text)
+
+    report = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
+
+    assert (report.rules, report.samples, report.problems) == (2, 4, ())
