@@ -142,12 +142,14 @@ def test_each_line_of_the_log_is_printed_once(played: Played) -> None:
 def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
     end = played.shown[played.shown.index("All of it lies in") :]
     assert f"All of it lies in {played.folder}." in end
-    commands = [line.split("#")[0].split() for line in end.splitlines() if "  turnlog " in line]
-    assert [words[1] for words in commands] == ["log", "show", "tail", "rules"]
+    called = " ".join(TURNLOG)
+    lines = [line.strip().split("#")[0] for line in end.splitlines()]
+    commands = [line.removeprefix(called).split() for line in lines if line.startswith(called)]
+    assert [words[0] for words in commands] == ["log", "show", "tail", "rules"]
     data = str(played.folder / "data")
-    assert "place_order" in run(*commands[0][1:], "--data", data)
-    assert "place_order" in run(*commands[1][1:], "--data", data)
-    assert "unsafe" in run(*commands[3][1:])
+    assert "place_order" in run(*commands[0], "--data", data)
+    assert "place_order" in run(*commands[1], "--data", data)
+    assert "unsafe" in run(*commands[3])
 
 
 def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:

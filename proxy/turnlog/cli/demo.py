@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
+from shutil import which
 
 import click
 
@@ -92,12 +94,23 @@ def _made(folder: Path | None) -> Path:
     return folder
 
 
+def _as_called() -> str:
+    """Return how turnlog was called: what is printed is to be typed where its name may say nothing."""
+    called = Path(sys.argv[0])
+    if called.name != "turnlog":
+        return f"{quote(sys.executable)} -m turnlog"
+    found = which("turnlog")
+    on_path = found is not None and Path(found).absolute() == called.absolute()
+    return "turnlog" if on_path else quote(sys.argv[0])
+
+
 class _Printer:
     """Prints what happens, and remembers which attempts of the log it has printed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._data = str(folder / "data")
+        self._turnlog = _as_called()
         self._scenes = 0
         self._rows: list[Row] = []
 
@@ -133,7 +146,7 @@ class _Printer:
 
     def run(self, *arguments: str, last: int | None = None) -> None:
         """Run a command of turnlog's on what was kept, and print the end of what it prints."""
-        click.echo(f"   $ turnlog {' '.join(arguments)} --data {self._data}")
+        click.echo(f"   $ {self._turnlog} {' '.join(arguments)} --data {quote(self._data)}")
         done = subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
             [sys.executable, "-m", "turnlog", *arguments, "--data", self._data],
             check=False,
@@ -152,14 +165,14 @@ class _Printer:
         lost = next(row for row in self._rows if row.status == Status.UNKNOWN)
         rules = self.folder / "rules.yaml"
         click.echo(f"\nAll of it lies in {self.folder}. Look at it:\n")
-        for line in (
-            f"export TURNLOG_DATA={self._data}",
-            "turnlog log                      # every attempt of every call",
-            f"turnlog show {lost.session[:13]}:{lost.seq}    # the order that was lost on its way",
-            "turnlog tail --last 5            # the same as it happens, until Ctrl-C",
-            f"turnlog rules explain {SERVER} place_order --rules {rules}",
+        click.echo(f"   export TURNLOG_DATA={quote(self._data)}")
+        for what, why in (
+            ("log", "every attempt of every call"),
+            (f"show {lost.session[:13]}:{lost.seq}", "the order that was lost on its way"),
+            ("tail --last 5", "the same as it happens, until Ctrl-C"),
+            (f"rules explain {SERVER} place_order --rules {quote(str(rules))}", ""),
         ):
-            click.echo(f"   {line}")
+            click.echo(f"   {self._turnlog} {what:<23}{'  # ' if why else ''}{why}".rstrip())
 
     def _new(self) -> list[Row]:
         """Return the attempts that were not printed yet: an outcome is on disk before its answer."""
