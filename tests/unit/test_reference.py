@@ -26,6 +26,7 @@ from turnlog.packs.sources import RuleSource
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
 from turnlog.serve.trial import tried
+from turnlog.sessions.payloads import Attempt, Entry
 from turnlog.sessions.rows import Row
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +124,15 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
     names = [name for row in _rows("cli.md", "turnlog log") for name in row[0].split(", ")]
 
     assert names == list(Row.__struct_fields__)
+
+
+def test_every_field_of_what_show_prints_is_described_in_order() -> None:
+    names = [name for row in _rows("cli.md", "turnlog show")[:10] for name in row[0].split(", ")]
+
+    assert names == list(Attempt.__struct_fields__)
+    text = _page("cli.md").partition("\nA commit has ")[2].partition("\n\n")[0]
+    places = [text.index(f"`{name}`") for name in Entry.__struct_fields__]
+    assert places == sorted(places)
 
 
 def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
