@@ -56,7 +56,7 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
         (["--upstream", URL, "--listen", "x"], "turnlog: --listen: 'x' is no address"),
         (["--upstream", URL, "--durability", "fast"], "turnlog: --durability: 'durability' cannot"),
         (["--upstream", URL, "--log-level", "loud"], "turnlog: --log-level: 'log_level' cannot be"),
-        (["--config", "absent.yaml"], "turnlog: absent.yaml:1:1: no such file or directory"),
+        (["--config", "absent.yaml"], "turnlog: absent.yaml: no such file or directory"),
         (["--rules", "x.yaml"], "turnlog: --rules: there is no file 'x.yaml', name a file"),
         (["--rules", "defautl"], "turnlog: --rules: no pack is called 'defautl', did you mean"),
         (

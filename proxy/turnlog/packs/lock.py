@@ -93,7 +93,7 @@ def read_lock(path: Path) -> LockFile:
         return LockFile()
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
-        raise ConfigError(str(path), 1, 1, f"{reason}, make it readable") from None
+        raise ConfigError(str(path), 0, 0, f"{reason}, make it readable") from None
     if len(text) > LARGEST:
         raise ConfigError(str(path), 1, 1, f"larger than {LARGEST} bytes, pin fewer tools")
     if not text.strip():
