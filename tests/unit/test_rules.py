@@ -60,6 +60,8 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
         ("null_when: x", 16, "'x' is no JSONPath"),
         ('map_error: [{kind: conflict, text: "(("}]', 40, "no RE2 pattern (missing ): (()"),
         ("match: {tool: []}", 19, "is no text and no list of texts"),
+        ("retry: {on: []}", 17, "[] is no text and no list of texts, write one like timeout"),
+        ('match: {path: ""}', 19, "'' is no text and no list of texts, write one like /users/*"),
         ("match: {effect: reading}", 21, "did you mean 'read'?"),
         ("delta: [{field: files, op: modified, key: $.args.path}]", 21, "cannot be 'files'"),
         ("block_if: $.args.x", 5, "unknown key 'block_if'"),
