@@ -127,7 +127,7 @@ def test_explain_takes_the_call_of_a_plain_tool(rules: Path) -> None:
         (("explain", "files"), "no tool is named, write TOOL or --path PATH"),
         (("explain", "f", "t", "--args", "[1]"), "--args is no JSON object"),
         (("explain", "f", "t", "--rules", "x.yaml"), "--rules: there is no file 'x.yaml'"),
-        (("explain", "f", "t", "--config", "x.yaml"), "x.yaml:1:1: no such file"),
+        (("explain", "f", "t", "--config", "x.yaml"), "x.yaml: no such file"),
         (
             ("explain", "f", "t", "--args", '{"a":' * 1500 + "1" + "}" * 1500),
             "--args is nested too deeply, use fewer levels",
@@ -168,7 +168,7 @@ def test_test_runs_the_examples_beside_a_file(rules: Path) -> None:
     done = process("rules", "test", str(rules), "default")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == f"{rules}: 2 examples of 1 rules hold"
+    assert done.stdout.splitlines()[0] == f"{rules}: 2 examples of 1 rule hold"
 
 
 def test_test_tells_what_fails_and_what_is_missing(rules: Path) -> None:

@@ -14,7 +14,7 @@ from turnlog.packs.errors import ConfigError, SettingError
 
 from .failures import FAILED, FINE
 from .options import json_option
-from .render import json_line
+from .render import counted, json_line
 
 if TYPE_CHECKING:
     from turnlog.packs.explain import Asked
@@ -89,7 +89,9 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     _tell(problems, as_json)
     for each in tested:
         if not each.problems and not as_json:
-            summary = f"{each.source.shown}: {each.samples} examples of {each.rules} rules hold"
+            hold = "holds" if each.samples == 1 else "hold"
+            held = f"{counted(each.samples, 'example')} of {counted(each.rules, 'rule')} {hold}"
+            summary = f"{each.source.shown}: {held}"
             click.echo(clean(summary))
     return FAILED if problems else FINE
 
