@@ -184,7 +184,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--soak", action="store_true", help="200,000 calls for the memory")
     parser.add_argument("--save", action="store_true", help="write runs/DATE-MACHINE/")
     parser.add_argument("--only", default="", metavar="NAME", help="scenarios whose name has this")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    names = [scenario.name for scenario in SCENARIOS]
+    if not any(chosen.only in name for name in names):
+        parser.error(f"no scenario has {chosen.only!r} in its name, use one of: {', '.join(names)}")
+    return chosen
 
 
 def main() -> None:

@@ -138,6 +138,24 @@ def test_a_log_without_attempts_says_so(data: Path) -> None:
     assert turnlog("log", "--tool", "none", data=data).stdout == "no attempts\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["log", "--last", "abc"], "invalid value for '--last': 'abc' is no whole number"),
+        (["log", "work", "--turns", "2..1"], "invalid value for '--turns': '2..1' ends before"),
+        (["log", "--since", "1h", "--until", "2h"], "--since lies after --until, exchange them"),
+        (["log", "--tool", ""], "--tool is empty, name something or leave it out"),
+        (["tail", "--session", ""], "--session is empty, name something or leave it out"),
+        (["show", "work:99"], "session 'work' has no commit 99, its newest is 11; `turnlog log"),
+    ],
+)
+def test_what_can_find_nothing_is_refused(data: Path, arguments: list[str], message: str) -> None:
+    done = turnlog(*arguments, data=data)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"turnlog: {message}")
+
+
 def test_a_call_is_shown_with_its_input_and_output(data: Path) -> None:
     (shown,) = _lines(data, "show", ids.to_text(call_id(0)))
 
@@ -284,7 +302,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["log", "--since", "yesterday"], "'yesterday' is no time, write 10m"),
         (["log", "work", "--turns", "x"], "'x' is no range of turns"),
         (["log", "--last", "0"], "0 is not in the range"),
-        (["log", "--last", "many"], "'many' is not a valid integer"),
+        (["log", "--last", "many"], "'many' is no whole number"),
         (["log", "--flag", "nul_result"], "did you mean 'null_result'?"),
         (["log", "--flag", "zzz"], "no flag is called 'zzz'"),
         (["log", "--error", "time"], "no error family is called 'time', did you mean 'timeout'?"),

@@ -127,7 +127,11 @@ def test_explain_takes_the_call_of_a_plain_tool(rules: Path) -> None:
         (("explain", "files"), "no tool is named, write TOOL or --path PATH"),
         (("explain", "f", "t", "--args", "[1]"), "--args is no JSON object"),
         (("explain", "f", "t", "--rules", "x.yaml"), "--rules: there is no file 'x.yaml'"),
-        (("explain", "f", "t", "--config", "x.yaml"), "x.yaml:1:1: no such file"),
+        (("explain", "f", "t", "--config", "x.yaml"), "x.yaml: no such file"),
+        (
+            ("explain", "f", "t", "--args", '{"a":' * 1500 + "1" + "}" * 1500),
+            "--args is nested too deeply, use fewer levels",
+        ),
         (("check", "x.yaml"), "PACK_OR_FILE: there is no file 'x.yaml'"),
         (("test", "defalt"), "PACK_OR_FILE: no pack is called 'defalt', did you mean 'default'?"),
     ],
@@ -138,6 +142,17 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], messa
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"turnlog: {message}")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("depth", [200, 900, 960, 990])
+def test_deep_arguments_are_explained_or_refused(rules: Path, depth: int) -> None:
+    rules.write_text("rules: [{match: {when: $..x}, effect: read}]\n")
+    deep = '{"a":' * depth + "1" + "}" * depth
+
+    done = process("rules", "explain", "f", "t", "--rules", str(rules), "--args", deep)
+
+    assert done.returncode == 0 or "nested too deeply" in done.stderr
+    assert done.stderr.count("\n") <= 1
 
 
 def test_explain_knows_the_servers_of_the_configuration(config: Path) -> None:
@@ -153,7 +168,7 @@ def test_test_runs_the_examples_beside_a_file(rules: Path) -> None:
     done = process("rules", "test", str(rules), "default")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == f"{rules}: 2 examples of 1 rules hold"
+    assert done.stdout.splitlines()[0] == f"{rules}: 2 examples of 1 rule hold"
 
 
 def test_test_tells_what_fails_and_what_is_missing(rules: Path) -> None:
@@ -183,6 +198,7 @@ def schema() -> Any:
         ({"match": {"tool": "read_*", "effect": "read"}, "expects": "content"}, True),
         ({"match": {"tool": ["a", "b"], "when": "$.args.x"}, "effect": "write"}, True),
         ({"timeout": {"response": "30s", "total": 120}}, True),
+        ({"timeout": {"response": 0}}, False),
         ({"retry": {"on": ["timeout", "conflict"], "base_interval": "200ms"}}, True),
         ({"retry": {"on": "timeout", "max_attempts": 0}}, False),
         ({"retry": {"on": "timout"}}, False),

@@ -1,6 +1,7 @@
 """What `turnlog serve` says to an operator, before and beside the proxy's own work."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -55,7 +56,7 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
         (["--upstream", URL, "--listen", "x"], "turnlog: --listen: 'x' is no address"),
         (["--upstream", URL, "--durability", "fast"], "turnlog: --durability: 'durability' cannot"),
         (["--upstream", URL, "--log-level", "loud"], "turnlog: --log-level: 'log_level' cannot be"),
-        (["--config", "absent.yaml"], "turnlog: absent.yaml:1:1: no such file or directory"),
+        (["--config", "absent.yaml"], "turnlog: absent.yaml: no such file or directory"),
         (["--rules", "x.yaml"], "turnlog: --rules: there is no file 'x.yaml', name a file"),
         (["--rules", "defautl"], "turnlog: --rules: no pack is called 'defautl', did you mean"),
         (
@@ -130,6 +131,30 @@ def test_a_data_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_data_folder_that_is_a_file_is_the_stores_trouble(tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("text")
+    data = str(tmp_path / "afile")
+
+    done = process("serve", "--upstream", URL, "--listen", "127.0.0.1:0", "--data", data)
+
+    assert done.returncode == 3
+    assert done.stderr == (f"turnlog: {data!r} is no folder; name the data folder with --data\n")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_data_folder_without_permission_is_the_stores_trouble(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o600)
+
+    done = process("serve", "--upstream", URL, "--listen", "127.0.0.1:0", "--data", str(data))
+
+    assert done.returncode == 3
+    assert done.stderr == (
+        f"turnlog: cannot open {str(data)!r}: permission denied: {str(data / 'format')!r}; "
+        "run as the user who owns the folder\n"
+    )
 
 
 def test_a_store_whose_key_is_gone_says_so_at_start_and_once(tmp_path: Path) -> None:

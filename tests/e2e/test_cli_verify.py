@@ -119,6 +119,15 @@ def test_an_anchor_file_of_something_else_is_refused(data: Path, tmp_path: Path,
     assert "line 1 of the --anchor file is no anchor" in done.stderr
 
 
+def test_an_anchor_file_without_any_anchor_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "anchors.jsonl").touch()
+
+    done = turnlog("verify", "--anchor", str(tmp_path / "anchors.jsonl"), data=data)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the --anchor file holds no anchor" in done.stderr
+
+
 def test_a_changed_payload_is_found_and_a_lost_one_is_not(tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data, [Call(tool="t", minute=0, input=b'{"argument":"as it was"}')])

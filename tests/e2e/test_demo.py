@@ -1,6 +1,7 @@
 """`turnlog demo`: real processes, and a server that hangs, refuses, dies and changes."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,12 +142,14 @@ def test_each_line_of_the_log_is_printed_once(played: Played) -> None:
 def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
     end = played.shown[played.shown.index("All of it lies in") :]
     assert f"All of it lies in {played.folder}." in end
-    commands = [line.split("#")[0].split() for line in end.splitlines() if "  turnlog " in line]
-    assert [words[1] for words in commands] == ["log", "show", "tail", "rules"]
+    called = " ".join(TURNLOG)
+    lines = [line.strip().split("#")[0] for line in end.splitlines()]
+    commands = [line.removeprefix(called).split() for line in lines if line.startswith(called)]
+    assert [words[0] for words in commands] == ["log", "show", "tail", "rules"]
     data = str(played.folder / "data")
-    assert "place_order" in run(*commands[0][1:], "--data", data)
-    assert "place_order" in run(*commands[1][1:], "--data", data)
-    assert "unsafe" in run(*commands[3][1:])
+    assert "place_order" in run(*commands[0], "--data", data)
+    assert "place_order" in run(*commands[1], "--data", data)
+    assert "unsafe" in run(*commands[3])
 
 
 def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
@@ -166,6 +169,9 @@ def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
 class Leaving:
     """An audience that stops the demo at its first call."""
 
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
     def ruled(self, rules: Path) -> None:
         """Let the rules pass."""
 
@@ -174,7 +180,7 @@ class Leaving:
 
     def asked(self, call: Call) -> None:
         """Stop."""
-        raise DemoError(f"seen enough of {call}")
+        raise self._error
 
     def answered(self, lines: list[str]) -> None:
         """Let the answer pass."""
@@ -183,8 +189,35 @@ class Leaving:
         """Pin nothing."""
 
 
-async def test_what_failed_is_raised_by_itself_and_all_processes_end(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match="seen enough of tools/list"):
-        await play(tmp_path, Leaving())
-    events = [json.loads(line) for line in (tmp_path / "turnlog.jsonl").read_text().splitlines()]
-    assert events[-1]["event"] == "proxy.stopped"
+@pytest.mark.parametrize("error", [DemoError("seen enough"), BrokenPipeError("nobody reads")])
+async def test_what_failed_is_raised_by_itself_and_all_processes_end(
+    tmp_path: Path, error: Exception
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        await play(tmp_path, Leaving(error))
+    assert _events(tmp_path)[-1]["event"] == "proxy.stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_demos_processes_then_the_demo(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "kept"
+    with subprocess.Popen(
+        [*TURNLOG, "demo", "--data", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "write_note(" in line:
+                break
+        demo.send_signal(number)
+        demo.communicate(timeout=60)
+    assert demo.returncode == -number
+    assert _events(folder)[-1]["event"] == "proxy.stopped"
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "turnlog.jsonl").read_text().splitlines()]

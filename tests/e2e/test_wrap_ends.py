@@ -31,6 +31,13 @@ def test_environment_folder_and_stderr_are_the_commands_as_well(tmp_path: Path) 
         wrap.stderr.write_bytes(b"")
 
 
+def test_arguments_of_the_command_may_be_any_bytes(tmp_path: Path) -> None:
+    code = "import os, sys; os.write(1, os.fsencode(sys.argv[1]) + bytes([10]))"
+    with wrapped(tmp_path, (sys.executable, "-c", code, os.fsdecode(b"\xff"))) as wrap:
+        assert wrap.stdout.line() == b"\xff\n"
+        assert wrap.exited() == 0
+
+
 def test_an_environment_that_python_would_add_to_is_kept(tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"]}
     command = ["env", "-i", *(f"{k}={v}" for k, v in bare.items()), "LC_ALL=", sys.executable]

@@ -6,13 +6,15 @@ import pytest
 
 from turnlog.core.rules import RuleFile
 from turnlog.packs.check import problems
+from turnlog.packs.examples import check_both
 from turnlog.packs.sources import RuleSource
 
 
 def found(folder: Path, text: str) -> list[str]:
     (folder / "mine.yaml").write_text(text)
     return [
-        str(error) for error in problems(RuleSource(folder / "mine.yaml", "mine.yaml"), RuleFile)
+        str(error)
+        for error in problems(RuleSource(folder / "mine.yaml", "mine.yaml"), RuleFile, "rule")
     ]
 
 
@@ -70,6 +72,17 @@ def test_a_file_that_is_none_has_one_problem(tmp_path: Path, text: str, problem:
 
 
 def test_a_file_that_is_not_there_has_one_problem(tmp_path: Path) -> None:
-    (told,) = problems(RuleSource(tmp_path / "absent.yaml", "absent.yaml"), RuleFile)
+    (told,) = problems(RuleSource(tmp_path / "absent.yaml", "absent.yaml"), RuleFile, "rule")
 
-    assert str(told) == "absent.yaml:1:1: no such file or directory, name a readable file"
+    assert str(told) == "absent.yaml: no such file or directory, name a readable file"
+
+
+def test_an_empty_file_is_told_what_it_lacks(tmp_path: Path) -> None:
+    for name in ("mine.yaml", "mine.examples.yaml"):
+        (tmp_path / name).write_text("# nothing\n")
+    source = RuleSource(tmp_path / "mine.yaml", "mine.yaml")
+
+    assert list(map(str, check_both(source))) == [
+        "mine.yaml:1:1: the file is empty, write at least one rule",
+        "mine.examples.yaml:1:1: the file is empty, write at least one example",
+    ]

@@ -59,3 +59,14 @@ def test_turns_are_a_range_with_either_end_open(text: str, turns: Turns) -> None
 def test_what_is_no_range_of_turns_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"write 3\.\.7"):
         TurnRange().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["2..1", "-1..-2"])
+def test_a_range_that_is_always_empty_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="ends before it begins"):
+        TurnRange().convert(text, None, None)
+
+
+def test_the_last_day_there_is_has_an_end() -> None:
+    whole_day = parse_moment("9999-12-31", NOW, end=True) - parse_moment("9999-12-31", NOW)
+    assert whole_day == 24 * HOUR - 1

@@ -89,6 +89,24 @@ def test_the_effect_decides_what_is_tried_again(tmp_path: Path) -> None:
     }
 
 
+def test_a_call_that_is_over_is_not_tried_again_unless_an_answer_says_so(tmp_path: Path) -> None:
+    text = """\
+rules:
+  - match: {tool: mapped}
+    map_error: [{kind: deadline_exhausted, text: late}]
+  - effect: read
+    retry: {on: [timeout, cancelled, unknown]}
+"""
+
+    plain = retried(explained(tmp_path, "plain", text))
+    mapped = retried(explained(tmp_path, "mapped", text))
+
+    over = ("deadline_exhausted", "cancelled_by_caller", "outcome_unknown")
+    assert {kind: plain[kind] for kind in over} == dict.fromkeys(over, ("safe", False))
+    assert plain["response_timeout"] == ("safe", True)
+    assert mapped["deadline_exhausted"] == ("safe", True)
+
+
 def test_without_a_rule_nothing_is_tried_again(tmp_path: Path) -> None:
     assert explained(tmp_path, "list").retries == []
 

@@ -103,6 +103,8 @@ def test_a_broken_lock_says_what_is_wrong_and_where(
         read_lock(path)
     assert str(caught.value).startswith(f"{path}:")
     assert message in str(caught.value)
+    mends = "restore the lock, or remove it and run `turnlog trust` again" in str(caught.value)
+    assert mends == ("version 3" not in message)
 
 
 def test_a_large_broken_lock_is_refused_without_a_place(tmp_path: Path) -> None:

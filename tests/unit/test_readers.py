@@ -153,6 +153,11 @@ def test_a_value_that_is_no_text_is_refused(reader: object) -> None:
             reader(value)
 
 
+def test_a_folder_that_is_left_blank_is_told_as_such() -> None:
+    with pytest.raises(ValueError, match=r"^nothing stands here, write a path like"):
+        folder(None)
+
+
 def test_a_folder_may_begin_with_the_home() -> None:
     assert folder("~/x") == Path.home() / "x"
     assert folder("x/../y") == Path("x/../y")

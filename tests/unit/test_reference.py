@@ -26,6 +26,7 @@ from turnlog.packs.sources import RuleSource
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
 from turnlog.serve.trial import tried
+from turnlog.sessions.payloads import Attempt, Entry
 from turnlog.sessions.rows import Row
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,15 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
     assert names == list(Row.__struct_fields__)
 
 
+def test_every_field_of_what_show_prints_is_described_in_order() -> None:
+    names = [name for row in _rows("cli.md", "turnlog show")[:10] for name in row[0].split(", ")]
+
+    assert names == list(Attempt.__struct_fields__)
+    text = _page("cli.md").partition("\nA commit has ")[2].partition("\n\n")[0]
+    places = [text.index(f"`{name}`") for name in Entry.__struct_fields__]
+    assert places == sorted(places)
+
+
 def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
     letters = {Retry.SAFE: "S", Retry.IF_IDEMPOTENT: "I", Retry.UNSAFE: "U", Retry.NEVER: "N"}
     assert [row[:4] for row in _rows("outcomes.md", "Kinds")] == [
@@ -210,3 +220,15 @@ def test_every_decision_is_listed_under_its_title() -> None:
         for number, _, title in [text.partition(". ")]
     ]
     assert [line.partition(";")[0] for line in listed] == wanted
+
+
+def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```yaml\n# (mine\S*);?.*\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8")
+    )
+    for name, text in blocks:
+        (tmp_path / name.rstrip(";")).write_text(text)
+
+    report = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
+
+    assert (report.rules, report.samples, report.problems) == (2, 4, ())

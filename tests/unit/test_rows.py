@@ -9,6 +9,7 @@ from turnlog.core.commit import Body, Commit, Facts, Link
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation
 from turnlog.sessions.rows import row_of, timestamp
+from turnlog.store.recovery import closing
 
 SESSION, CALL = ids.uuid7(10**18, bytes(10)), ids.uuid7(10**18, bytes(9) + b"1")
 AT = 1_795_794_059_123_456_789
@@ -97,6 +98,14 @@ def test_an_attempt_in_flight_is_pending_and_maybe_executed() -> None:
     assert (row.status, row.seq, row.duration_ms) == (Status.PENDING, 1, None)
     assert row.executed is Executed.MAYBE
     assert row.tool_result is None
+
+
+def test_nobody_knows_how_long_an_attempt_took_whose_writer_died() -> None:
+    closed = closing(INTENT_FACTS, at=9, clock=9, n=1, flags=())
+
+    row = row_of([INTENT, _commit(4, closed)])
+
+    assert (row.kind, row.duration_ms) == ("outcome_unknown", None)
 
 
 def test_a_row_survives_the_loss_of_its_bodies() -> None:

@@ -44,6 +44,11 @@ def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
         duration(value)
 
 
+def test_what_is_left_blank_is_told_as_such() -> None:
+    with pytest.raises(ValueError, match=r"^nothing stands here, write a duration"):
+        duration(None)
+
+
 @pytest.mark.parametrize("value", ["1e9", "64KiBB", "9999999TiB", "1" * 5000, b"1", 2**60])
 def test_what_is_no_size_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="write a size like 64KiB"):

@@ -1,12 +1,15 @@
 """`turnlog demo`: a real agent, a real server, turnlog between them, and what each of them says."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
+from shutil import which
 
 import click
 
@@ -47,14 +50,39 @@ def command(folder: Path | None) -> None:
         )
     printer = _Printer(_made(folder))
     try:
-        asyncio.run(play(printer.folder, printer))
+        came = asyncio.run(_played(printer))
     except DemoError as error:
         raise click.ClickException(str(error)) from error
+    if came is not None:
+        # The processes have ended; now this one may, as if nothing had been done about it.
+        signal.raise_signal(came)
     click.echo()
     printer.run("trust", "--check")
     printer.scene("The log is hash-chained: whatever is changed in it later is found.")
     printer.run("verify")
     printer.closing()
+
+
+async def _played(printer: "_Printer") -> signal.Signals | None:
+    """Play until the end, or until a signal; return that. The demo's processes have ended then."""
+    came: list[signal.Signals] = []
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop(number: signal.Signals) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # `nohup` has it ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        await play(printer.folder, printer)
+    except asyncio.CancelledError:
+        if not came:
+            raise
+    return came[0] if came else None
 
 
 def _made(folder: Path | None) -> Path:
@@ -66,12 +94,23 @@ def _made(folder: Path | None) -> Path:
     return folder
 
 
+def _as_called() -> str:
+    """Return how turnlog was called: what is printed is to be typed where its name may say nothing."""
+    called = Path(sys.argv[0])
+    if called.name != "turnlog":
+        return f"{quote(sys.executable)} -m turnlog"
+    found = which("turnlog")
+    on_path = found is not None and Path(found).absolute() == called.absolute()
+    return "turnlog" if on_path else quote(sys.argv[0])
+
+
 class _Printer:
     """Prints what happens, and remembers which attempts of the log it has printed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._data = str(folder / "data")
+        self._turnlog = _as_called()
         self._scenes = 0
         self._rows: list[Row] = []
 
@@ -107,7 +146,7 @@ class _Printer:
 
     def run(self, *arguments: str, last: int | None = None) -> None:
         """Run a command of turnlog's on what was kept, and print the end of what it prints."""
-        click.echo(f"   $ turnlog {' '.join(arguments)} --data {self._data}")
+        click.echo(f"   $ {self._turnlog} {' '.join(arguments)} --data {quote(self._data)}")
         done = subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
             [sys.executable, "-m", "turnlog", *arguments, "--data", self._data],
             check=False,
@@ -126,14 +165,14 @@ class _Printer:
         lost = next(row for row in self._rows if row.status == Status.UNKNOWN)
         rules = self.folder / "rules.yaml"
         click.echo(f"\nAll of it lies in {self.folder}. Look at it:\n")
-        for line in (
-            f"export TURNLOG_DATA={self._data}",
-            "turnlog log                      # every attempt of every call",
-            f"turnlog show {lost.session[:13]}:{lost.seq}    # the order that was lost on its way",
-            "turnlog tail --last 5            # the same as it happens, until Ctrl-C",
-            f"turnlog rules explain {SERVER} place_order --rules {rules}",
+        click.echo(f"   export TURNLOG_DATA={quote(self._data)}")
+        for what, why in (
+            ("log", "every attempt of every call"),
+            (f"show {lost.session[:13]}:{lost.seq}", "the order that was lost on its way"),
+            ("tail --last 5", "the same as it happens, until Ctrl-C"),
+            (f"rules explain {SERVER} place_order --rules {quote(str(rules))}", ""),
         ):
-            click.echo(f"   {line}")
+            click.echo(f"   {self._turnlog} {what:<23}{'  # ' if why else ''}{why}".rstrip())
 
     def _new(self) -> list[Row]:
         """Return the attempts that were not printed yet: an outcome is on disk before its answer."""

@@ -1,7 +1,9 @@
 """What can go wrong for a user, in one line and with an exit code."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from difflib import get_close_matches
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
 
@@ -15,6 +17,8 @@ FAILED = 1
 WRONG_USE = 2
 NO_STORE = 3
 
+NO_OUTPUT = 74
+"""EX_IOERR of sysexits.h."""
 PIPE_CLOSED = 141
 """128 + SIGPIPE, as shells have it."""
 INTERRUPTED = 130
@@ -25,8 +29,35 @@ class PipeClosedError(Exception):
     """Whoever read the output (`| head`) has enough."""
 
 
+class OutputError(Exception):
+    """The output cannot be written."""
+
+
+_NOT_TAKEN = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
+"""What a device says that takes no more."""
+
 FAILURES = (click.ClickException, ConfigError, SettingError, NotFoundError, StoreError, OSError)
 """Everything else is a bug and ends in a traceback."""
+
+
+@contextmanager
+def telling_output_apart() -> Generator[None]:
+    """Raise `PipeClosedError` and `OutputError` where the output is not taken.
+
+    Only what was opened before has no name: files of the command's own have, and the store has
+    errors of its own.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise PipeClosedError from None
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NOT_TAKEN:
+            raise
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(
+            f"cannot write the output ({reason}), make room or write it to another place"
+        ) from None
 
 
 def describe(error: Exception) -> tuple[str, int]:

@@ -17,14 +17,13 @@ _NAMES = ("tool", "server", "error", "kind", "flag")
 _OPTIONS = (
     click.option(
         "--tool",
-        default="",
         metavar="GLOB",
         help="Tools whose name matches; with a / also SERVER/TOOL.",
     ),
-    click.option("--server", default="", metavar="NAME", help="One upstream."),
-    click.option("--error", default="", metavar="FAMILY", help="Attempts that failed like this."),
-    click.option("--kind", default="", metavar="KIND", help="Attempts of this error kind."),
-    click.option("--flag", default="", metavar="FLAG", help="Attempts that carry the flag."),
+    click.option("--server", metavar="NAME", help="One upstream."),
+    click.option("--error", metavar="FAMILY", help="Attempts that failed like this."),
+    click.option("--kind", metavar="KIND", help="Attempts of this error kind."),
+    click.option("--flag", metavar="FLAG", help="Attempts that carry the flag."),
 )
 
 MOST = 10**12
@@ -40,13 +39,22 @@ def filter_options(command: F) -> F:
 
 def filter_of(given: dict[str, Any]) -> Filter:
     """Return the filter that options name. Raises `click.UsageError`."""
+    for name in _NAMES:
+        refuse_empty(name, given[name])
     _check_word("flag", given["flag"], Flag)
     _check_word("error family", given["error"], ErrorFamily)
     _check_word("error kind", given["kind"], ErrorKind)
-    return Filter(**{name: given[name] for name in _NAMES})
+    found: dict[str, Any] = {name: given[name] or "" for name in _NAMES}
+    return Filter(**found)
 
 
-def _check_word(what: str, word: str, words: type[StrEnum]) -> None:
+def refuse_empty(name: str, value: str | None) -> None:
+    """Refuse a filter that is given and says nothing, as a variable without a value does."""
+    if value == "":
+        raise click.UsageError(f"--{name} is empty, name something or leave it out")
+
+
+def _check_word(what: str, word: str | None, words: type[StrEnum]) -> None:
     """Refuse a word that stands in no record: its filter would find nothing for ever."""
     if word and word not in set(words):
         hint = did_you_mean(word, words) or "the reference lists them"

@@ -16,6 +16,7 @@ from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
 from .filters import MOST, filter_of, filter_options
 from .options import (
     Moment,
+    Number,
     TurnRange,
     data_option,
     json_option,
@@ -32,10 +33,10 @@ _BATCH = 1000
 
 @click.command("log")
 @click.argument("session", required=False)
-@click.option("--last", type=click.IntRange(1, MOST), metavar="N", help="The newest N attempts.")
-@click.option("--after", type=click.IntRange(0, MOST), metavar="SEQ", help="All after this commit.")
-@click.option("--before", type=click.IntRange(0, MOST), metavar="SEQ", help="The last before it.")
-@click.option("--around", type=click.IntRange(0, MOST), metavar="SEQ", help="What surrounds it.")
+@click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts.")
+@click.option("--after", type=Number(0, MOST), metavar="SEQ", help="All after this commit.")
+@click.option("--before", type=Number(0, MOST), metavar="SEQ", help="The last before it.")
+@click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
@@ -65,6 +66,9 @@ def _check(wanted: dict[str, Any]) -> None:
         raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
     if wanted["after"] is not None and wanted["last"] is not None:
         raise click.UsageError("--after gives all that follows, leave out --last")
+    since, until = wanted["since"], wanted["until"]
+    if since is not None and until is not None and since > until:
+        raise click.UsageError("--since lies after --until, exchange them")
 
 
 def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) -> Query:

@@ -6,20 +6,27 @@ Each subcommand lives in a module of its own that is imported when it is called,
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .failures import (
     FAILURES,
+    FINE,
     INTERRUPTED,
+    NO_OUTPUT,
     PIPE_CLOSED,
     WRONG_USE,
+    OutputError,
     PipeClosedError,
     describe,
     did_you_mean,
+    telling_output_apart,
 )
 
 COMMANDS = {
@@ -40,6 +47,21 @@ COMMANDS = {
 
 class _Commands(click.Group):
     """A group whose commands are imported when they are needed."""
+
+    # Click itself would end the process where nobody reads, with the code of a failed check.
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with telling_output_apart():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with telling_output_apart():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -84,12 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Text from tools may be beyond the terminal's encoding; that must not end a listing.
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        code = turnlog.main(arguments, prog_name="turnlog", standalone_mode=False)
-        sys.stdout.flush()
-    except (PipeClosedError, BrokenPipeError):
-        # Python would complain when it flushes on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with telling_output_apart():
+            code = _run(sys.argv[1:] if arguments is None else arguments)
+            sys.stdout.flush()
+    except PipeClosedError:
+        _drop_output()
         return PIPE_CLOSED
+    except OutputError as error:
+        _drop_output()
+        with suppress(OSError):
+            click.echo(f"turnlog: {error}", err=True)
+        return NO_OUTPUT
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        _refuse_other_encodings(arguments)
+        return int(turnlog.main(arguments, prog_name="turnlog", standalone_mode=False) or FINE)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -98,7 +132,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FAILURES as error:
         message, code = describe(error)
         click.echo(f"turnlog: {message}", err=True)
-    return int(code or 0)
+        return code
+
+
+def _drop_output() -> None:
+    """Let what is left go nowhere: Python would complain when it flushes on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse_other_encodings(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text, once for all commands: no record, event or JSON can hold them."""
+    for what, text in _given(arguments):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{what} {text!r} is not UTF-8, use a name that is") from None
+
+
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield all that a command may take a text from, and what to call it."""
+    # What stands behind -- is another program's.
+    own = takewhile(lambda text: text != "--", arguments)
+    yield from (("the argument", text) for text in own)
+    for name, text in os.environ.items():
+        if name.startswith("TURNLOG_"):
+            yield f"the value of {name}", text
+    with suppress(OSError):
+        yield "the working directory", os.getcwd()  # noqa: PTH109 - a text is wanted
 
 
 def _open_closed_streams() -> None:

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from turnlog.core.values import duration
 from turnlog.sessions.log import Turns
 from turnlog.store.base import View
-
-from .failures import PipeClosedError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,16 +59,8 @@ def printout() -> Generator[Callable[[str], None]]:
             yield lambda line: print(line, file=kept)
         finally:
             kept.seek(0)
-            _copy_out(kept)
-
-
-def _copy_out(kept: IO[str]) -> None:
-    try:
-        shutil.copyfileobj(kept, sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Under its own name click would end the process with the exit code of a failed check.
-        raise PipeClosedError from None
+            shutil.copyfileobj(kept, sys.stdout)
+            sys.stdout.flush()
 
 
 @contextmanager
@@ -125,13 +115,34 @@ def parse_moment(text: str, now: datetime, *, end: bool = False) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if end and _DATE.fullmatch(text):
-        return _nanoseconds(moment + timedelta(days=1)) - 1
+        return _nanoseconds(moment) + 86_400 * _NS - 1
     return _nanoseconds(moment)
 
 
 def _nanoseconds(moment: datetime) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1000
+
+
+def _ends_before(first: int | None, last: int | None) -> bool:
+    """Tell whether a range is empty, whatever there is; of -1..3 only a session knows."""
+    if first is None or last is None:
+        return False
+    return (first < 0) == (last < 0) and last < first
+
+
+class Number(click.IntRange):
+    """A whole number in a range, and an error that says so."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read `value`."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class TurnRange(click.ParamType[Turns]):
@@ -148,4 +159,6 @@ class TurnRange(click.ParamType[Turns]):
             self.fail(f"{value!r} is no range of turns, write 3..7, -5.. or 4", param, ctx)
         first = int(match[1]) if match[1] else None
         last = int(match[3]) if match[3] else None
+        if _ends_before(first, last):
+            self.fail(f"{value!r} ends before it begins, write the older turn first", param, ctx)
         return Turns(first, last) if match[2] else Turns(first, first)

@@ -43,6 +43,11 @@ def clean_lines(text: str) -> str:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """Return how many there are of what: `1 rule`, `2 rules`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def json_line(value: object) -> str:
     """Return one line of JSON that a terminal may see: odd characters are `\\uXXXX`."""
     return clean(msgspec.json.encode(value).decode())

@@ -14,7 +14,7 @@ from turnlog.packs.errors import ConfigError, SettingError
 
 from .failures import FAILED, FINE
 from .options import json_option
-from .render import json_line
+from .render import counted, json_line
 
 if TYPE_CHECKING:
     from turnlog.packs.explain import Asked
@@ -89,7 +89,9 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     _tell(problems, as_json)
     for each in tested:
         if not each.problems and not as_json:
-            summary = f"{each.source.shown}: {each.samples} examples of {each.rules} rules hold"
+            hold = "holds" if each.samples == 1 else "hold"
+            held = f"{counted(each.samples, 'example')} of {counted(each.rules, 'rule')} {hold}"
+            summary = f"{each.source.shown}: {held}"
             click.echo(clean(summary))
     return FAILED if problems else FINE
 
@@ -128,7 +130,10 @@ def explain(
     _refuse_stranger(server, sources)
     call = _asked(server, _input(text), **asked)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
-    explanation = explain(placed, call)
+    try:
+        explanation = explain(placed, call)
+    except RecursionError:
+        raise _too_deep() from None
     for line in [json_line(explanation)] if as_json else lines(explanation):
         click.echo(line)
 
@@ -179,6 +184,12 @@ def _input(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise click.UsageError(f"--args is no JSON object ({error}), quote it") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> click.UsageError:
+    return click.UsageError("--args is nested too deeply, use fewer levels")
 
 
 def _asked(

@@ -49,6 +49,10 @@ def command(**given: Any) -> int:
         click.echo(f"turnlog: {warning}", err=True)
     flags = Flags(**given)
     settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    from turnlog.store.folder import reach
+
+    # The lock may lie in there: what is wrong with the folder is not the lock's fault.
+    reach(settings.data)
     from turnlog.packs.lock import lock_file
     from turnlog.serve.app import run
     from turnlog.serve.pins import Pins

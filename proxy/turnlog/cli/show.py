@@ -58,9 +58,14 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
         return attempts(view, find_call(view, what))
     if not (seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
         raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
-    commit = view.get(find_session(view, name), int(seq))
+    session = find_session(view, name)
+    commit = view.get(session, int(seq))
     if commit is None:
-        raise NotFoundError(f"session {name!r} has no commit {seq}")
+        row = view.session(session)
+        newest = f", its newest is {row.head_seq}" if row is not None else ""
+        raise NotFoundError(
+            f"session {name!r} has no commit {seq}{newest}; `turnlog log {name}` lists them"
+        )
     if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
         return [entry(commit)]
     found = attempts(view, commit.facts.call)

@@ -9,7 +9,7 @@ from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
 from turnlog.store.base import Usage
 
 from .options import data_option, json_option, open_view, printout
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Style, counted, json_line, table, terminal_width
 
 _HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STATUS", "EFFECT")
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -37,7 +37,7 @@ def _text(status: StoreStatus) -> str:
     usage = status.usage
     lines = [
         f"store       {clean(status.data)}",
-        f"holds       {_count(usage.commits, 'commit')} in {_count(usage.sessions, 'session')}",
+        f"holds       {counted(usage.commits, 'commit')} in {counted(usage.sessions, 'session')}",
         f"log         {_size(usage.log_bytes)}",
         f"payloads    {_size(usage.blob_bytes)}",
         f"limit       {_limit(usage)}",
@@ -59,10 +59,6 @@ def _text(status: StoreStatus) -> str:
         ]
         lines += ["", *table(_HEADER, rows, width=terminal_width())]
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _limit(usage: Usage) -> str:

@@ -9,17 +9,11 @@ from .failures import PipeClosedError
 
 
 def write_now(lines: Iterable[str]) -> None:
-    """Write lines to stdout past its buffer, so that none is left there when a signal comes.
-
-    Raises `PipeClosedError`.
-    """
+    """Write lines to stdout past its buffer, so that none is left there when a signal comes."""
     text = "".join(f"{line}\n" for line in lines)
     rest = memoryview(text.encode(sys.stdout.encoding, "backslashreplace"))
-    try:
-        while rest:
-            rest = rest[os.write(sys.stdout.fileno(), rest) :]
-    except BrokenPipeError:
-        raise PipeClosedError from None
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 def pause(seconds: float) -> None:

@@ -15,8 +15,8 @@ from turnlog.store.base import Reader
 
 from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
 from .failures import FINE
-from .filters import MOST, filter_of, filter_options
-from .options import data_option, json_option, warn_of_damage
+from .filters import MOST, filter_of, filter_options, refuse_empty
+from .options import Number, data_option, json_option, warn_of_damage
 from .render import Cell, Style, aligned, json_line, terminal_width
 from .stream import pause, write_now
 
@@ -29,14 +29,12 @@ _PAUSE = 0.15
 
 
 @click.command("tail")
-@click.option("--session", default="", metavar="SESSION", help="An id, its beginning, or a name.")
+@click.option("--session", metavar="SESSION", help="An id, its beginning, or a name.")
 @filter_options
-@click.option(
-    "--last", type=click.IntRange(0, MOST), default=0, metavar="N", help="The newest N first."
-)
+@click.option("--last", type=Number(0, MOST), default=0, metavar="N", help="The newest N first.")
 @data_option
 @json_option
-def command(session: str, last: int, data: str, as_json: bool, **wanted: Any) -> int:
+def command(session: str | None, last: int, data: str, as_json: bool, **wanted: Any) -> int:
     """Print each attempt of all running proxies when its outcome is known, until Ctrl-C.
 
     Nothing of the past is printed unless --last asks for it. An outcome that comes late is a line
@@ -46,9 +44,9 @@ def command(session: str, last: int, data: str, as_json: bool, **wanted: Any) ->
     turnlog tail --tool 'files/write_*'
     turnlog tail --json --error timeout | jq .call
     """
-    follower = follow(
-        lambda: _open(data), Wanted(session=session, last=last, match=filter_of(wanted))
-    )
+    refuse_empty("session", session)
+    match = filter_of(wanted)
+    follower = follow(lambda: _open(data), Wanted(session=session or "", last=last, match=match))
     # A shell that starts it in the background may have had it ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

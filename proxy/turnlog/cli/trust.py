@@ -149,7 +149,9 @@ def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
 def _nothing(offer: Offer, path: Path) -> str:
     if not offer.shown:
         return "no tools were shown yet, let an agent list them through turnlog"
-    return f"all {len(offer.shown)} tools are as pinned in {str(path)!r}"
+    count = len(offer.shown)
+    tools = "the only tool is" if count == 1 else f"all {count} tools are"
+    return f"{tools} as pinned in {str(path)!r}"
 
 
 def _counts(found: Sequence[Difference]) -> str:

@@ -115,6 +115,10 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
                 "`turnlog sessions --json`"
             ) from None
         anchors.setdefault(session, []).append(anchor)
+    if file is not None and not anchors:
+        raise click.UsageError(
+            "the --anchor file holds no anchor, give lines of `turnlog sessions --json`"
+        )
     return anchors
 
 

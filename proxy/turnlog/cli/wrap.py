@@ -66,7 +66,9 @@ def _carried(
     from turnlog.serve.child import exit_code
     from turnlog.serve.pins import Pins
     from turnlog.serve.wrapped import logging_to, run
+    from turnlog.store.folder import reach
 
+    reach(settings.data)
     config = config_file(flags=flags, environ=os.environ, folder=folder)
     pins = Pins(lock_file(config, settings.data))
     with logging_to(settings) as log:

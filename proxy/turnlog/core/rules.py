@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
-from .values import Duration, reads
+from .values import Duration, Reader, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 _MOST_ATTEMPTS: Final = 100
@@ -81,12 +81,19 @@ class Change(StrEnum):
     RENAMED = "renamed"
 
 
-def read_texts(value: object) -> list[str]:
-    """Read a text or a list of texts."""
-    texts = [item for item in _listed(value) if isinstance(item, str) and item]
-    if not texts or len(texts) < len(_listed(value)):
-        raise ValueError(f"{value!r} is no text and no list of texts, write one like read_*")
-    return texts
+def texts_like(example: str) -> Reader:
+    """Return the reader of a text or a list of texts; `example` is one for people."""
+
+    def read_texts(value: object) -> list[str]:
+        texts = [item for item in _listed(value) if isinstance(item, str) and item]
+        if not texts or len(texts) < len(_listed(value)):
+            raise ValueError(f"{value!r} is no text and no list of texts, write one like {example}")
+        return texts
+
+    return read_texts
+
+
+_read_words: Final = texts_like("timeout")
 
 
 def read_expressions(value: object) -> list[str]:
@@ -96,7 +103,7 @@ def read_expressions(value: object) -> list[str]:
 
 def read_causes(value: object) -> list[str]:
     """Read error families and kinds."""
-    found = read_texts(value)
+    found = cast("list[str]", _read_words(value))
     for cause in found:
         if cause not in _CAUSES:
             known = ", ".join(sorted(ErrorFamily))
@@ -109,6 +116,16 @@ def read_attempts(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ATTEMPTS:
         raise ValueError(f"{value!r} is no number of attempts, write one from 1 to 100")
     return value
+
+
+def read_limit(value: object) -> float:
+    """Read how long a step of a call may take."""
+    limit = duration(value)
+    if limit == 0:
+        raise ValueError(
+            f"{value!r} leaves no time at all, write a duration like 30s, or nothing for no limit"
+        )
+    return limit
 
 
 def read_factor(value: object) -> float:
@@ -135,12 +152,16 @@ def _reason(error: Exception) -> str:
 
 
 _ONE_OR_MORE: Final = {"type": ["string", "array"], "minItems": 1}
-Texts = Annotated[tuple[str, ...], reads(read_texts, {**_ONE_OR_MORE})]
+Tools = Annotated[tuple[str, ...], reads(texts_like("read_*"), {**_ONE_OR_MORE})]
+Servers = Annotated[tuple[str, ...], reads(texts_like("files"), {**_ONE_OR_MORE})]
+Methods = Annotated[tuple[str, ...], reads(texts_like("GET"), {**_ONE_OR_MORE})]
+Paths = Annotated[tuple[str, ...], reads(texts_like("/users/*"), {**_ONE_OR_MORE})]
+Effects = Annotated[tuple[Effect, ...], reads(texts_like("read"), {**_ONE_OR_MORE})]
 Expressions = Annotated[
     tuple[str, ...],
     reads(read_expressions, {"type": ["string", "array"], "items": {"type": "string", **PATTERN}}),
 ]
-Limit = Duration
+Limit = Annotated[float, reads(read_limit, {"type": ["number", "string"], "exclusiveMinimum": 0})]
 """Seconds; infinite for no limit."""
 
 
@@ -151,14 +172,14 @@ def _listed(value: object) -> list[object]:
 class Match(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which calls a rule is for: those that everything here fits. Globs as in `fnmatch`."""
 
-    server: Texts = ("*",)
-    tool: Texts = ("*",)
-    method: Texts = ("*",)
+    server: Servers = ("*",)
+    tool: Tools = ("*",)
+    method: Methods = ("*",)
     """HTTP method; `tools/call` for MCP."""
-    path: Texts = ()
+    path: Paths = ()
     """Paths of plain HTTP tools; `*` is one segment, `**` any number. The one that fits first names
     the tool: `GET /users/*`."""
-    effect: Annotated[tuple[Effect, ...], reads(read_texts, {**_ONE_OR_MORE})] = ()
+    effect: Effects = ()
     """As the rules before this one decided."""
     when: Expressions = ()
     """Each of these has to select something in `{args}`."""

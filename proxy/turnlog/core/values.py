@@ -84,5 +84,6 @@ def _measure(value: object, units: dict[str, float], advice: str) -> float:
 def _split(value: object, advice: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{str(value)!r} is no amount, {advice}")
+        what = "nothing stands here" if value is None else f"{str(value)!r} is no amount"
+        raise ValueError(f"{what}, {advice}")
     return float(match[1]), match[2]

@@ -56,12 +56,12 @@ class Audience(Protocol):
 async def play(folder: Path, audience: Audience) -> None:
     """Let the agent make its calls through turnlog; what turnlog kept is in `folder`/data.
 
-    Raises `DemoError`.
+    Raises `DemoError`, and what `audience` raises: `OSError` where its output is not taken.
     """
     try:
         await _play(folder, audience)
     except ExceptionGroup as group:
-        if failed := group.subgroup(DemoError):
+        if failed := group.subgroup((DemoError, OSError)):
             raise failed.exceptions[0] from group
         raise
 

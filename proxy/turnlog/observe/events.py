@@ -338,8 +338,8 @@ class RulesRejected(Event, frozen=True, kw_only=True, tag="rules.rejected"):
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
     file: str = field(name="code.file.path")
-    line: int = field(name="code.line.number")
-    column: int = field(name="code.column.number")
+    line: int = field(name="code.line.number", default=0)
+    column: int = field(name="code.column.number", default=0)
 
 
 class ToolChanged(Event, frozen=True, kw_only=True, tag="tool.changed"):

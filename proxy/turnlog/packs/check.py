@@ -23,10 +23,10 @@ class _Numbered(list[Plain]):
         del self[number], self.places[number]
 
 
-def problems(source: RuleSource, kind: type[Any]) -> list[ConfigError]:
-    """Return what is wrong with a file that should be a `kind`, from top to bottom."""
+def problems(source: RuleSource, kind: type[Any], wanted: str) -> list[ConfigError]:
+    """Return what is wrong with a file of `wanted` that should be a `kind`, from top to bottom."""
     try:
-        document = read(source.path, shown=source.shown)
+        document = read(source.path, shown=source.shown, wanted=wanted)
     except ConfigError as error:
         return [error]
     return sorted(_mismatches(document, kind), key=lambda error: (error.line, error.column))

@@ -2,10 +2,11 @@
 
 
 class ConfigError(Exception):
-    """A file that cannot be used. `line` and `column` count from 1."""
+    """A file that cannot be used. `line` and `column` count from 1; 0 for a file that was not read."""
 
     def __init__(self, path: str, line: int, column: int, message: str) -> None:
-        super().__init__(f"{path}:{line}:{column}: {message}")
+        place = f"{path}:{line}:{column}" if line else path
+        super().__init__(f"{place}: {message}")
         self.path = path
         self.line = line
         self.column = column

@@ -107,12 +107,12 @@ def beside(source: RuleSource) -> RuleSource:
 
 def check_both(source: RuleSource) -> list[ConfigError]:
     """Return all that is wrong with a file of rules, and with its examples if it has any."""
-    found = problems(source, RuleFile)
+    found = problems(source, RuleFile, "rule")
     if not found:
         document = read(source.path, shown=source.shown)
         found = list(twins(document, [rule.name for rule in convert(document, RuleFile).rules]))
     file = beside(source)
-    return [*found, *(problems(file, ExampleFile) if file.path.is_file() else ())]
+    return [*found, *(problems(file, ExampleFile, "example") if file.path.is_file() else ())]
 
 
 def run(source: RuleSource, trial: Trial) -> Report:
@@ -122,7 +122,7 @@ def run(source: RuleSource, trial: Trial) -> Report:
         rules = [placed.rule for placed in read_rules(source)]
         if not file.path.exists():
             raise _without(source, file)
-        document = read(file.path, shown=file.shown)
+        document = read(file.path, shown=file.shown, wanted="example")
         examples = convert(document, ExampleFile).examples
     except ConfigError as error:
         return Report(source=source, problems=(error,))

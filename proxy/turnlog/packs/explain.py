@@ -1,7 +1,7 @@
 """Say what rules come to for one call, which of them decided it, and what would be retried."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -15,6 +15,11 @@ from turnlog.core.rules import ASPECTS
 from .rulebook import Placed
 from .shape import is_list, is_mapping
 from .subject import effect, subject
+
+_OVER: Final = frozenset(
+    {ErrorKind.DEADLINE_EXHAUSTED, ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN}
+)
+"""What turnlog says of a call that is over: nothing follows, unless it is what an answer means."""
 
 
 class Aspect(Struct, frozen=True, kw_only=True):
@@ -98,13 +103,14 @@ def _retries(policy: Policy, call: Subject) -> list[Again]:
     named = frozenset(policy.retry.on if policy.retry is not None else ())
     kinds = [kind for kind in ErrorKind if not named.isdisjoint({kind, MEANINGS[kind].family})]
     in_force = effect(policy, call)
+    over = _OVER - {mapped.kind for mapped in policy.map_error or ()}
     endings = [refused(kind, in_force) for kind in kinds]
     return [
         Again(
             error=ending.error,
             kind=ending.kind,
             retry=ending.retry,
-            retried=repeatable(ending, in_force),
+            retried=repeatable(ending, in_force) and ending.kind not in over,
         )
         for ending in endings
     ]

@@ -64,14 +64,17 @@ def convert(document: Document, kind: type[T], *, later: frozenset[str] = frozen
         raise document.error(error.steps, error.message, error.key) from None
 
 
-def read(path: Path, *, shown: str = "") -> Document:
-    """Read and parse a file. Raises `ConfigError`, which calls the file `shown` if given."""
+def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
+    """Read and parse a file. Raises `ConfigError`, which calls the file `shown` if given.
+
+    `wanted` is what the file should hold at least one of.
+    """
     shown = shown or str(path)
     text = _text(path, shown)
     try:
         root = compose(text)
         if root is None:
-            raise ConfigError(shown, 1, 1, "the file is empty, write at least one setting")
+            raise ConfigError(shown, 1, 1, f"the file is empty, write at least one {wanted}")
         return Document(path=shown, root=root, data=plain(root))
     except MarkedYAMLError as error:
         raise _syntax_error(shown, error) from None
@@ -104,7 +107,7 @@ def _text(path: Path, shown: str) -> str:
         data = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
-        raise ConfigError(shown, 1, 1, f"{reason}, name a readable file") from None
+        raise ConfigError(shown, 0, 0, f"{reason}, name a readable file") from None
     if len(data) > LARGEST_FILE:
         raise ConfigError(shown, 1, 1, f"larger than {LARGEST_FILE} bytes, split it")
     try:

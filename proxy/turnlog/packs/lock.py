@@ -27,6 +27,7 @@ LARGEST: Final = 64 << 20
 """Bytes."""
 _PREFIX: Final = "sha256:"
 _NOTE: Final = "lock-path"
+_MEND: Final = "restore the lock, or remove it and run `turnlog trust` again"
 
 
 class Pin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -92,9 +93,11 @@ def read_lock(path: Path) -> LockFile:
         return LockFile()
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
-        raise ConfigError(str(path), 1, 1, f"{reason}, make it readable") from None
+        raise ConfigError(str(path), 0, 0, f"{reason}, make it readable") from None
     if len(text) > LARGEST:
         raise ConfigError(str(path), 1, 1, f"larger than {LARGEST} bytes, pin fewer tools")
+    if not text.strip():
+        raise ConfigError(str(path), 1, 1, f"the file is empty, {_MEND}")
     lock = _fast(text) or _slow(path, len(text))
     if (wrong := _first_mistake(lock)) is not None:
         raise _placed(path, len(text), *wrong)
@@ -114,8 +117,13 @@ def _fast(text: bytes) -> LockFile | None:
 def _slow(path: Path, size: int) -> LockFile:
     if size > load.LARGEST_FILE:
         # The parser that knows of lines would need minutes.
-        raise ConfigError(str(path), 1, 1, "not what `turnlog trust` writes, write it anew")
-    return load.load(path, LockFile)
+        raise ConfigError(str(path), 1, 1, f"not what `turnlog trust` writes, {_MEND}")
+    try:
+        return load.load(path, LockFile)
+    except ConfigError as error:
+        # A lock is rarely written by hand: whoever meets this has a file that was damaged.
+        message = f"{error.message} (or {_MEND})"
+        raise ConfigError(error.path, error.line, error.column, message) from None
 
 
 def _placed(path: Path, size: int, steps: tuple[str, ...], message: str) -> ConfigError:
@@ -137,10 +145,10 @@ def _first_mistake(lock: LockFile) -> tuple[tuple[str, ...], str] | None:
 def _mistake(one: Pin) -> str | None:
     digits = one.hash.removeprefix(_PREFIX)
     if digits == one.hash or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        return f"{one.hash[:80]!r} is no hash, write sha256: and 64 hex digits"
+        return f"{one.hash[:80]!r} is no hash, {_MEND}"
     # Whoever reviews a lock reads the definition; turnlog compares the hash.
     if not one.partial and _digest(one.definition) != one.digest:
-        return "this is not the hash of the definition here, run `turnlog trust`"
+        return f"this is not the hash of the definition here, {_MEND}"
     return None
 
 

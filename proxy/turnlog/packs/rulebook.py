@@ -31,7 +31,7 @@ def read_each(sources: Sources) -> Reading:
 
 def read_rules(source: RuleSource) -> tuple[Placed, ...]:
     """Read one file. Raises `ConfigError`."""
-    document = read(source.path, shown=source.shown)
+    document = read(source.path, shown=source.shown, wanted="rule")
     rules = convert(document, RuleFile).rules
     for twin in twins(document, [rule.name for rule in rules]):
         raise twin

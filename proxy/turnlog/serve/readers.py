@@ -60,7 +60,8 @@ def address(value: object) -> Address:
 def folder(value: object) -> Path:
     """Read a folder's path; `~` is the user's home."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(f"{str(value)!r} is no folder, write a path")
+        what = "nothing stands here" if value is None else f"{str(value)!r} is no folder"
+        raise ValueError(f"{what}, write a path like ./turnlog-data")
     try:
         return Path(value).expanduser()
     except RuntimeError:

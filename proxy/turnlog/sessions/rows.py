@@ -102,7 +102,8 @@ def row_of(attempt: list[Commit]) -> Row:
         leg=intent.facts.leg,
         flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
         provenance=facts.provenance or intent.facts.provenance or None,
-        duration_ms=None if pending else round(facts.duration / _NS_PER_MS, 3),
+        # No attempt takes no time: whoever closed it did not see it end.
+        duration_ms=round(facts.duration / _NS_PER_MS, 3) if facts.duration else None,
         upstream=_upstream(intent.facts, facts),
         hash=f"sha256:{last.hash.hex()}",
         definition=_sha256(facts.definition or intent.facts.definition),

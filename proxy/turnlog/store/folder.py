@@ -13,7 +13,7 @@ import stat
 import struct
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import lmdb
@@ -55,7 +55,16 @@ def explained(doing: str, path: Path, error: Exception) -> StoreError:
     if no_room := _no_room(error, path):
         return StoreFull(f"cannot {doing} {str(path)!r}: {no_room}")
     kind = StoreDamaged if isinstance(error, _NO_STORE) else StoreError
-    return kind(f"cannot {doing} {str(path)!r}: {error}; {_advice(error)}")
+    return kind(f"cannot {doing} {str(path)!r}: {_said(error, path)}; {_advice(error)}")
+
+
+def _said(error: Exception, path: Path) -> str:
+    """Return what an error says, without the path that stands before it."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    reason = error.strerror.lower()
+    named = error.filename is not None and str(error.filename) != str(path)
+    return f"{reason}: {str(error.filename)!r}" if named else reason
 
 
 def _no_room(error: Exception, path: Path) -> str:
@@ -88,6 +97,8 @@ def _advice_of_system(error: Exception) -> str:
     match error:
         case PermissionError():
             return "run as the user who owns the folder"
+        case FileExistsError() | NotADirectoryError():
+            return "name a folder with --data"
         case FileNotFoundError():
             return "give the data folder of a store with --data"
         case lmdb.ReadersFullError():
@@ -100,6 +111,18 @@ def _advice_of_system(error: Exception) -> str:
             return "run as the user who owns the folder"
         case _:
             return "check the disk and the folder's permissions"
+
+
+def reach(path: Path) -> None:
+    """Raise `StoreError` where `path` is there and can be no data folder; nothing is made."""
+    with translated("open", path), suppress(FileNotFoundError):
+        _refuse_file(path)
+        (path / "format").stat()
+
+
+def _refuse_file(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{str(path)!r} is no folder; name the data folder with --data")
 
 
 def create(path: Path) -> None:
@@ -163,9 +186,9 @@ def check(path: Path) -> None:
     `StoreAbsent` where a proxy that starts would make one.
     """
     with translated("open", path):
-        if not path.is_dir():
-            kind = StoreError if path.exists() else StoreAbsent
-            raise kind(
+        _refuse_file(path)
+        if not path.exists():
+            raise StoreAbsent(
                 f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
                 "with --data"
             )
@@ -179,7 +202,7 @@ def check(path: Path) -> None:
             f"{str(path)!r} is not a turnlog store; name the data folder with --data"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read {str(marker)!r}: {error}; {_advice(error)}") from error
+        raise explained("read", marker, error) from error
     if name != "turnlog" or not version.isdigit():
         raise StoreError(f"{str(path)!r} is not a turnlog store; name the data folder with --data")
     if int(version) != FORMAT:
