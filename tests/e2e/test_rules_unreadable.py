@@ -84,7 +84,7 @@ def test_a_plain_call_is_no_other(rig: Rig, odd: bytes) -> None:
     with rig.client() as client:
         body = b'{"amount":500,"note":%b}' % odd
         client.request(
-            "POST", f"/s/{rig.session}/pay", body, headers=[("Content-Type", "application/json")]
+            "POST", f"/s/{rig.session}/pay", body, headers=(("Content-Type", "application/json"),)
         )
     assert rig.row().effect == "irreversible"
 

@@ -47,6 +47,8 @@ def expression(value: object) -> str:
     except jsonpath.JSONPathError as error:
         # Only the first argument: to print the error looks for a place that may not be there.
         raise ValueError(f"{value!r} is no JSONPath ({error.args[0]}), {_ADVICE}") from None
+    except Exception as error:  # noqa: BLE001 - as it does over numbers too large for it
+        raise ValueError(f"{value!r} cannot be read ({error}), {_ADVICE}") from None
     return value
 
 
