@@ -11,11 +11,11 @@ from turnlog.core.identity import Identity
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.policy import Policy, Subject
 from turnlog.core.provenance import Provenance, Standing
-from turnlog.observe.events import ToolsListed
+from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.rawjson import members, read_value, text_of
+from turnlog.wire.rawjson import read_value, text_of
 
 from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
@@ -131,11 +131,10 @@ class Asking:
         """Tell whether the last complete `tools/list` of this caller lacks the tool."""
         return self._context.catalog.lacks(self._request.server, self._request.credential, tool)
 
-    def listed(self, asked: Message, result: Raw) -> None:
+    def listed(self, result: Raw, *, first: bool) -> None:
         """Take in a page of `tools/list`."""
         page = mcp.read_tools_list(result)
         server, credential = self._request.server, self._request.credential
-        first = "cursor" not in members(asked.params)
         learned = self._context.catalog.learn(server, credential, page, first=first)
         self._context.keeper.note(server, credential, page, learned.whole)
         self._context.log.emit(
@@ -147,6 +146,14 @@ class Asking:
                 complete=not page.next_cursor,
             )
         )
+
+    def unread(self) -> None:
+        """Learn that the caller got a list that nobody here could read: what its tools are now is
+        not known."""
+        server = self._request.server
+        if self._context.catalog.forget(server, self._request.credential):
+            reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
+            self._context.log.emit(DefinitionsFailed(reason=reason))
 
 
 def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag, ...]:

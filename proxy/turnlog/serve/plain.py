@@ -46,6 +46,11 @@ class PlainCall:
         self._streamed = MessageReader(context.keep)
 
     @property
+    def reads(self) -> int:
+        """How much of the answer has to be read, in bytes: no more than is kept."""
+        return 0
+
+    @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
         return self.attempt is not None and self.attempt.waits
