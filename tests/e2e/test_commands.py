@@ -141,6 +141,10 @@ def test_agents_that_share_a_command_do_not_meet(tmp_path: Path) -> None:
             assert [m["params"]["progressToken"] for m in said[:-1]] == ["t", "t"]
             assert said[-1]["id"] == "same"
             assert text_of(said[-1]) == f"progress for {agent.session}"
+        # What a tool says of the id that it got is the tool's own affair.
+        answer = one.post(call("id", request_id=7)).json()
+        assert answer["id"] == 7
+        assert text_of(answer).startswith("turnlog-")
 
 
 def test_progress_and_a_question_make_a_stream_of_the_answer(proxy: Proxy) -> None:

@@ -234,7 +234,9 @@ def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
     def script(peer: Peer) -> None:
         asked = peer.read().json()
         members = {"jsonrpc": "2.0", "id": asked["id"]}
-        value = {"result": {"content": [{"type": "text", "text": LARGE[:size]}]}}
+        content = [{"type": "text", "text": LARGE[:size]}]
+        named = {"id": asked["id"], asked["id"]: asked["id"]}
+        value = {"result": {"content": content, "structuredContent": named}}
         body = json.dumps({**members, **value} if where == "first" else {**value, **members})
         match way:
             case "length":
@@ -257,6 +259,9 @@ def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
     said = data_of(given.body) if way == "event" else json.loads(given.body)
     assert said["id"] == 41
     assert said["result"]["content"][0]["text"] == LARGE[:size]
+    own = rig.upstream.requests[1].json()["id"]
+    # What the tool says of the id it was asked with is the tool's.
+    assert said["result"]["structuredContent"] == {"id": own, own: own}
     assert given.head.one("content-encoding") is None
     assert rig.upstream.requests[1].all(b"accept-encoding") == [b"identity"]
 

@@ -94,6 +94,18 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(stage: Stag
     assert len(stage.proxy.events("rules.rejected")) == 1
 
 
+def test_an_expression_that_no_library_can_compile_changes_nothing(stage: Stage) -> None:
+    stage.write('rules:\n  - match: {when: "$[?@.a == 1e999999]"}\n    effect: read\n')
+
+    told = stage.wait_for("rules.rejected")
+    assert told["error.message"].startswith(f"{stage.rules}:2:19: '$[?@.a == 1e999999]' cannot")
+    assert stage.effect_of_a_call() is Effect.WRITE
+
+    stage.write(effect_rule("read"))
+    stage.wait_for("rules.reloaded")
+    assert stage.effect_of_a_call() is Effect.READ
+
+
 def test_a_file_that_goes_and_comes_back(stage: Stage) -> None:
     stage.rules.unlink()
     assert stage.wait_for("rules.rejected")["error.message"] == (

@@ -77,6 +77,7 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "say": lambda message, arguments: _text(message, arguments["text"]),
     "pid": lambda message, _: _text(message, str(os.getpid())),
     "told": lambda message, _: _text(message, json.dumps(_told)),
+    "id": lambda message, _: _text(message, str(message["id"])),
     "hang": lambda message, _: None,
     "die": lambda message, arguments: os._exit(arguments["code"]),
     "progress": _progress,

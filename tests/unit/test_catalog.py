@@ -113,3 +113,23 @@ def test_trusted_annotations_name_the_effect(annotations: str, effect: Effect) -
 
 def test_without_a_definition_the_effect_is_unknown() -> None:
     assert effect_of(None, trusted=True) is Effect.UNKNOWN
+
+
+def test_what_is_forgotten_is_not_known_until_it_is_listed_again() -> None:
+    catalog = Catalog()
+    assert catalog.forget("files", "me") is False
+    catalog.learn("files", "me", page("a"), first=True)
+    catalog.learn("files", "you", page("a"), first=True)
+    assert catalog.forget("files", "me") is True
+    assert (catalog.find("files", "me", "a"), catalog.lacks("files", "me", "b")) == (None, False)
+    assert catalog.find("files", "you", "a") is not None
+    catalog.learn("files", "me", page("a"), first=True)
+    assert catalog.find("files", "me", "a") is not None
+
+
+def test_of_more_tools_than_are_held_none_stays_as_it_was_before() -> None:
+    catalog = Catalog()
+    catalog.learn("files", "me", page(*map(str, range(10_000))), first=True)
+    catalog.learn("files", "me", page("x", cursor='"2"'), first=True)
+    catalog.learn("files", "me", page("7", text="other", cursor='"3"'), first=False)
+    assert catalog.find("files", "me", "7") is None

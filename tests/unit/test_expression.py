@@ -31,6 +31,20 @@ def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
         expression(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["$[?@.a == 1e999999]", "$[?@ == -1e400]", "$[1e5]", "$[?@==" + 5000 * "9" + "]"]
+)
+def test_what_the_library_fails_over_is_refused_as_well(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be read \(.*write one like \$\.args\.path"):
+        expression(text)
+
+
+@pytest.mark.parametrize("text", [2000 * "(", 2000 * "$[?", "[" * 3000])
+def test_what_nests_without_end_is_refused_as_well(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write one like"):
+        expression(f"$[?{text}")
+
+
 def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
     deep: list[object] = []
     for _ in range(100_000):

@@ -113,3 +113,11 @@ def test_more_texts_than_are_looked_for_take_everything_along() -> None:
 
 def test_without_expressions_nothing_is_hidden() -> None:
     assert hidden([], Seen(args={"a": "text"})) == Hidden()
+
+
+def test_where_an_expression_cannot_be_applied_everything_is_cut() -> None:
+    deep: object = {"pin": "1234"}
+    for _ in range(200):
+        deep = [deep]
+    what = hidden(["$..pin"], Seen(args=deep))
+    assert cut_json(b'{"x":1}', "args", {"x": 1}, what) == ALL

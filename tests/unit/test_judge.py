@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from turnlog.core.expression import Seen
+from turnlog.core.expression import UNREADABLE, Seen
 from turnlog.core.judge import Judgement, Said, judge, looks_like_error, speaks
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
@@ -197,3 +197,17 @@ def test_what_no_rule_asks_is_not_looked_at() -> None:
 )
 def test_only_the_beginning_of_a_text_looks_like_an_error(text: str, like_an_error: bool) -> None:
     assert looks_like_error(text) is like_an_error
+
+
+def test_an_expression_that_cannot_be_applied_is_told_with_the_answer() -> None:
+    deep: object = {"x": 1}
+    for _ in range(200):
+        deep = [deep]
+    mapped = mapping(ErrorMap(kind=ErrorKind.CONFLICT, when=("$..y",)))
+    for policy in (expecting(None, "$..y"), mapped):
+        assert judge(policy, said(seen=Seen(result=deep))).flags == (Flag.NOT_SEARCHED,)
+    unread = said(seen=Seen(result=UNREADABLE))
+    assert judge(expecting(Expects.CONTENT, "$.result.y"), unread) == Judgement(
+        None, (Flag.NOT_SEARCHED,)
+    )
+    assert judge(mapped, said(seen=Seen(result={}))).flags == ()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
-from turnlog.core.rules import ErrorMap, Expects, Match, Retry, Rule, Timeouts
+from turnlog.core.rules import Demand, ErrorMap, Expects, Keep, Match, Retry, Rule, Timeouts
 
 
 def subject(tool: str = "read_file", *, server: str = "files") -> Subject:
@@ -118,3 +119,84 @@ def test_a_policy_that_hangs_on_arguments_is_decided_anew() -> None:
     assert book.policy(subject(), lambda: {"x": 1}).effect is Effect.READ
     assert book.policy(subject(), dict).effect is None
     assert book.policy(subject(), lambda: {"x": 1}).effect is Effect.READ
+
+
+DRY = Match(when=("$.args.dry",))
+AGAIN = Rule(name="again", retry=Retry(on=("connection",)))
+
+
+def unread() -> object:
+    return UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("rules", "effect", "by"),
+    [
+        ([Rule(name="w", match=DRY, effect=Effect.IRREVERSIBLE)], Effect.IRREVERSIBLE, "w"),
+        ([Rule(name="w", match=DRY, effect=Effect.READ)], None, None),
+        (
+            [
+                Rule(name="w", match=DRY, effect=Effect.READ),
+                Rule(name="v", match=DRY, effect=Effect.WRITE),
+                Rule(name="n", effect=Effect.IDEMPOTENT_WRITE),
+                Rule(name="x", match=DRY, effect=Effect.IRREVERSIBLE),
+            ],
+            Effect.WRITE,
+            "v",
+        ),
+        (
+            [Rule(name="n", effect=Effect.WRITE), Rule(name="w", match=DRY, effect=Effect.READ)],
+            Effect.WRITE,
+            "n",
+        ),
+    ],
+)
+def test_where_nobody_can_tell_which_rule_matches_the_worst_effect_counts(
+    rules: list[Rule], effect: Effect | None, by: str | None
+) -> None:
+    found = decide([*rules, AGAIN], subject(), unread)
+    assert (found.effect, found.decided_by.get("effect")) == (effect, by)
+    assert (found.retry, "retry" in found.decided_by) == (None, False)
+
+
+def test_where_nobody_can_tell_which_rule_matches_every_demand_is_made() -> None:
+    rules = [
+        Rule(name="a", match=DRY, provenance=Demand.PINNED, redact=("$.args.a",)),
+        Rule(name="b", match=DRY, store=Keep.SUMMARY, expects=Expects.CONTENT),
+        Rule(name="c", provenance=Demand.ANY, redact=("$.args.c",), store=Keep.NOTHING),
+        Rule(name="d", match=DRY, redact=("$.args.d",)),
+    ]
+    found = decide(rules, subject(), unread)
+    assert (found.provenance, found.decided_by["provenance"]) == (Demand.PINNED, "a")
+    assert (found.store, found.decided_by["store"]) == (Keep.NOTHING, "c")
+    assert found.redact == ("$.args.a", "$.args.c")
+    assert found.expects is None
+
+
+def test_a_match_on_an_effect_that_is_in_doubt_is_in_doubt_as_well() -> None:
+    rules = [
+        Rule(match=DRY, effect=Effect.IRREVERSIBLE),
+        Rule(effect=Effect.READ),
+        Rule(match=Match(effect=(Effect.IRREVERSIBLE,)), provenance=Demand.PINNED),
+        Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT),
+        Rule(match=Match(effect=(Effect.WRITE,)), expects=Expects.NOTHING),
+        Rule(match=Match(effect=tuple(Effect)), expects=Expects.STRUCTURED),
+    ]
+    found = decide(rules, subject(), unread)
+    assert (found.provenance, found.expects) == (Demand.PINNED, Expects.STRUCTURED)
+
+
+def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None:
+    deep: object = {"cmd": "drop"}
+    for _ in range(200):
+        deep = [deep]
+    search, other = ("$..cmd",), ("$.args.x",)
+    sure = Rule(effect=Effect.IDEMPOTENT_WRITE)
+    for when, effect in (
+        (search, Effect.IRREVERSIBLE),
+        ((*search, *other), Effect.IDEMPOTENT_WRITE),
+    ):
+        rules = [Rule(match=Match(when=when), effect=Effect.IRREVERSIBLE), sure, AGAIN]
+        found = decide(rules, subject(), lambda: deep)
+        assert found.effect is effect
+        assert (found.retry is None) is (effect is Effect.IRREVERSIBLE)

@@ -69,3 +69,14 @@ def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "mine.yaml:3:12: two rules are called 'one', give each a name of its own"
     )
+
+
+def test_whatever_goes_wrong_with_a_file_is_an_error_of_that_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^no\.yaml:1:1: cannot be read \(ValueError: "):
+        read_rules(RuleSource(tmp_path / "a\0b.yaml", "no.yaml"))
+
+
+def test_an_expression_that_cannot_be_compiled_has_a_place(tmp_path: Path) -> None:
+    text = 'rules:\n  - match: {when: "$[?@.a == 1e999999]"}\n    effect: read\n'
+    with pytest.raises(ConfigError, match=r"^mine\.yaml:2:19: .*cannot be read \("):
+        read_rules(source(tmp_path, "mine.yaml", text))

@@ -1,5 +1,7 @@
 """JSON text read without building what it holds."""
 
+from math import inf, isnan
+
 import pytest
 from msgspec import Raw, Struct
 
@@ -12,6 +14,7 @@ from turnlog.wire.rawjson import (
     items,
     load,
     members,
+    read_value,
     scan_items,
     scan_members,
     shape,
@@ -263,3 +266,30 @@ def test_a_string_is_read_up_to_a_limit_even_if_it_was_cut(
 )
 def test_only_whole_numbers_of_64_bits_are_integers(token: bytes, expected: int | None) -> None:
     assert integer_of(token) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a":[1,2.5,"x",null,true]}', {"a": [1, 2.5, "x", None, True]}),
+        (b'"a\\ud83db\\ud83d\\ude00\\\\ud83d\\n"', "a\ufffdb\U0001f600\\ud83d\n"),
+        (b'\xef\xbb\xbf "\xff"', "\ufffd"),
+        (b"[1e400,-1e400,Infinity]", [inf, -inf, inf]),
+        (b"9" * 5000, inf),
+        (b"-" + b"9" * 4300 + b"9", -inf),
+        (b"9" * 300, int("9" * 300)),
+        (b'{"a":1,"a":2,"b":"\x01"}', {"a": 2, "b": "\x01"}),
+        (b"[" * 100_000 + b"]" * 100_000, "otherwise"),
+        (b"{", "otherwise"),
+        (b"<p>", "otherwise"),
+        (b"", "otherwise"),
+    ],
+)
+def test_a_value_is_read_as_the_laxest_server_may(text: bytes, value: object) -> None:
+    assert read_value(text, "otherwise") == value
+
+
+def test_what_is_no_number_is_read_as_such() -> None:
+    found = read_value(b"NaN")
+    assert isinstance(found, float)
+    assert isnan(found)

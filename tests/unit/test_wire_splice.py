@@ -1,5 +1,7 @@
 """Changes to messages: exactly what is meant, and nothing where it is not safe."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from turnlog.wire.splice import Respelling, with_cancelled_id, with_data, with_id, with_meta
 
 OLD = b'"turnlog-019ac0de"'
+SPELLINGS = {OLD: b"7"}
 WORD = b'{"kind":"null_result"}'
 
 
@@ -80,23 +83,113 @@ def test_an_event_gets_other_data_and_keeps_its_other_lines(event: bytes, change
     assert with_data(event, b"new") == changed
 
 
-@given(
-    st.lists(st.sampled_from([OLD, b'"', b"turnlog-019", b"x", b'"turnlog-', OLD[1:]]), max_size=9),
-    st.lists(st.integers(1, 12), min_size=1, max_size=9),
-)
-def test_an_id_is_put_back_however_the_text_is_cut(parts: list[bytes], sizes: list[int]) -> None:
-    text = b"".join(parts)
-    respelling, out, place = Respelling({OLD: b"7"}), b"", 0
+def respelled(text: bytes, sizes: list[int]) -> bytes:
+    """Send a text through in pieces of these sizes, over and over."""
+    respelling, out, place, turn = Respelling(SPELLINGS), b"", 0, 0
     while place < len(text):
-        size = sizes[place % len(sizes)]
-        piece = respelling.feed(text[place : place + size])
-        out += piece
-        place += size
-    assert out + respelling.finish() == text.replace(OLD, b"7")
+        size = sizes[turn % len(sizes)]
+        out += respelling.feed(text[place : place + size])
+        place, turn = place + size, turn + 1
+    return out + respelling.finish()
 
 
-def test_nothing_is_held_back_that_cannot_be_the_start_of_the_id() -> None:
-    respelling = Respelling({OLD: b"7"})
-    assert respelling.feed(b'data: {"a":"b"}\n\n') == b'data: {"a":"b"}\n\n'
-    assert respelling.feed(b'"turnlog-019') == b""
-    assert respelling.feed(b"acuity}") == b'"turnlog-019acuity}'
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (b'{"jsonrpc":"2.0","id":%b,"result":{}}', b'{"jsonrpc":"2.0","id":7,"result":{}}'),
+        (
+            b'\xef\xbb\xbf {"result":{"id":%b}, "id" : %b }',
+            b'\xef\xbb\xbf {"result":{"id":%b}, "id" : 7 }',
+        ),
+        (b'{"result":{%b:%b,"text":"%b"},"ID":%b}', None),
+        (
+            b'{"a":[{"id":%b}],"b":"{\\"id\\":","c":{"]":"}"},"id":%b}',
+            b'{"a":[{"id":%b}],"b":"{\\"id\\":","c":{"]":"}"},"id":7}',
+        ),
+        (b'{"id":"other","n":-1.5e3,"id":%b}', b'{"id":"other","n":-1.5e3,"id":7}'),
+        (b'{"\\u0069d":%b}', b'{"\\u0069d":7}'),
+        (b'{"id":"turnlog\\u002d019ac0de"}', b'{"id":7}'),
+        (
+            b'[{"id":%b,"result":{}},{"id":"x"},{"id":%b}]',
+            b'[{"id":7,"result":{}},{"id":"x"},{"id":7}]',
+        ),
+        (b'[[{"id":%b}]]', None),
+        (b'{"id":%b', b'{"id":7'),
+        (b'{"id":"turnlog-019ac0', None),
+        (b'{"id" %b}{"id":%b}', None),
+        (b'{"x":1}{"id":%b}', None),
+        (b'<p>"id":%b', None),
+        (b'data: {"id":%b}\n\n', b'data: {"id":7}\n\n'),
+        (
+            b'\xef\xbb\xbfdata:{"id":%b}\r\rdata: {"x":1}\r\n\r\n',
+            b'\xef\xbb\xbfdata:{"id":7}\r\rdata: {"x":1}\r\n\r\n',
+        ),
+        (
+            b'id: 4\n: {"id":%b}\ndata: {"a":{\ndata: "id":%b},\ndata:  "id":\nid: 5\ndata: %b}\n\ndata: {"id":"y"}\n\n',
+            b'id: 4\n: {"id":%b}\ndata: {"a":{\ndata: "id":%b},\ndata:  "id":\nid: 5\ndata: 7}\n\ndata: {"id":"y"}\n\n',
+        ),
+        (b'data: {"id":"turnlog-\ndata: 019ac0de"}\n\n', None),
+        (b'datax: {"id":%b}\nxdata: {"id":%b}\n\n', None),
+    ],
+)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_the_id_of_a_message_and_nothing_else_is_put_back_however_the_text_is_cut(
+    text: bytes, changed: bytes | None, sizes: list[int]
+) -> None:
+    expected = changed if changed is not None else text
+    assert respelled(text.replace(b"%b", OLD), sizes) == expected.replace(b"%b", OLD)
+
+
+values = st.recursive(
+    st.sampled_from(["turnlog-019ac0de", "id", 'a"b\\', "{", 1, -0.5, None, True]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "turnlog-019ac0de", '"']), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["result", "x", 'i"d']), values),
+    st.integers(0, 3),
+    st.sampled_from([None, 1]),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_any_message_gets_its_own_id_back_and_keeps_its_content(
+    content: dict[str, object], place: int, indent: int | None, sizes: list[int]
+) -> None:
+    members = list(content.items())
+    members.insert(place, ("id", "turnlog-019ac0de"))
+    text = json.dumps(dict(members), indent=indent).encode()
+    expected = json.dumps({**dict(members), "id": 7}, indent=indent).encode()
+    assert respelled(text, sizes) == expected
+    stream = b"".join(b"data: %b\n" % line for line in text.splitlines()) + b"\n"
+    data = b"\n".join(line[6:] for line in respelled(stream, sizes).splitlines()).strip()
+    assert data == expected
+
+
+def test_many_lines_of_data_are_one_message_as_well() -> None:
+    rows = [{"id": "turnlog-019ac0de", "n": n} for n in range(3000)]
+    texts = [json.dumps({"rows": rows, "id": name}, indent=1) for name in ("turnlog-019ac0de", "x")]
+    stream = b"".join(b"data: %b\n" % line for line in texts[0].encode().splitlines()) + b"\n"
+    other = b"".join(b"data: %b\n" % line for line in texts[1].encode().splitlines()) + b"\n"
+    changed = stream.replace(b'data:  "id": %b\n' % OLD, b'data:  "id": 7\n')
+    assert changed != stream
+    assert respelled(stream + other + stream, [65536]) == changed + other + changed
+
+
+def test_several_attempts_on_one_stream_get_their_callers_ids_back() -> None:
+    respelling = Respelling({OLD: b"7", b'"turnlog-2"': b'"a"'})
+    stream = b'data: {"id":"turnlog-2","result":%b}\n\ndata: {"id":%b}\n\n'
+    assert respelling.feed(stream % (OLD, OLD)) == stream.replace(
+        b'"turnlog-2"', b'"a"', 1
+    ).replace(b'"id":%b', b'"id":7') % (OLD)
+
+
+def test_nothing_is_held_back_but_the_start_of_an_id() -> None:
+    respelling = Respelling(SPELLINGS)
+    assert respelling.feed(b'data: {"a":"turnlog-') == b'data: {"a":"turnlog-'
+    assert respelling.feed(b'","id":"turnlog-019') == b'","id":'
+    assert respelling.feed(b'acuity"}') == b'"turnlog-019acuity"}'
+    assert respelling.feed(b'\n\ndata: {"id":"' + 600 * b"x") == (b'\n\ndata: {"id":"' + 600 * b"x")

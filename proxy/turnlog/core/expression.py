@@ -1,5 +1,6 @@
 """Expressions of rules: JSONPath (RFC 9535) over `{args, result, status}`."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -13,6 +14,19 @@ _KNOWN: Final = 1024
 SEARCHED: Final = 256 * 1024
 """bytes of JSON: in more an expression that searches takes too long while a call waits."""
 _ENVIRONMENT: Final = jsonpath.JSONPathEnvironment(strict=True)
+
+
+UNREADABLE: Final[object] = object()
+"""Stands for arguments that nobody here can read, and that a server may read all the same."""
+_FAULTS: Final = (
+    jsonpath.JSONPathError,
+    RecursionError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What the library meets in a value that it cannot deal with."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -33,6 +47,8 @@ def expression(value: object) -> str:
     except jsonpath.JSONPathError as error:
         # Only the first argument: to print the error looks for a place that may not be there.
         raise ValueError(f"{value!r} is no JSONPath ({error.args[0]}), {_ADVICE}") from None
+    except Exception as error:  # noqa: BLE001 - as it does over numbers too large for it
+        raise ValueError(f"{value!r} cannot be read ({error}), {_ADVICE}") from None
     return value
 
 
@@ -50,11 +66,28 @@ def select(found: str, seen: Seen) -> list[object]:
 
 def locate(found: str, seen: Seen) -> list[tuple[Place, object]]:
     """Return where each selected value stands, and the value."""
-    whole = {"args": seen.args, "result": seen.result, "status": seen.status}
+    return located(found, seen) or []
+
+
+def located(found: str, seen: Seen) -> list[tuple[Place, object]] | None:
+    """Return the same; `None` where the expression cannot be applied, as to what nests too deeply."""
     try:
-        return [(match.parts, match.obj) for match in _compiled(found).finditer(whole)]
-    except (jsonpath.JSONPathError, RecursionError):
-        return []
+        return [(match.parts, match.obj) for match in _matches(found, seen)]
+    except _FAULTS:
+        return None
+
+
+def holds(found: str, seen: Seen) -> bool | None:
+    """Tell whether an expression selects something; `None` where nobody can tell."""
+    try:
+        return next(_matches(found, seen), None) is not None
+    except _FAULTS:
+        return None
+
+
+def _matches(found: str, seen: Seen) -> Iterator[jsonpath.JSONPathMatch]:
+    whole = {"args": seen.args, "result": seen.result, "status": seen.status}
+    return iter(_compiled(found).finditer(whole))
 
 
 def searches(found: str) -> bool:

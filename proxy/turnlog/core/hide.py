@@ -12,7 +12,7 @@ from typing import Final, Literal, Union, cast
 import msgspec
 from msgspec import Struct
 
-from .expression import Place, Seen, locate
+from .expression import Place, Seen, located
 from .redact import Redacted
 from .secret_values import PLACEHOLDER
 
@@ -46,14 +46,15 @@ class Hidden(Struct, frozen=True):
 
 
 def hidden(expressions: Sequence[str], seen: Seen) -> Hidden:
-    """Return what the expressions select in a call."""
-    found = [pair for text in expressions for pair in locate(text, seen)]
+    """Return what the expressions select in a call: everything where one cannot be applied."""
+    selected = [located(text, seen) for text in expressions]
+    found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
     return Hidden(
         expressions=tuple(expressions),
         places=tuple(place for place, _ in found),
         texts=tuple(sorted(texts, key=len, reverse=True))[:MOST],
-        too_many=len(texts) > MOST,
+        too_many=len(texts) > MOST or None in selected,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from .classify import is_of_transport
-from .expression import Seen, searches, select
+from .expression import UNREADABLE, Seen, holds, searches
 from .kinds import ErrorKind, Flag
 from .policy import Policy
 from .rules import ErrorMap, Expects, finds
@@ -48,6 +48,7 @@ class Said(Struct, frozen=True, kw_only=True):
     text: Callable[[], str]
     """The text of the result or error."""
     seen: Callable[[], Seen]
+    """Arguments and result may be `UNREADABLE`."""
 
 
 class Judgement(Struct, frozen=True):
@@ -65,8 +66,16 @@ def speaks(policy: Policy) -> bool:
 
 def judge(policy: Policy, said: Said) -> Judgement:
     """Return what an answer comes to: first as `map_error` says, then by `expects`."""
+    unsure: list[str] = []
+    found = _judged(policy, said, unsure)
+    if not unsure or Flag.NOT_SEARCHED in found.flags:
+        return found
+    return structs.replace(found, flags=(*found.flags, Flag.NOT_SEARCHED))
+
+
+def _judged(policy: Policy, said: Said, unsure: list[str]) -> Judgement:
     for rule in policy.map_error:
-        if _fits(rule, said):
+        if _fits(rule, said, unsure):
             return Judgement(rule.kind, said.flags, rule.retry_after or None)
     flags = said.flags
     if policy.expects is Expects.NOTHING and said.has_result:
@@ -74,7 +83,7 @@ def judge(policy: Policy, said: Said) -> Judgement:
         return Judgement(None if said.kind is ErrorKind.NULL_RESULT else said.kind, flags)
     if said.kind is not None:
         return Judgement(said.kind, flags)
-    if Flag.NULL_RESULT not in flags and _is_null(policy, said):
+    if Flag.NULL_RESULT not in flags and _is_null(policy, said, unsure):
         flags = (*flags, Flag.NULL_RESULT)
     return Judgement(_missing(policy.expects, flags, said), flags)
 
@@ -94,7 +103,7 @@ def looks_like_error(text: str) -> bool:
     return text[:LOOKED_AT].lstrip().lower().startswith(_STARTS)
 
 
-def _fits(rule: ErrorMap, said: Said) -> bool:
+def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
     """Tell whether everything that a rule gives fits.
 
     One that gives nothing is for errors alone. A status of the way to the tool says more than any
@@ -108,12 +117,21 @@ def _fits(rule: ErrorMap, said: Said) -> bool:
         rule.status in (None, said.status)
         and rule.code in (None, said.code)
         and (not rule.text or finds(rule.text, said.text()))
-        and all(select(wanted, said.seen()) for wanted in rule.when)
+        and all(_holds(wanted, said, unsure) for wanted in rule.when)
     )
 
 
-def _is_null(policy: Policy, said: Said) -> bool:
-    return any(select(wanted, said.seen()) for wanted in policy.null_when)
+def _is_null(policy: Policy, said: Said, unsure: list[str]) -> bool:
+    return any(_holds(wanted, said, unsure) for wanted in policy.null_when)
+
+
+def _holds(wanted: str, said: Said, unsure: list[str]) -> bool:
+    """Tell whether an expression selects something; one that cannot be applied goes to `unsure`."""
+    seen = said.seen()
+    found = holds(wanted, seen)
+    if found is None or (not found and UNREADABLE in (seen.args, seen.result)):
+        unsure.append(wanted)
+    return bool(found)
 
 
 def _missing(expects: Expects | None, flags: tuple[Flag, ...], said: Said) -> ErrorKind | None:

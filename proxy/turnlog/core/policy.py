@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field, structs
 
-from .expression import Seen, select
+from .expression import UNREADABLE, Seen, holds
 from .kinds import Effect
 from .rules import (
     ASPECTS,
@@ -31,6 +31,18 @@ from .rules import (
 _POLICIES: Final = 10_000
 """Most policies that are remembered."""
 _GLOBS: Final = 4096
+_CAREFUL: Final[Mapping[str, tuple[object, ...]]] = {
+    "effect": (
+        Effect.READ,
+        Effect.IDEMPOTENT_WRITE,
+        Effect.UNKNOWN,
+        Effect.WRITE,
+        Effect.IRREVERSIBLE,
+    ),
+    "store": (Keep.FULL, Keep.SUMMARY, Keep.NOTHING),
+    "provenance": (Demand.ANY, Demand.PINNED),
+}
+"""The aspects that keep something from happening: what they may say, the most careful last."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -70,20 +82,63 @@ class Subject(Struct, frozen=True, kw_only=True):
     """Effect by a trusted server's annotations."""
 
 
+class _Doubt:
+    """What rules say that may match or not, as nobody can tell what their `when` selects."""
+
+    def __init__(self) -> None:
+        self.rules = False
+        """Whether there was any such rule."""
+        self.said: dict[str, list[tuple[Any, str]]] = {aspect: [] for aspect in _CAREFUL}
+        """For each aspect what they say before a rule that certainly matches, and their names."""
+        self.redact: tuple[str, ...] = ()
+
+    def add(self, rule: Rule, decided: Mapping[str, object]) -> None:
+        """Take in such a rule."""
+        self.rules = True
+        for aspect, said in self.said.items():
+            if aspect not in decided and getattr(rule, aspect) is not None:
+                said.append((getattr(rule, aspect), rule.name))
+        if "redact" not in decided:
+            self.redact += rule.redact or ()
+
+    @property
+    def effects(self) -> set[object]:
+        """The effects that the call may have."""
+        return {effect for effect, _ in self.said["effect"]}
+
+    def resolved(self, policy: Policy, hint: Effect) -> Policy:
+        """Return a policy on the safe side: each aspect as careful as any rule may want it, and no
+        retry, because the answer to another attempt may not be what the rules are about."""
+        found: dict[str, Any] = {"retry": None, "redact": (*self.redact, *policy.redact)}
+        names = {aspect: name for aspect, name in policy.decided_by.items() if aspect != "retry"}
+        sure = {**structs.asdict(policy), "effect": policy.effect or hint}
+        for aspect, order in _CAREFUL.items():
+            for said, name in self.said[aspect]:
+                if order.index(said) > order.index(found.get(aspect, sure[aspect])):
+                    found[aspect], names[aspect] = said, name
+        return structs.replace(policy, **found, decided_by=names)
+
+
 def decide(rules: Sequence[Rule], subject: Subject, arguments: Callable[[], object]) -> Policy:
-    """Return what the rules come to. `arguments` is called where a rule looks at them."""
+    """Return what the rules come to. `arguments` is called where a rule looks at them, and may give
+    `UNREADABLE`: what such a rule says is then taken for the worst."""
     decided: dict[str, object] = {}
     names: dict[str, str] = {}
+    doubt = _Doubt()
     for rule in rules:
-        effect = decided.get("effect", subject.hint)
-        if not _covers(rule.match, subject, effect) or not _holds(rule.match.when, arguments):
+        effects = {decided.get("effect", subject.hint), *doubt.effects}
+        matches = _matches(rule.match, subject, effects, arguments)
+        if matches is None:
+            doubt.add(rule, decided)
+        if not matches:
             continue
         for aspect in ASPECTS:
             said = getattr(rule, aspect)
             if said is not None and aspect not in decided:
                 decided[aspect] = said
                 names[aspect] = rule.name
-    return structs.replace(Policy(), **decided, decided_by=names)
+    policy = structs.replace(Policy(), **decided, decided_by=names)
+    return doubt.resolved(policy, subject.hint) if doubt.rules else policy
 
 
 def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> str | None:
@@ -143,21 +198,36 @@ class Rulebook:
         return found
 
 
-def _covers(match: Match, subject: Subject, effect: object) -> bool:
+def _matches(
+    match: Match, subject: Subject, effects: set[object], arguments: Callable[[], object]
+) -> bool | None:
+    """Tell whether a rule is for a call that has one of these effects; `None` for perhaps."""
+    if not _covers(match, subject) or (match.effect and effects.isdisjoint(match.effect)):
+        return False
+    found = _holds(match.when, arguments)
+    certain = not match.effect or effects.issubset(match.effect)
+    return found if certain or not found else None
+
+
+def _covers(match: Match, subject: Subject) -> bool:
     return (
         fits(match.server, subject.server)
         and fits(match.tool, subject.tool)
         and fits(match.method, subject.method)
-        and (not match.effect or effect in match.effect)
         and (not match.path or any(_path_pattern(p).fullmatch(subject.path) for p in match.path))
     )
 
 
-def _holds(when: Sequence[str], arguments: Callable[[], object]) -> bool:
+def _holds(when: Sequence[str], arguments: Callable[[], object]) -> bool | None:
+    """Tell whether each expression selects something; `None` where nobody can tell."""
     if not when:
         return True
-    seen = Seen(args=arguments())
-    return all(select(wanted, seen) for wanted in when)
+    args = arguments()
+    if args is UNREADABLE:
+        return None
+    seen = Seen(args=args)
+    found = [holds(wanted, seen) for wanted in when]
+    return None if None in found and False not in found else all(found)
 
 
 @lru_cache(maxsize=_GLOBS)

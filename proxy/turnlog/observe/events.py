@@ -354,7 +354,7 @@ class ToolChanged(Event, frozen=True, kw_only=True, tag="tool.changed"):
 
 
 class DefinitionsFailed(Event, frozen=True, kw_only=True, tag="definitions.failed"):
-    """A list of tools could not be written down; calls are not affected."""
+    """A list of tools could not be read, so that its tools count as not seen, or not written down."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")

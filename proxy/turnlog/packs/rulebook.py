@@ -30,7 +30,17 @@ def read_each(sources: Sources) -> Reading:
 
 
 def read_rules(source: RuleSource) -> tuple[Placed, ...]:
-    """Read one file. Raises `ConfigError`."""
+    """Read one file. Raises `ConfigError`, whatever is wrong with it: a proxy may be running."""
+    try:
+        return _read(source)
+    except ConfigError:
+        raise
+    except Exception as error:
+        message = f"cannot be read ({type(error).__name__}: {error}), write it more simply"
+        raise ConfigError(source.shown, 1, 1, message) from error
+
+
+def _read(source: RuleSource) -> tuple[Placed, ...]:
     document = read(source.path, shown=source.shown, wanted="rule")
     rules = convert(document, RuleFile).rules
     for twin in twins(document, [rule.name for rule in rules]):

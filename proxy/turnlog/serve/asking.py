@@ -1,20 +1,21 @@
 """From a `tools/call` request to what the recorder writes of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Raw
 
+from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.policy import Policy, Subject
 from turnlog.core.provenance import Provenance, Standing
-from turnlog.observe.events import ToolsListed
+from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.rawjson import members, text_of, value_of
+from turnlog.wire.rawjson import read_value, text_of
 
 from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
@@ -25,8 +26,8 @@ from .request import Request, trace_id
 
 UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
-
-
+_UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
+"""Flags of a request that is no JSON-RPC."""
 _REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
@@ -63,7 +64,9 @@ class Asking:
         session, call, leg = self._place(legs, said, found)
         tool = self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL
         arguments = self._start or bytes(said.arguments)
-        definition, standing, effect, policy = self._ruled(said.name, tool, arguments)
+        definition, standing, effect, policy = self._ruled(
+            said.name, tool, lambda: self._said(message, arguments)
+        )
         return Ask(
             session=session,
             turn_label=identity.turn_label,
@@ -101,7 +104,7 @@ class Asking:
         return before.session, before.call, before.leg + 1
 
     def _ruled(
-        self, name: str, tool: str, arguments: bytes
+        self, name: str, tool: str, arguments: Callable[[], object]
     ) -> tuple[bytes, Standing, Effect, Policy]:
         """Return the tool's definition (its hash) and how it stands, its effect, and its rules."""
         server = self._request.server
@@ -109,9 +112,15 @@ class Asking:
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._context.trusted)
         subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
-        policy = self._context.rules.book.policy(subject, lambda: value_of(arguments))
+        policy = self._context.rules.book.policy(subject, arguments)
         standing = self._context.pins.standing(server, tool, digest)
         return digest, standing, policy.effect or hint, policy
+
+    def _said(self, message: Message, arguments: bytes) -> object:
+        """Return the arguments for rules to look at: a body that nobody could read has none."""
+        if self._start or not _UNREAD.isdisjoint(message.flags):
+            return UNREADABLE
+        return read_value(arguments, UNREADABLE)
 
     def _client(self, meta: Mapping[str, bytes]) -> Client:
         if _CLIENT_INFO in meta:
@@ -122,11 +131,10 @@ class Asking:
         """Tell whether the last complete `tools/list` of this caller lacks the tool."""
         return self._context.catalog.lacks(self._request.server, self._request.credential, tool)
 
-    def listed(self, asked: Message, result: Raw) -> None:
+    def listed(self, result: Raw, *, first: bool) -> None:
         """Take in a page of `tools/list`."""
         page = mcp.read_tools_list(result)
         server, credential = self._request.server, self._request.credential
-        first = "cursor" not in members(asked.params)
         learned = self._context.catalog.learn(server, credential, page, first=first)
         self._context.keeper.note(server, credential, page, learned.whole)
         self._context.log.emit(
@@ -138,6 +146,14 @@ class Asking:
                 complete=not page.next_cursor,
             )
         )
+
+    def unread(self) -> None:
+        """Learn that the caller got a list that nobody here could read: what its tools are now is
+        not known."""
+        server = self._request.server
+        if self._context.catalog.forget(server, self._request.credential):
+            reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
+            self._context.log.emit(DefinitionsFailed(reason=reason))
 
 
 def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag, ...]:

@@ -1,17 +1,26 @@
 """What goes by beside calls, and is read for what it says of them: handshakes and lists of tools."""
 
+from collections.abc import Iterable
+from typing import Final
+
 from msgspec import Struct
 
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.wire import mcp
 from turnlog.wire.http import Headers, fields
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Kind, Message, outline_kind
+from turnlog.wire.mcp import is_request
 from turnlog.wire.rawjson import members
+from turnlog.wire.skim import Outline
 
 from .asking import Asking
 from .context import Context
 from .identity import read_client
 from .request import Request
+
+LISTS: Final = "tools/list"
+LIST_LIMIT: Final = 4 << 20
+"""bytes: a longer list of tools is not read, and its tools count as not seen."""
 
 
 class Besides(Struct, frozen=True):
@@ -21,15 +30,32 @@ class Besides(Struct, frozen=True):
     request: Request
     asking: Asking
 
-    def read(self, asked: Message, answer: Message, headers: Headers) -> None:
+    def read(self, asked: Message, answer: Message | Outline, headers: Headers) -> None:
         """Read the answer to a request that is no call; `headers` came with it."""
-        match asked.method:
-            case "initialize":
+        match asked.method, answer:
+            case "initialize", Message():
                 self._handshake(asked, answer, headers)
-            case "tools/list" if answer.result:
-                self.asking.listed(asked, answer.result)
+            case "tools/list", Message() if answer.result:
+                first = "cursor" not in members(asked.params)
+                self.asking.listed(answer.result, first=first)
+            case "tools/list", Outline():
+                self.asking.unread()
             case _:
                 pass
+
+    def stray(self, message: Message | Outline) -> None:
+        """Read an answer to what was not asked here: tools may be listed on any stream."""
+        if isinstance(message, Outline):
+            if is_request(message) or outline_kind(message) is Kind.NOTIFICATION:
+                return
+            self.asking.unread()
+        elif message.kind is Kind.RESPONSE and "tools" in members(message.result):
+            self.asking.listed(message.result, first=True)
+
+    def unanswered(self, awaited: Iterable[Message]) -> None:
+        """Learn that these got no answer that could be read, and that the caller got one."""
+        if any(asked.method == LISTS for asked in awaited):
+            self.asking.unread()
 
     def relayed(
         self, first: Message | None, *, revision: str, status: int, duration: int, events: int

@@ -49,6 +49,10 @@ class Listing:
         for definitions in (self._new, self.known):
             if len(definitions) < _TOOLS:
                 definitions.update(page.definitions)
+            else:
+                # What was shown before is not what the caller was shown now.
+                for name in page.definitions:
+                    definitions.pop(name, None)
         if not page.next_cursor:
             self.known = self._new
             self.complete = True
@@ -76,6 +80,11 @@ class Catalog:
         if len(self._listings) > _LISTINGS:
             self._listings.popitem(last=False)
         return listing.take(page, first=first)
+
+    def forget(self, upstream: str, credential: str) -> bool:
+        """Forget what this credential was listed, as it was shown something else; tell whether there
+        was anything."""
+        return self._listings.pop((upstream, credential), None) is not None
 
     def find(self, upstream: str, credential: str, tool: str) -> Definition | None:
         """Return the definition that this credential saw last."""

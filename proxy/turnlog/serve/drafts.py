@@ -22,6 +22,7 @@ from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft
+from turnlog.wire.rawjson import value_of
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
@@ -150,7 +151,8 @@ class Drafter:
             return Redacted(ask.arguments, False)
         looked = seen(ask, Reply())
         what = hidden(ask.policy.redact, looked)
-        return cut_json(ask.arguments, "args", looked.args, what)
+        value = value_of(ask.arguments) if ask.complete else None
+        return cut_json(ask.arguments, "args", value, what)
 
     def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
         if not (ask.policy.redact or ask.policy.delta):
@@ -211,7 +213,8 @@ def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
     if reply.is_mcp and reply.complete and not reply.is_result:
         text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
         return Redacted(text.encode("utf-8", "surrogateescape"), touched)
-    return cut_json(reply.content, "result", looked.result, what)
+    value = value_of(reply.content) if looked.result is not None else None
+    return cut_json(reply.content, "result", value, what)
 
 
 def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.classify import Ending, refused, succeeded
-from turnlog.core.expression import SEARCHED, Seen
+from turnlog.core.expression import SEARCHED, UNREADABLE, Seen
 from turnlog.core.judge import (
     LOOKED_AT,
     Judgement,
@@ -27,11 +27,12 @@ from turnlog.wire.content import (
     text_of_result,
 )
 from turnlog.wire.http import Headers, fields, retry_after
-from turnlog.wire.rawjson import members, value_of
+from turnlog.wire.rawjson import members, read_value
 
 from .attempt import Ask, Reply
 
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
+_CONTAINERS: Final = (b"{", b"[")
 _SAYS_WHEN: Final = frozenset({429, 503})
 
 
@@ -77,22 +78,26 @@ def unwrapped(reply: Reply) -> Reply:
     return structs.replace(reply, content=bytes(inner))
 
 
-def seen(ask: Ask, reply: Reply) -> Seen:
-    """Return what expressions look at: what is cut or no JSON is not there."""
+def seen(ask: Ask, reply: Reply, unreadable: object = None) -> Seen:
+    """Return what expressions look at: what is cut or no JSON is not there. `unreadable` stands for
+    what is whole and cannot be read."""
     readable = reply.is_result and reply.complete
     return Seen(
-        args=value_of(ask.arguments) if ask.complete else None,
-        result=value_of(reply.content) if readable else None,
+        args=read_value(ask.arguments, unreadable) if ask.complete else None,
+        result=read_value(reply.content, unreadable) if readable else None,
         status=reply.http_status or None,
     )
 
 
 def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> Said:
     looked: list[Seen] = []
+    # A plain tool may answer with any text.
+    json = reply.is_mcp or reply.content.lstrip()[:1] in _CONTAINERS
+    unreadable = UNREADABLE if json else None
 
     def look() -> Seen:
         if not looked:
-            looked.append(seen(ask, reply))
+            looked.append(seen(ask, reply, unreadable))
         return looked[0]
 
     return Said(
@@ -118,7 +123,7 @@ def _is_structured(reply: Reply) -> bool:
     """Tell whether there is structure; where only the start of an answer is held, suppose so."""
     if not (reply.is_result and reply.complete):
         return not reply.complete
-    return is_structured(reply.content) if reply.is_mcp else value_of(reply.content) is not None
+    return is_structured(reply.content) if reply.is_mcp else read_value(reply.content) is not None
 
 
 def _text(reply: Reply) -> str:

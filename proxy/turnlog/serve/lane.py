@@ -14,7 +14,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
-from turnlog.wire.splice import with_cancelled_id, with_id, with_progress_token
+from turnlog.wire.splice import with_cancelled_id, with_id, with_member
 
 from .child import start
 from .fault import Failure, Progress
@@ -30,6 +30,9 @@ _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
 _BACKLOG: Final = 256
 """Messages kept for an agent that listens to nothing at the moment."""
+_TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
+_TOKEN_TOLD: Final = ("params", "progressToken")
+_SUBSCRIPTION: Final = ("params", "_meta", mcp.SUBSCRIPTION_KEY)
 _INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 
@@ -170,7 +173,7 @@ class Lane:
         reply = self._of_agent(cancelled) if cancelled is not None else None
         if reply is not None:
             if self._shared:
-                line = with_cancelled_id(line, next(iter(reply.spellings))) or line
+                line = with_cancelled_id(line, next(iter(reply.awaited.values()))) or line
             # Nobody answers what was cancelled.
             self._forget(reply)
             reply.end()
@@ -200,13 +203,13 @@ class Lane:
     def _renamed(self, reply: Reply, message: Message, line: bytes) -> bytes:
         """Give a request an id and a token that nobody else has."""
         ours = self._recorder.new_request_id()
-        reply.spellings[ours] = message.id
+        reply.id = message.id
         self._await(reply, ours)
         if token := mcp.wanted_progress(message):
             mine = self._recorder.new_request_id()
-            reply.spellings[mine] = token
+            reply.own_token = token
             self._report(reply, mine)
-            line = with_progress_token(line, mine) or line
+            line = with_member(line, _TOKEN_ASKED, mine) or line
         return with_id(line, ours) or line
 
     def _await(self, reply: Reply, raw_id: bytes) -> None:
@@ -223,8 +226,7 @@ class Lane:
         """Return the reply to the request to which its agent gave an id with this key."""
         if not self._shared:
             return self._replies.get(key)
-        found = (r for r in self._replies.values() if key in map(id_key, r.spellings.values()))
-        return next(found, None)
+        return next((r for r in self._replies.values() if id_key(r.id) == key), None)
 
     def _forget(self, reply: Reply) -> list[bytes]:
         """Wait for no answer any more; return the ids that there would have been one for."""
@@ -258,18 +260,20 @@ class Lane:
         for key in keys:
             self._replies.pop(key, None)
             reply.awaited.pop(key, None)
-        reply.add(line)
+        reply.add((with_id(line, reply.id) or line) if reply.id else line)
         if not reply.awaited:
             self._tokens.pop(reply.token, None)
             reply.end()
 
     def _pass_on(self, message: Message, line: bytes) -> None:
         """Find who hears what is no answer."""
-        named = self._tokens.get(mcp.progress_token(message)) or self._replies.get(
-            mcp.subscription(message)
-        )
-        hearer = named or self._hearer()
-        if hearer is not None:
+        if reported := self._tokens.get(mcp.progress_token(message)):
+            own = reported.own_token
+            reported.add((with_member(line, _TOKEN_TOLD, own) or line) if own else line)
+        elif subscribed := self._replies.get(mcp.subscription(message)):
+            own = subscribed.id
+            subscribed.add((with_member(line, _SUBSCRIPTION, own) or line) if own else line)
+        elif (hearer := self._hearer()) is not None:
             hearer.add(line)
         elif not mcp.progress_token(message):
             self._backlog.append(line)

@@ -21,7 +21,7 @@ from turnlog.wire.sse import Event
 from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
-from .besides import Besides
+from .besides import LIST_LIMIT, LISTS, Besides
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
@@ -103,6 +103,12 @@ class McpExchange:
         if not self._messages:
             return True
         return self._messages[0].method == "subscriptions/listen"
+
+    @property
+    def reads(self) -> int:
+        """How much of one message has to be read, in bytes: a list of tools may be long."""
+        lists = any(asked.method == LISTS for asked in self._messages)
+        return LIST_LIMIT if lists or self.listens else 0
 
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
@@ -240,6 +246,7 @@ class McpExchange:
 
         In the handshake revisions a stream with event ids may be resumed: its calls stay open.
         """
+        self._unanswered()
         if self._resumable and not self.stateless and kind == ErrorKind.CANCELLED_BY_CALLER:
             self._underway.detach()
         else:
@@ -281,7 +288,7 @@ class McpExchange:
         """Read an answer that is no stream, once it is complete."""
         text = Text(body, media, size)
         tickets = list(self._read(text))
-        if self._underway.attempts:
+        if self._underway.awaited:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
         for attempt in list(self._underway.attempts):
             around = self._around(attempt.ask)
@@ -291,10 +298,12 @@ class McpExchange:
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
             tickets += self._end(attempt, ending, reply)
+        self._unanswered()
         return tickets
 
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
+        self._unanswered()
         if self._resumable and not self.stateless:
             self._underway.detach()
             return ()
@@ -309,6 +318,7 @@ class McpExchange:
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
         if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
+            self._unanswered()
             self._underway.detach()
             return ()
         self.progress.phase = failure.phase
@@ -320,6 +330,11 @@ class McpExchange:
         if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
             self._lost, said = failure, failure.sentence(self._request.server)
         return self._end_all(failure.kind, failure.detail, said)
+
+    def _unanswered(self) -> None:
+        """Learn that all that could be read of the answer was read, as far as it has come."""
+        if self._answer is not None and self._status < 400:
+            self._besides.unanswered(self._underway.awaited.values())
 
     def _read(self, text: Text) -> Sequence[Ticket]:
         text.body.finish()
@@ -357,6 +372,7 @@ class McpExchange:
             return self._notice_answer(self._underway.awaited.pop(key), message, text)
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None:
+            self._besides.stray(message)
             return self._answers_nothing(message, text)
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
@@ -416,7 +432,6 @@ class McpExchange:
     def _notice_answer(
         self, asked: Message, message: Message | Outline, text: Text
     ) -> Sequence[Ticket]:
-        if isinstance(message, Message):
-            headers = self._answer.headers if self._answer is not None else ()
-            self._besides.read(asked, message, headers)
+        headers = self._answer.headers if self._answer is not None else ()
+        self._besides.read(asked, message, headers)
         return self._legs.polled(asked, message, text, self.revision, self._around)

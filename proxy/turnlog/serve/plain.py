@@ -1,16 +1,17 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
-from collections.abc import Awaitable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, cast
 
 from turnlog.core.classify import Ending, failed
+from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
-from turnlog.wire.rawjson import value_of
+from turnlog.wire.rawjson import read_value
 from turnlog.wire.sse import Event
 
 from .answers import KEY, NOT_RECORDED, Made, envelope, problem
@@ -43,6 +44,11 @@ class PlainCall:
         self._lost: Failure | None = None
         self.progress = Progress()
         self._streamed = MessageReader(context.keep)
+
+    @property
+    def reads(self) -> int:
+        """How much of the answer has to be read, in bytes: no more than is kept."""
+        return 0
 
     @property
     def waits(self) -> bool:
@@ -179,13 +185,24 @@ class PlainCall:
         return problem(status, _REASONS[status], detail, {KEY: envelope(self._ask, ending)})
 
 
-def _policy(book: Rulebook, request: Request, method: str, arguments: bytes) -> tuple[str, Policy]:
+def _policy(
+    book: Rulebook, request: Request, method: str, arguments: Callable[[], object]
+) -> tuple[str, Policy]:
     """Return the tool's name, and what the rules come to for the call."""
     path = request.route.text
     named = tool_of_path(book.rules(request.server), request.server, method, path)
     tool = named or http_tool(method, path)
     subject = Subject(server=request.server, tool=tool, method=method, path=path)
-    return tool, book.policy(subject, lambda: value_of(arguments))
+    return tool, book.policy(subject, arguments)
+
+
+def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
+    """Return a call's input for rules to look at: with the body as a lax server would read it."""
+    said = read_value(asked, UNREADABLE)
+    if not body or not isinstance(said, dict):
+        return said
+    inner = read_value(body, UNREADABLE) if whole else UNREADABLE
+    return inner if inner is UNREADABLE else {**cast("dict[str, object]", said), "body": inner}
 
 
 def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
@@ -196,7 +213,9 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     # Any token is a method, and a token may be a secret in the wrong place.
     method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
-    tool, policy = _policy(context.rules.book, request, method, asked.text)
+    tool, policy = _policy(
+        context.rules.book, request, method, lambda: _said(asked.text, body, whole=whole)
+    )
     return Ask(
         session=session,
         turn_label=identity.turn_label,

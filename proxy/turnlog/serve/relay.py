@@ -39,6 +39,11 @@ class Watcher(Protocol):
         """Whether the end of the answer has to wait for the disk."""
         ...
 
+    @property
+    def reads(self) -> int:
+        """How much of one message has to be read, in bytes, where that is more than is kept."""
+        ...
+
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
         ...
@@ -90,7 +95,7 @@ class Relay:
         self._head_of = head_of
         self._watcher = watcher
         self._recorder = recorder
-        self._keep = keep
+        self._keep = max(keep, watcher.reads)
         head = head_of(answer.headers)
         self._media = head.media
         self._decoder = decoder_for(head.codings, DECODED) if head.codings else None

@@ -34,8 +34,10 @@ class Reply:
         self.streams = streams
         self.awaited: dict[str, bytes] = {}
         """The ids, by their keys, as the command knows them, that no response has come for."""
-        self.spellings: dict[bytes, bytes] = {}
-        """What stands for the agent's own ids and tokens where several agents share a command."""
+        self.id = b""
+        """The agent's own id of the request, where the command knows another one."""
+        self.own_token = b""
+        """The agent's own token, likewise."""
         self.token = ""
         """Key under which the command reports progress."""
         self.over = False
@@ -48,8 +50,6 @@ class Reply:
 
     def add(self, message: bytes) -> None:
         """Take a message."""
-        for ours, theirs in self.spellings.items():
-            message = message.replace(ours, theirs)
         self._messages.append(message)
         self._wake()
 

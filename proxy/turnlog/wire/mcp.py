@@ -32,6 +32,7 @@ from .tools import Definition, ToolPage, read_tools_list
 __all__ = [
     "START",
     "STATELESS_SINCE",
+    "SUBSCRIPTION_KEY",
     "Answer",
     "Definition",
     "TaskPoll",
@@ -61,7 +62,7 @@ _REVISION_WORD = b"protocolVersion"
 _REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
 START = 64 << 10
 """Bytes that are looked at of a message that is too large to hold."""
-_SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
 _TRUE = (b"true", b'"true"', b"1")
@@ -251,7 +252,7 @@ def wanted_progress(message: Message) -> bytes:
 def subscription(message: Message) -> str:
     """Return the `id_key` of the `subscriptions/listen` that a notification belongs to, or nothing."""
     meta = load(_Params, message.params).meta if message.params else Raw()
-    raw = bytes(members(meta).get(_SUBSCRIPTION_KEY, b"")) if meta else b""
+    raw = bytes(members(meta).get(SUBSCRIPTION_KEY, b"")) if meta else b""
     return id_key(raw) if raw else ""
 
 

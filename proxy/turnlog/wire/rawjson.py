@@ -21,6 +21,11 @@ LITERAL = re.compile(NUMBER.pattern + rb"|true|false|null|NaN|-?Infinity")
 _WHOLE = re.compile(rb'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*', re.DOTALL)
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_ESCAPE = re.compile(_PAIR.pattern + rb"|" + _HALF.pattern + rb"|\\.", re.DOTALL)
+_REPLACEMENT = b"\\ufffd"
+_BOM = b"\xef\xbb\xbf"
+_DIGITS = 4000
+"""Of a longer number no integer is made: that takes ever more time, and Python refuses."""
 _EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
 _LEAF = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
 _OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -35,6 +40,14 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_value = msgspec.json.Decoder().decode
 _decode_string = msgspec.json.Decoder(str).decode
 _lax_string = json.JSONDecoder(strict=False).decode
+
+
+def _number(digits: str) -> int | float:
+    """Return a whole number; infinity for one with too many digits."""
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
+
+
+_lax_value = json.JSONDecoder(strict=False, parse_int=_number).decode
 
 
 class Shape(StrEnum):
@@ -181,6 +194,29 @@ def value_of(raw: bytes) -> object:
         return _decode_value(raw)
     except (ValueError, RecursionError):
         return None
+
+
+def read_value(raw: bytes, otherwise: object = None) -> object:
+    """Return what a text says to a reader that puts up with all that some server may.
+
+    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
+    `otherwise` is for what is no JSON all the same, and for what nests deeper than is read here.
+    """
+    try:
+        return _decode_value(raw)
+    except (ValueError, RecursionError):
+        pass
+    text = _ESCAPE.sub(_whole_escape, bytes(raw).removeprefix(_BOM))
+    try:
+        found: object = _lax_value(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return otherwise
+    return found
+
+
+def _whole_escape(found: re.Match[bytes]) -> bytes:
+    """Return an escape, or that of U+FFFD in place of half a pair."""
+    return _REPLACEMENT if len(found[0]) == len(_REPLACEMENT) else found[0]
 
 
 def load(kind: type[_T], raw: bytes) -> _T:

@@ -3,12 +3,18 @@
 All else stays byte for byte. What cannot be changed safely is left alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .rawjson import member_spans, past_space
+from .own_id import OwnId
+from .rawjson import decode_string, member_spans, past_space
+from .sse import parts_of
 
 _DATA: Final = b"data:"
+_BOM: Final = b"\xef\xbb\xbf"
+_NAME_BYTES: Final = len(_BOM + _DATA)
+_BLANK: Final = b" \t\r\n" + _BOM
+_MESSAGES: Final = (b"{", b"[")
 
 
 def with_id(message: bytes, raw_id: bytes) -> bytes | None:
@@ -22,15 +28,18 @@ def with_cancelled_id(message: bytes, raw_id: bytes) -> bytes | None:
     return _replaced(message, spans[0][1], "requestId", raw_id) if len(spans) == 1 else None
 
 
-def with_progress_token(message: bytes, token: bytes) -> bytes | None:
-    """Return a request whose `params._meta` has another progress token; `None` where it has none."""
+def with_member(message: bytes, path: Sequence[str], value: bytes) -> bytes | None:
+    """Return a message with another value, as JSON, at the end of a way down into its objects.
+
+    `None` where there is no such member, or several.
+    """
     start = 0
-    for name in ("params", "_meta"):
+    for name in path[:-1]:
         spans = [span for span in member_spans(message, start) if span[0] == name]
-        if len(spans) != 1:
+        if len(spans) != 1 or not message.startswith(b"{", spans[0][1]):
             return None
         start = spans[0][1]
-    return _replaced(message, start, "progressToken", token)
+    return _replaced(message, start, path[-1], value)
 
 
 def _replaced(text: bytes, start: int, name: str, value: bytes) -> bytes | None:
@@ -87,36 +96,69 @@ def as_event(data: bytes) -> bytes:
 class Respelling:
     """Puts callers' ids back in place of those of later attempts, in text of any size.
 
-    An attempt's id is a string that nobody else can know, so wherever it stands as a JSON string it
-    means that request. At most its length is held back between two pieces.
+    The text is a JSON-RPC message, or a stream of events with one each, as it turns out. A message's
+    own `id` is all that changes, and no more than its start is held back between two pieces.
     """
 
-    __slots__ = ("_held", "_spellings")
+    __slots__ = ("_after_cr", "_first", "_is_data", "_line", "_message", "_plain", "_spellings")
 
     def __init__(self, spellings: Mapping[bytes, bytes]) -> None:
-        self._spellings = spellings
-        self._held = b""
+        self._spellings = {decode_string(old): new for old, new in spellings.items()}
+        self._message = OwnId(self._spellings)
+        self._plain: bool | None = None
+        """Whether the text is a message and no stream; `None` while only blanks have come."""
+        self._first = True
+        self._line = b""
+        """The start of a stream's line under way."""
+        self._is_data = False
+        """Whether that line is known to be data."""
+        self._after_cr = False
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; return what is sure of it and of what was held back."""
-        text = self._held + piece
-        for old, new in self._spellings.items():
-            text = text.replace(old, new)
-        keep = max((self._begun(text, old) for old in self._spellings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        if self._plain is None and (first := piece.lstrip(_BLANK)[:1]):
+            self._plain = first in _MESSAGES
+        if self._plain:
+            return self._message.feed(piece)
+        return b"".join(map(self._part, parts_of(piece)))
 
     def finish(self) -> bytes:
         """Return what was held back, at the end of the text."""
-        held, self._held = self._held, b""
-        return held
+        return self._message.finish()
 
-    def _begun(self, text: bytes, old: bytes) -> int:
-        """Return how many bytes at the end may be the start of an id."""
-        first = max(len(text) - len(old) + 1, 0)
-        place = text.find(old[:1], first)
-        while place >= 0:
-            if old.startswith(text[place:]):
-                return len(text) - place
-            place = text.find(old[:1], place + 1)
-        return 0
+    def _part(self, part: bytes) -> bytes:
+        """Take a line of a stream, or what has come of one, or a run of lines of data."""
+        if b"\n" in part[:-2]:
+            return self._run(part)
+        after_cr, self._after_cr = self._after_cr, part.endswith(b"\r")
+        if after_cr and part == b"\n":
+            return part
+        text = part.rstrip(b"\r\n")
+        start = 0 if self._is_data else self._opened(text)
+        if len(text) == len(part):
+            return text[:start] + self._message.feed(text[start:])
+        rest = self._message.feed(text[start:]) if self._is_data else b""
+        return text[:start] + rest + self._line_ended() + part[len(text) :]
+
+    def _run(self, lines: bytes) -> bytes:
+        """Take whole lines of data: most often all of them lie deep within a result."""
+        self._after_cr = False
+        if self._message.passes(lines[len(_DATA) :].replace(b"\n" + _DATA, b"\n")):
+            return lines
+        return b"".join(map(self._part, lines.splitlines(keepends=True)))
+
+    def _opened(self, text: bytes) -> int:
+        """Return where the data of a line begins in this part of it: at its end for none."""
+        known = len(self._line)
+        self._line += text[: _NAME_BYTES - known]
+        name = _BOM + _DATA if self._first and self._line.startswith(_BOM) else _DATA
+        self._is_data = self._line.startswith(name)
+        return len(name) - known if self._is_data else len(text)
+
+    def _line_ended(self) -> bytes:
+        """End a line, and with a blank one the event; return what need not be held back now."""
+        held = self._message.feed(b"\n")[:-1] if self._is_data else b""
+        if not self._line:
+            self._message = OwnId(self._spellings)
+        self._line, self._is_data, self._first = b"", False, False
+        return held

@@ -94,7 +94,7 @@ class EventReader:
         """Take a chunk; return it in pieces."""
         pieces: list[Piece] = []
         done = place = 0
-        for part in _parts(chunk):
+        for part in parts_of(chunk):
             place += len(part)
             event = self._take(part)
             if event is not None:
@@ -208,7 +208,7 @@ def _joined(run: bytes) -> bytes:
     return _JOINT.sub(b"\n", run.replace(b"\r", b"") if b"\r" in run else run)
 
 
-def _parts(chunk: bytes) -> list[bytes]:
+def parts_of(chunk: bytes) -> list[bytes]:
     """Return the lines of a chunk, but runs of many data lines as one: they are read at once.
 
     The first line stands alone, as it may go on with one that began earlier.
