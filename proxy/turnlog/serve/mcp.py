@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 
 import msgspec
 
-from turnlog.core.classify import Ending, failed, refused
+from turnlog.core.classify import Ending, Past, failed, of_call, refused
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -181,6 +181,7 @@ class McpExchange:
         self._answer, self._lost, self._unfit = None, None, None
         self._resumable, self._events = False, 0
         self.attempt = await self._underway.again(message, following(before.ask), wire_id)
+        self.attempt.past = before.so_far
         await self.on_disk()
         return with_id(content, wire_id) or content
 
@@ -188,9 +189,11 @@ class McpExchange:
         """Wait before the next attempt; return the answer where the caller wants none any more."""
         attempt = self.attempt
         assert attempt is not None
-        assert attempt.ending is not None
         await self._underway.rest(attempt, pause)
-        return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
+        if not attempt.cancelled:
+            return None
+        assert attempt.overall is not None  # it has ended, or there would be nothing to wait for
+        return self._made(CANCELLED, attempt.overall)
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
@@ -213,15 +216,20 @@ class McpExchange:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
-        said = failure.sentence(self._request.server)
+        said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind))
         return made, self._end_all(failure.kind, failure.detail, said)
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
-        if self._lost is None or self.attempt is None or self.attempt.ending is None:
+        ending = self.attempt.overall if self.attempt is not None else None
+        if self._lost is None or ending is None:
             return None
-        return self._made(self._lost.sentence(self._request.server), self.attempt.ending)
+        return self._made(self._lost.sentence(self._request.server, self._past), ending)
+
+    @property
+    def _past(self) -> Past | None:
+        return self.attempt.past if self.attempt is not None else None
 
     @property
     def amends(self) -> bool:
@@ -253,7 +261,8 @@ class McpExchange:
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._underway.asks.values()]
-        return failed(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
+        effect = effects[0] if effects else Effect.UNKNOWN
+        return of_call(failed(kind, self.progress.phase, effect), self._past)
 
     # -- reading along ---------------------------------------------------------------------
 
@@ -312,7 +321,7 @@ class McpExchange:
         # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
         attempt, said = self.attempt, ""
         if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
-            self._lost, said = failure, failure.sentence(self._request.server)
+            self._lost, said = failure, failure.sentence(self._request.server, self._past)
         return self._end_all(failure.kind, failure.detail, said)
 
     def _read(self, text: Text) -> Sequence[Ticket]:
