@@ -58,18 +58,18 @@ class OpenCalls:
     def cancel(self, scope: Scope, id_key: str) -> bytes:
         """Note that the caller cancelled the newest call with this id; return the id under which
         the server knows it, if that is another."""
-        if resting := self._resting.get((scope, id_key)):
-            resting.cancelled = True
         attempts = self._open.get(scope, _NONE).get(id_key) or [
             attempt for attempt in self.of(scope) if attempt.caller_key == id_key
         ]
-        if not attempts:
-            return b""
-        attempts[-1].cancelled = True
-        return attempts[-1].wire_id
+        # Of a call whose next attempt has not left the server knows the one before.
+        resting = self._resting.get((scope, id_key))
+        found = [*attempts[-1:], resting] if resting is not None else attempts[-1:]
+        for attempt in found:
+            attempt.cancelled = True
+        return found[-1].wire_id if found else b""
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
-        """Remember a call between two attempts: its caller may cancel it meanwhile."""
+        """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
         self._resting[scope, attempt.caller_key] = attempt
 
     def wake(self, scope: Scope, attempt: Attempt) -> None:

@@ -2,16 +2,28 @@
 soon as the attempt has ended."""
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from math import inf
 
 from turnlog.core.exchange import Command, Wait, exchange
+from turnlog.core.kinds import ErrorKind
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, Tried
+from turnlog.store.base import StoreError
 
 from .attempt import Attempt
 from .clock import Clock
 from .outlet import Outlet
+
+
+class Late(Exception):
+    """The attempt that is due does not begin any more; `kind` is how it ends."""
+
+    def __init__(self, reason: Reason, kind: ErrorKind) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind = kind
 
 
 class Course:
@@ -51,6 +63,58 @@ class Course:
         if notice is not None and not notice.done():
             return min(self._ends())[1]
         return None
+
+    async def in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
+        """Do what comes before an attempt. Raises `StoreError`, and `Late` where it takes too long
+        or the proxy stops meanwhile."""
+        at, reason, kind = self._last_moment(asyncio.get_running_loop().time())
+        limit = asyncio.timeout_at(at if at < inf else None)
+        try:
+            async with limit:
+                done = await self._unless_stopped(step, limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if not self._stop.is_set():
+                raise Late(reason, kind) from None
+        else:
+            if not self._stop.is_set():
+                return done
+        raise Late(Reason.STOPPING, ErrorKind.OUTCOME_UNKNOWN)
+
+    async def _unless_stopped(
+        self, step: Coroutine[None, None, bytes], limit: asyncio.Timeout
+    ) -> bytes:
+        """Do a step; where the proxy stops meanwhile, the limit is reached at once."""
+        failed: StoreError | None = None
+        done = b""
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._end_at_stop(limit))
+            try:
+                done = await step
+            except StoreError as error:
+                failed = error  # a group would wrap it
+            finally:
+                watch.cancel()
+        if failed is not None:
+            raise failed
+        return done
+
+    async def _end_at_stop(self, limit: asyncio.Timeout) -> None:
+        await self._stop.wait()
+        if not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    def _last_moment(self, now: float) -> tuple[float, Reason, ErrorKind]:
+        """Return when an attempt that is due `now` has to begin, on the loop's clock."""
+        (total, _), (budget, _) = self._ends()
+        queue = now + self._policy.timeout.queue
+        return min(
+            (total, Reason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED),
+            (queue, Reason.QUEUE, ErrorKind.QUEUE_TIMEOUT),
+            (budget, Reason.BUDGET, ErrorKind.QUEUE_TIMEOUT),
+            key=lambda end: end[0],
+        )
 
     def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
         """When the call ends, and when its last attempt has to begin, on the loop's clock."""

@@ -180,20 +180,27 @@ class McpExchange:
         wire_id = self._context.recorder.new_request_id()
         self._answer, self._lost, self._unfit = None, None, None
         self._resumable, self._events = False, 0
-        self.attempt = await self._underway.again(message, following(before.ask), wire_id)
-        self.attempt.past = before.so_far
-        await self.on_disk()
+        with self._underway.resting(before):
+            self.attempt = await self._underway.again(message, following(before.ask), wire_id)
+            self.attempt.past = before.so_far
+            self.attempt.cancelled = before.cancelled
+            await self.on_disk()
         return with_id(content, wire_id) or content
 
-    async def rest(self, pause: Awaitable[None]) -> Made | None:
-        """Wait before the next attempt; return the answer where the caller wants none any more."""
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        assert self.attempt is not None
+        with self._underway.resting(self.attempt):
+            await pause
+
+    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+        """Return the answer where the caller cancelled before the next attempt left."""
         attempt = self.attempt
-        assert attempt is not None
-        await self._underway.rest(attempt, pause)
-        if not attempt.cancelled:
+        if attempt is None or not attempt.cancelled:
             return None
-        assert attempt.overall is not None  # it has ended, or there would be nothing to wait for
-        return self._made(CANCELLED, attempt.overall)
+        tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
+        assert attempt.overall is not None  # just now, or it was waited for the next one
+        return self._made(CANCELLED, attempt.overall), tickets
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""

@@ -97,6 +97,9 @@ class PlainCall:
         """Wait before the next attempt. Who wants none any more closes the connection."""
         await pause
 
+    def withdrawn(self) -> None:
+        """Return no answer: who cancels a plain call is gone."""
+
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer: a plain request has none."""
         return {}

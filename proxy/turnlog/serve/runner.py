@@ -4,11 +4,11 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait
@@ -23,7 +23,7 @@ from turnlog.wire.splice import Respelling
 from .answers import Made, told
 from .attempt import Attempt
 from .context import Context
-from .course import Course
+from .course import Course, Late
 from .downstream import Downstream
 from .fault import Failure, Progress
 from .heads import AnswerHead, Heads, Raw, lines
@@ -33,7 +33,6 @@ from .relay import Relay, Watcher
 from .routes import Route
 from .upstream import Answer, Content, Upstreams
 
-_T = TypeVar("_T")
 _NO_RULES: Final = Policy()
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -78,8 +77,12 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
-    async def rest(self, pause: Awaitable[None]) -> Made | None:
-        """Wait before the next attempt; return the answer where the caller wants none any more."""
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        ...
+
+    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+        """Return the answer where the caller cancelled before the next attempt left."""
         ...
 
     def respelling(self) -> dict[bytes, bytes]:
@@ -162,15 +165,25 @@ class Runner:
         attempt, course = self._exchange.attempt, self._course
         assert attempt is not None
         assert course is not None  # who waits has one
-        made = await self._exchange.rest(self._pause(delay, course))
-        if made is not None:
-            self._context.recorder.abandoned(attempt, Reason.CANCELLED)
-            await self.send(made)
-        elif late := course.late(self._notice):
+        await self._exchange.rest(self._pause(delay, course))
+        if await self._is_withdrawn(attempt):
+            return None
+        if late := course.late(self._notice):
             await self._release(attempt, late)
         else:
             return course.go_on()
         return None
+
+    async def _is_withdrawn(self, before: Attempt) -> bool:
+        """Answer a call that was cancelled before its next attempt left; tell whether it was."""
+        withdrawn = self._exchange.withdrawn()
+        if withdrawn is None:
+            return False
+        made, tickets = withdrawn
+        self._context.recorder.abandoned(before, Reason.CANCELLED)
+        await self._context.recorder.settle(tickets)
+        await self.send(made)
+        return True
 
     async def _pause(self, delay: float, course: Course) -> None:
         """Wait until the next attempt is due, and the server has learnt that the one before is over."""
@@ -201,32 +214,36 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        await self._in_time(self._exchange.on_disk(), self._began)
-
-    def _in_time(self, step: Coroutine[None, None, _T], since: float) -> Coroutine[None, None, _T]:
-        """Bound what comes before an attempt: it raises `Failure` where it takes too long."""
         limits = self._policy.timeout
         if not limits.bounds_queue:
-            return step
+            await self._exchange.on_disk()
+            return
         patience = Patience(limits, self._began)
-        at, kind = patience.queue_by(since)
-        assert at is not None
-        return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
+        at, kind = patience.queue_by(self._began)
+        limit = asyncio.timeout_at(at)
+        try:
+            async with limit:
+                await self._exchange.on_disk()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Failure(kind, Phase.QUEUED, patience.detail(kind)) from None
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
-        before = self._exchange.attempt
+        before, course = self._exchange.attempt, self._course
         assert before is not None
+        assert course is not None  # only a rule makes another attempt
         self._exchange.progress = Progress()
-        now = asyncio.get_running_loop().time()
         try:
-            content = await self._in_time(self._exchange.again(content), now)
+            content = await course.in_time(self._exchange.again(content))
         except StoreError:
             await self._release(before, Reason.UNRECORDED)
             return None
-        except Failure as failure:
-            self._exchange.left(failure.kind)
-            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
-            await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
+        except Late as late:
+            self._exchange.left(late.kind)
+            await self._release(before, late.reason)
+            return None
+        if await self._is_withdrawn(before):
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -376,15 +393,3 @@ class Runner:
         if self._down.method == "HEAD":
             return partial(self._down.bodiless, made.status, made.reason, head)
         return partial(self._down.answer, made.status, made.reason, head, made.body)
-
-
-async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
-    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
-    limit = asyncio.timeout_at(at)
-    try:
-        async with limit:
-            return await step
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise failure from None

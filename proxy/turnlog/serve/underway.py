@@ -1,6 +1,7 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind, Phase
@@ -48,11 +49,12 @@ class Underway:
         for attempt in list(self.attempts):
             await self._context.recorder.on_disk(attempt)
 
-    async def rest(self, attempt: Attempt, pause: Awaitable[None]) -> None:
-        """Wait before the next attempt; the caller may cancel meanwhile."""
+    @contextmanager
+    def resting(self, attempt: Attempt) -> Generator[None]:
+        """Note that the next attempt has not left: the caller may cancel meanwhile."""
         self._context.calls.rest(self._scope, attempt)
         try:
-            await pause
+            yield
         finally:
             self._context.calls.wake(self._scope, attempt)
 
