@@ -1,5 +1,6 @@
 """Time limits that rules set: what each is the limit of, and what the agent and the server learn."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
-from kit.clients import BOUND, MCP_HEADERS, call, message
+from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
 from kit.faults import Hangs, SlowHead
 from kit.upstreams import Peer, Script, answer, chunked, echo, event, ok, text_result
 
@@ -109,6 +110,33 @@ def test_no_cancel_is_sent_where_the_call_runs_on_or_closing_is_the_cancel(
         client.request("POST", rig.path, call(tool), headers=headers)
         client.request("POST", rig.path, call("next"), headers=headers)
     assert [b"tools/call" in one.body for one in rig.upstream.requests] == [True, True]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_cancel_bears_nothing_that_is_about_the_body_of_its_call(rig: Rig, packed: bool) -> None:
+    rig.upstream.script = hang_once(rig)
+    body = call("read_response", request_id=5)
+    fields = {
+        "Content-Digest": "sha-256=:x:",
+        "Digest": "sha-256=x",
+        "Signature": "sig=:x:",
+        "Signature-Input": 'sig=("content-digest")',
+        "Idempotency-Key": "k1",
+        "Content-MD5": "x",
+    }
+    if packed:
+        body, fields["Content-Encoding"] = gzip.compress(body), "gzip"
+    headers = (*MCP_HEADERS, ("Authorization", "Bearer mine"), *fields.items())
+    with rig.client() as client:
+        client.request("POST", rig.path, body, headers=headers)
+    rig.upstream.wait_for_requests(2)
+    asked, cancel = rig.upstream.requests
+    names = [name.lower().encode() for name in fields]
+    assert all(asked.all(name) for name in names)
+    assert [name for name in names if cancel.all(name)] == []
+    assert cancel.all(b"authorization") == [b"Bearer mine"]
+    wait_until(lambda: bool(cancel.body), "the cancel is there")
+    assert cancel.json()["params"]["requestId"] == 5
 
 
 def hang_once(rig: Rig) -> Script:

@@ -17,7 +17,7 @@ from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
-from turnlog.wire.http import Headers, content_length, fields
+from turnlog.wire.http import Headers, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
@@ -258,7 +258,7 @@ class Runner:
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
-            await self._failed(failure, head)
+            await self._failed(failure)
             return self._next
         try:
             await self._answered(answer, hold=hold)
@@ -268,7 +268,7 @@ class Runner:
             self._held = withheld.release
         finally:
             await answer.close()
-        self._take_back(head)
+        self._take_back()
         return self._next
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
@@ -314,7 +314,7 @@ class Runner:
     def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
         self._down.interim(status, reason, self._head_of(headers).lines)
 
-    async def _failed(self, failure: Failure, head: bytes) -> None:
+    async def _failed(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
                 server=self._route.target.name,
@@ -328,7 +328,7 @@ class Runner:
         made, tickets = self._exchange.failed(failure)
         await self._context.recorder.settle(tickets)
         last = self._is_last()
-        self._take_back(head)
+        self._take_back()
         if last:
             await self.send(made)
         else:
@@ -367,7 +367,7 @@ class Runner:
         self._context.recorder.retried(attempt, wait.delay)
         return False
 
-    def _take_back(self, head: bytes) -> None:
+    def _take_back(self) -> None:
         """Tell the server that nobody waits for the attempt any more, if it may be at work yet.
 
         Where the agent itself gave up it says so itself.
@@ -379,8 +379,11 @@ class Runner:
         lost = ending.kind in _BROKEN and self._next is not None
         message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
         if message:
-            target = self._route.target.origin
-            self._notice = self._upstreams.notify(target, self._route.resource, head, message)
+            target = self._route.target
+            raw = tuple(notice_headers(self._raw))
+            head = self._heads.forwarded((raw, target.authority))
+            notice = self._upstreams.notify(target.origin, self._route.resource, head, message)
+            self._notice = notice
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
