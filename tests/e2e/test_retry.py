@@ -372,6 +372,27 @@ def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig:
     assert cancel["params"]["requestId"] == 9
 
 
+@pytest.mark.parametrize("status", ["504 Gateway Timeout", "408 Request Timeout"])
+def test_an_attempt_that_a_gateway_gave_up_is_taken_back_before_the_next(
+    rig: Rig, status: str
+) -> None:
+    rig.upstream.script = InTurn(answer(ok(b"gone", status=status)), echo)
+    assert texts(rig.post(call("read_file", request_id=9))) == ["done"]
+    first, cancel, second = [one.json() for one in rig.upstream.requests]
+    assert (first["id"], cancel["method"]) == (9, "notifications/cancelled")
+    assert (cancel["params"]["requestId"], second["method"]) == (9, "tools/call")
+
+
+def test_a_gateway_that_gave_up_the_last_attempt_is_believed(rig: Rig) -> None:
+    rig.upstream.script = answer(ok(b"gone", status="504 Gateway Timeout"))
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
+        client.request("POST", rig.path, message("ping"), headers=MCP_HEADERS)
+    assert (given.status, given.body) == (504, b"gone")
+    methods = [one.json()["method"] for one in rig.upstream.requests]
+    assert methods == ["tools/call", "ping"]
+
+
 def test_an_agent_that_leaves_while_an_attempt_is_waited_for_ends_the_call(rig: Rig) -> None:
     rig.upstream.script = answer(LIMITED.replace(b"After: 1\r\n", b"After: 25\r\n"))
     with rig.client() as client:

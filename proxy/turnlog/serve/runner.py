@@ -10,11 +10,11 @@ from functools import partial
 from math import inf
 from typing import Final, Protocol, cast
 
-from turnlog.core.classify import MEANINGS, UNSENT
+from turnlog.core.classify import MEANINGS
 from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
-from turnlog.core.retry import Reason
+from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers, content_length, fields, notice_headers
@@ -38,12 +38,6 @@ _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
     "put a token for this server into the agent's own Authorization header"
 )
-_OURS: Final = frozenset(
-    {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
-)
-_BROKEN: Final = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
-
-_ANSWERED_OR_UNSENT: Final = frozenset({*UNSENT, Phase.DONE})
 
 
 class Exchange(Watcher, Protocol):
@@ -374,11 +368,9 @@ class Runner:
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
+        if ending is None or not is_at_work(ending, again=self._next is not None):
             return
-        lost = ending.kind in _BROKEN and self._next is not None
-        message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
-        if message:
+        if message := self._exchange.cancelling():
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
             head = self._heads.forwarded((raw, target.authority))
