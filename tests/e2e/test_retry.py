@@ -147,9 +147,10 @@ def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
         peer.end()
 
     rig.upstream.script = InTurn(with_event_id, CutBody(b'{"jsonrpc":"2.0",', 400))
-    said = json.loads(rig.post(call("read_file")))
-    assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    said = data_of(rig.post(call("read_file")))
+    assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "null_result"
     assert [row.status for row in rig.ended_rows(3)] == ["error"] * 3
+    assert [row.kind for row in rig.rows()] == ["null_result", *["connection_lost"] * 2]
 
 
 @pytest.mark.parametrize("tool", ["write_file", "unknown"])

@@ -156,7 +156,7 @@ def so_far(past: Past | None, ending: Ending) -> Past:
         return Past(attempts=1, executed=ending.executed, retry=retry, unknown=unknown)
     return Past(
         attempts=past.attempts + 1,
-        executed=_most(past.executed, ending.executed),
+        executed=most(past.executed, ending.executed),
         retry=_strictest(past.retry, retry),
         unknown=past.unknown or unknown,
     )
@@ -170,14 +170,15 @@ def of_call(ending: Ending, past: Past | None) -> Ending:
     """
     if past is None:
         return ending
-    executed = _most(past.executed, ending.executed)
+    executed = most(past.executed, ending.executed)
     retry = _strictest(past.retry, Retry(ending.retry)) if ending.retry else ""
     unknown = past.unknown and bool(ending.error) and ending.phase in UNSENT
     status = Status.UNKNOWN if unknown else ending.status
     return structs.replace(ending, status=status, executed=executed, retry=retry)
 
 
-def _most(one: Executed, other: Executed) -> Executed:
+def most(one: Executed, other: Executed) -> Executed:
+    """Return what two attempts came to together."""
     return max(one, other, key=_EXECUTED.index)
 
 

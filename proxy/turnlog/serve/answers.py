@@ -79,9 +79,16 @@ def told(attempt: Attempt, *, whole: bool) -> bytes:
     head += _ended(ending)
     if attempt.flags:
         head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
-    if ask.number > 1:
-        head += f"\r\nTurnlog-Attempts: {ask.number}"
+    made = max(ask.number, attempt.past.attempts) if attempt.past is not None else ask.number
+    if made > 1:
+        head += f"\r\nTurnlog-Attempts: {made}"
     return head.encode()
+
+
+def retold(head: bytes, attempt: Attempt) -> bytes:
+    """Return the lines of a held answer's head with what is known of its call by now."""
+    kept = [line for line in head.split(b"\r\n") if not line.startswith(b"Turnlog-")]
+    return b"\r\n".join(kept) + told(attempt, whole=True)
 
 
 @lru_cache(maxsize=_ENDINGS)

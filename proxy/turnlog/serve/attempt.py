@@ -121,6 +121,7 @@ class Attempt:
         "started",
         "waits",
         "wire_id",
+        "yields",
     )
 
     def __init__(self, ask: Ask, facts: Facts, started: int, *, waits: bool) -> None:
@@ -158,6 +159,8 @@ class Attempt:
         self.outcome: Ticket | None = None
         self.decide: Callable[[Attempt], str] | None = None
         """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+        self.yields = False
+        """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
         self.reason = ""
         """Why no other attempt follows one that failed, where a rule could have wanted it."""
 

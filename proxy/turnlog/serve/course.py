@@ -6,15 +6,19 @@ from collections.abc import Coroutine
 from functools import partial
 from math import inf
 
+from msgspec import structs
+
+from turnlog.core.classify import most
 from turnlog.core.exchange import Command, Wait, exchange
-from turnlog.core.kinds import ErrorKind
+from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, Tried
 from turnlog.store.base import StoreError
 
+from .answers import retold
 from .attempt import Attempt
 from .clock import Clock
-from .outlet import Outlet
+from .outlet import Held, Outlet
 
 
 class Late(Exception):
@@ -35,6 +39,10 @@ class Course:
         self._clock = clock
         self._began = began
         self._stop = stop
+        self.held: Held | None = None
+        """The agent's answer, should no other attempt be made."""
+        self._answered: tuple[Attempt, Held] | None = None
+        """The latest attempt that the server answered, and that answer."""
         self.next: Wait | None = None
         """What follows the attempt that has ended; `None` where its answer is the agent's."""
         self.out: Outlet | None = None
@@ -130,6 +138,9 @@ class Course:
     def _decide(self, attempt: Attempt) -> str:
         """Return why the attempt is the last one; nothing where it is not, or was answered."""
         assert attempt.ending is not None
+        left = self.out is not None and self.out.left
+        answered = self._answered[0] if self._answered is not None else None
+        attempt.yields = answered is not None and not left and _says_enough(answered, attempt)
         tried = Tried(
             ending=attempt.ending,
             effect=attempt.ask.effect,
@@ -147,12 +158,35 @@ class Course:
         self.next = command
         return ""
 
+    def keep(self, attempt: Attempt, held: Held, *, ours: bool) -> Held:
+        """Hold an attempt's answer; return what is the agent's, should no other attempt be made.
+
+        In place of turnlog's own (`ours`) that may be one of the server's to an earlier attempt.
+        """
+        if not ours:
+            self._answered = attempt, held
+        elif attempt.yields and self._answered is not None:
+            answered, held = self._answered
+            answered.past = attempt.so_far
+            held = structs.replace(held, lines=retold(held.lines, answered))
+        self.held = held
+        return held
+
     def _hindrance(self, attempt: Attempt) -> Reason | None:
         if attempt.cancelled:
             return Reason.CANCELLED
         if self._stop.is_set():
             return Reason.STOPPING
         return Reason.RELAYED if self.out is not None and not self.out.holds else None
+
+
+def _says_enough(answered: Attempt, last: Attempt) -> bool:
+    """Tell whether an earlier answer may stand for a call whose last attempt has none: it must not say
+    less of what may have happened than the call came to (429 says that nothing did)."""
+    whole, said = last.overall, answered.ending
+    assert whole is not None
+    assert said is not None  # both have ended
+    return last.ask.effect is Effect.READ or most(said.executed, whole.executed) is said.executed
 
 
 def _dice(clock: Clock) -> float:

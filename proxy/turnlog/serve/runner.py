@@ -6,7 +6,6 @@ It knows no policy. The clock, the dice and the network are here.
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from typing import Final, Protocol, cast
 
@@ -27,7 +26,7 @@ from .course import Course, Late
 from .downstream import Downstream
 from .fault import Failure, Progress
 from .heads import AnswerHead, Heads, Raw, lines
-from .outlet import Outlet, Release, Withheld
+from .outlet import Held, Outlet, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
@@ -130,8 +129,6 @@ class Runner:
         self._raw: Raw = down.raw
         self._course: Course | None = None
         """What follows each attempt, where a rule may want another one."""
-        self._held: Release | None = None
-        """Sends the answer to the attempt before, should there be no other."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
 
@@ -196,8 +193,9 @@ class Runner:
     async def _release(self, attempt: Attempt, reason: Reason) -> None:
         """Send the answer to an attempt that no other follows."""
         self._context.recorder.abandoned(attempt, reason)
-        assert self._held is not None  # every attempt that is followed by a wait was withheld
-        await self._held()
+        assert self._course is not None
+        assert self._course.held is not None  # what is followed by a wait was withheld
+        await self._course.held.send()
 
     @property
     def _policy(self) -> Policy:
@@ -254,16 +252,25 @@ class Runner:
         except Failure as failure:
             await self._failed(failure)
             return self._next
+        held: Held | None = None
         try:
             await self._answered(answer, hold=hold)
             if self._course is not None:
                 self._course.next = None  # the agent has the answer
         except Withheld as withheld:
-            self._held = withheld.release
+            held = self._kept(withheld.held, ours=self._exchange.instead() is not None)
         finally:
             await answer.close()
         self._take_back()
+        if held is not None and self._next is None:
+            await held.send()
         return self._next
+
+    def _kept(self, held: Held, *, ours: bool) -> Held:
+        attempt, course = self._exchange.attempt, self._course
+        if attempt is None or course is None:
+            return held
+        return course.keep(attempt, held, ours=ours)
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         self._exchange.head(answer)
@@ -323,10 +330,9 @@ class Runner:
         await self._context.recorder.settle(tickets)
         last = self._is_last()
         self._take_back()
+        held = self._kept(self._whole(made), ours=True)
         if last:
-            await self.send(made)
-        else:
-            self._held = self._sender(made)
+            await held.send()
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
@@ -379,12 +385,11 @@ class Runner:
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
-        await self._sender(made)()
+        await self._whole(made).send()
 
-    def _sender(self, made: Made) -> Release:
-        """Return what sends an answer that turnlog made, with what is known of the call now."""
+    def _whole(self, made: Made) -> Held:
+        """Return an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
-        if self._down.method == "HEAD":
-            return partial(self._down.bodiless, made.status, made.reason, head)
-        return partial(self._down.answer, made.status, made.reason, head, made.body)
+        body = None if self._down.method == "HEAD" else made.body
+        return Held(self._down, made.status, made.reason, head, body)
