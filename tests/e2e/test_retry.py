@@ -336,28 +336,34 @@ def test_what_is_no_call_is_made_once(rig: Rig) -> None:
     assert given.status == 503
 
 
-def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig) -> None:
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig, in_session: bool) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
     slow = SlowHead(b"")
     rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=headers)
         assert slow.asked.wait(BOUND)
         cancel = message(
             "notifications/cancelled", {"requestId": 5, "reason": "no"}, request_id=None
         )
-        assert other.request("POST", rig.path, cancel, headers=rig.session_headers).status == 202
+        assert other.request("POST", rig.path, cancel, headers=headers).status == 202
         slow.go.set()
     sent = rig.upstream.requests[-1].json()["params"]
     assert sent == {"requestId": rig.upstream.requests[1].json()["id"], "reason": "no"}
 
 
-def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(rig: Rig) -> None:
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(
+    rig: Rig, in_session: bool
+) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
     rig.upstream.script = InTurn(answer(LIMITED), echo)
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=headers)
         rig.ended_rows()
         cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
-        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+        other.request("POST", rig.path, cancel, headers=headers)
         assert client.response().json()["result"]["isError"] is True
     assert [one.json()["method"] for one in rig.upstream.requests] == [
         "tools/call",

@@ -208,7 +208,10 @@ def test_what_the_server_asks_the_agent_takes_the_agents_time(rig: Rig) -> None:
         assert b"done" in client.body(head)
 
 
-def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig) -> None:
+@pytest.mark.parametrize("in_session", [True, False])
+def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig, in_session: bool) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
+
     def script(peer: Peer) -> None:
         if b"tools/call" in peer.read().body:
             Hangs(STREAM + chunked(event(QUESTION)))(peer)
@@ -217,11 +220,11 @@ def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig) -> None:
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("read_response"), headers=rig.session_headers)
+        client.ask("POST", rig.path, call("read_response"), headers=headers)
         head = client.head()
         client.chunk()
         reply = b'{"jsonrpc":"2.0","id":"q1","result":{}}'
-        other.request("POST", rig.path, reply, headers=rig.session_headers)
+        other.request("POST", rig.path, reply, headers=headers)
         (said,) = messages(client.body(head))
     assert outcome(said)["kind"] == "response_timeout"
 

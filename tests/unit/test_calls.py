@@ -48,6 +48,43 @@ def test_a_cancellation_means_the_newest_call_with_that_id() -> None:
     assert (first.cancelled, second.cancelled) == (False, True)
 
 
+def of_client(name: str, kin: str, wire_id: bytes = b"") -> Attempt:
+    made = attempt(name)
+    made.caller_id, made.wire_id, made.kin = b"1", wire_id, kin
+    return made
+
+
+def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id() -> None:
+    calls, mine, other = OpenCalls(), of_client("a", "me", b'"w"'), of_client("b", "you")
+    calls.add(HERE, '"w', mine)
+    calls.add(("files", "session-3"), "1", other)
+    assert calls.cancel(THERE, "1") == b""
+    assert calls.cancel(THERE, "2", "me") == b""
+    assert not mine.cancelled
+    assert calls.cancel(THERE, "1", "me") == b'"w"'
+    assert (mine.cancelled, other.cancelled) == (True, False)
+
+
+def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
+    calls, first, second = OpenCalls(), of_client("a", "me"), of_client("b", "me")
+    calls.add(HERE, "1", first)
+    calls.rest(("files", "session-3"), second)
+    assert calls.cancel(THERE, "1", "me") == b""
+    assert (first.cancelled, second.cancelled) == (False, False)
+    calls.cancel(HERE, "1", "me")
+    assert (first.cancelled, second.cancelled) == (True, False)
+
+
+def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before() -> None:
+    calls, before, due = OpenCalls(), of_client("a", "me", b'"w1"'), of_client("a", "me", b'"w2"')
+    calls.rest(HERE, before)
+    calls.add(HERE, '"w2', due)
+    for scope in (HERE, THERE):
+        before.cancelled = due.cancelled = False
+        assert calls.cancel(scope, "1", "me") == b'"w1"'
+        assert (before.cancelled, due.cancelled) == (True, True)
+
+
 def test_an_answer_elsewhere_claims_the_call_whose_own_stream_ended() -> None:
     calls, ended, running = OpenCalls(), attempt("a"), attempt("b")
     calls.add(HERE, "1", ended)

@@ -111,6 +111,7 @@ class Attempt:
         "facts",
         "flags",
         "intent",
+        "kin",
         "marks",
         "n",
         "outcome",
@@ -143,6 +144,8 @@ class Attempt:
         """Whether the caller took the call back."""
         self.caller_id = b""
         """JSON-RPC id as the caller wrote it."""
+        self.kin = ""
+        """What else its client sends has in common with it: `Request.kin`."""
         self.wire_id = b""
         """Under which the server knows it; empty for the caller's own."""
         self.patience: Patience | None = None

@@ -67,7 +67,7 @@ class McpExchange:
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._underway = Underway(context, request.scope, messages)
+        self._underway = Underway(context, request.scope, request.kin, messages)
         self._notified: set[Attempt] = set()
         """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
@@ -144,9 +144,11 @@ class McpExchange:
         if message.method == "tools/call" and message.kind in {Kind.REQUEST, Kind.NOTIFICATION}:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
-            self._cancels = self._context.calls.cancel(self._request.scope, cancelled)
+            scope, kin = self._request.scope, self._request.kin
+            self._cancels = self._context.calls.cancel(scope, cancelled, kin)
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
-            self._context.calls.told(self._request.scope, id_key(message.id))
+            scope, kin = self._request.scope, self._request.kin
+            self._context.calls.told(scope, id_key(message.id), kin)
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)

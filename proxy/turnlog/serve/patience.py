@@ -93,6 +93,11 @@ class Patience:
         if self._limits.idle < inf and not self._asked:
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
+    @property
+    def runs(self) -> bool:
+        """Whether time is counted."""
+        return self._expire is not None
+
     def asked(self, question: str) -> None:
         """Wait for the agent: the server has asked it something (elicitation, sampling)."""
         first = not self._asked

@@ -47,6 +47,18 @@ class Request:
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
 
     @property
+    def kin(self) -> str:
+        """What the requests of one client have in common where its ids are unique within a connection.
+
+        Empty where nothing tells, or a protocol session does.
+        """
+        if self.mcp_session:
+            return ""
+        named = (self.route.session, self.field(b"turnlog-session"))
+        told = (*named, self.credential, self.field(b"user-agent"))
+        return "\0".join((self.server, *told)) if any(told) else ""
+
+    @property
     def http_version(self) -> str:
         """HTTP version of the request, such as `1.1`."""
         return self._down.version

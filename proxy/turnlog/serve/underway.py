@@ -16,9 +16,12 @@ from .context import Context
 class Underway:
     """Begins attempts and ends them, here and in what all exchanges share."""
 
-    def __init__(self, context: Context, scope: Scope, messages: Iterable[Message]) -> None:
+    def __init__(
+        self, context: Context, scope: Scope, kin: str, messages: Iterable[Message]
+    ) -> None:
         self._context = context
         self._scope = scope
+        self._kin = kin
         self.attempts: dict[Attempt, str] = {}
         """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
         self.asks: dict[str, Ask] = {}
@@ -33,6 +36,7 @@ class Underway:
         self.asks[id_key(message.id)] = ask
         attempt = await self._context.recorder.begin(ask)
         attempt.caller_id = bytes(message.id)
+        attempt.kin = self._kin
         self.attempts[attempt] = key
         self._context.calls.add(self._scope, key, attempt)
         return attempt
