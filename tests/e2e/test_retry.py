@@ -353,6 +353,42 @@ def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig, in_session: bool
     assert sent == {"requestId": rig.upstream.requests[1].json()["id"], "reason": "no"}
 
 
+SPACED = b'{ "params" : {"requestId":  5.0}, "method": "notifications/cancelled", "jsonrpc":"2.0"}'
+ROUNDABOUT: dict[str, tuple[bytes, bool]] = {
+    "a batch": (b'[ {"jsonrpc":"2.0","method":"a/b"},\n' + SPACED + b" ]", False),
+    "a batch, packed": (b"[" + SPACED + b"]", True),
+    "packed": (SPACED, True),
+    "with a digest": (SPACED, False),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDABOUT)
+def test_a_cancel_of_any_form_names_the_attempt_that_is_under_way(rig: Rig, name: str) -> None:
+    body, packed = ROUNDABOUT[name]
+    slow = SlowHead(b"")
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        assert slow.asked.wait(BOUND)
+        coding = (("Content-Encoding", "gzip"),) if packed else ()
+        headers = (*rig.session_headers, ("Content-Digest", "sha-256=:x:"), *coding)
+        other.request("POST", rig.path, gzip.compress(body) if packed else body, headers=headers)
+        slow.go.set()
+    sent = rig.upstream.requests[-1]
+    wire_id = json.dumps(rig.upstream.requests[1].json()["id"]).encode()
+    assert sent.body == body.replace(b"5.0", wire_id)
+    assert (sent.all(b"content-encoding"), sent.all(b"content-digest")) == ([], [])
+
+
+def test_a_cancel_that_is_handed_on_as_it_came_keeps_its_coding(rig: Rig) -> None:
+    body = gzip.compress(SPACED)
+    with rig.client() as client:
+        headers = (*rig.session_headers, ("Content-Encoding", "gzip"))
+        client.request("POST", rig.path, body, headers=headers)
+    (sent,) = rig.upstream.requests
+    assert (sent.body, sent.all(b"content-encoding")) == (body, [b"gzip"])
+
+
 @pytest.mark.parametrize("in_session", [True, False])
 def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(
     rig: Rig, in_session: bool

@@ -15,7 +15,7 @@ from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
-from turnlog.wire.splice import with_cancelled_id, with_id
+from turnlog.wire.splice import with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
 from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
@@ -78,8 +78,8 @@ class McpExchange:
         """The latest attempt, where there is exactly one call."""
         self._lost: Failure | None = None
         """Why there will be no answer."""
-        self._cancels = b""
-        """Id of the attempt that a cancel in this request is for, if the caller knows another."""
+        self._cancels: dict[str, bytes] = {}
+        """Ids of the attempts that cancels in this request are for, where the caller knows others."""
         self._answer: Answer | None = None
         self._resumable = False
         self._unfit: Text | None = None
@@ -145,7 +145,8 @@ class McpExchange:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
             scope, kin = self._request.scope, self._request.kin
-            self._cancels = self._context.calls.cancel(scope, cancelled, kin)
+            if known := self._context.calls.cancel(scope, cancelled, kin):
+                self._cancels[cancelled] = known
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
             scope, kin = self._request.scope, self._request.kin
             self._context.calls.told(scope, id_key(message.id), kin)
@@ -162,10 +163,13 @@ class McpExchange:
             self.attempt = attempt
 
     def outgoing(self, content: Content) -> Content:
-        """Return the body as it leaves: a cancel names the attempt that is under way."""
+        """Return the body as it leaves: a cancel names the attempt that is under way.
+
+        Where that changes it, it leaves without its coding.
+        """
         if not self._cancels or not isinstance(content, bytes):
             return content
-        return with_cancelled_id(content, self._cancels) or content
+        return with_cancelled_ids(self._request.decoded(content), self._cancels) or content
 
     # -- another attempt -------------------------------------------------------------------
 

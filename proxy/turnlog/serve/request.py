@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.identity import Evidence
-from turnlog.wire.http import content_length, is_sealed
+from turnlog.wire.http import content_length, decoder_for, is_sealed
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
@@ -14,6 +14,8 @@ from .routes import Route
 
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """Headers that authenticate a caller; the first that is there names the principal."""
+MCP_LIMIT: Final = 16 << 20
+"""bytes: an MCP message that is larger streams through and is recorded by its start."""
 Digest = Callable[[bytes], bytes]
 """HMAC-SHA-256 under the store's key."""
 _TRACE_ID: Final = slice(3, 35)
@@ -94,6 +96,14 @@ class Request:
     def is_sealed(self) -> bool:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
         return is_sealed(self._headers) or b"content-encoding" in self.fields
+
+    def decoded(self, body: bytes) -> bytes:
+        """Return the body without its content coding; nothing where that is not known."""
+        coding = self.field(b"content-encoding")
+        if not coding:
+            return body
+        decoder = decoder_for(coding, MCP_LIMIT)
+        return decoder.feed(body) if decoder is not None else b""
 
     @property
     def length(self) -> int:

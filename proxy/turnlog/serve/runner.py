@@ -16,7 +16,7 @@ from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
-from turnlog.wire.http import Headers, content_length, fields, notice_headers
+from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
@@ -134,7 +134,9 @@ class Runner:
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
-        content = self._exchange.outgoing(content)
+        asked, content = content, self._exchange.outgoing(content)
+        if content is not asked:
+            self._raw = tuple(changed_body(self._raw, decoded=True))
         policy = self._policy
         if policy.retry is None:
             await self._attempt(content, hold=False)
