@@ -11,7 +11,8 @@ from .attempt import Attempt
 from .patience import Patience
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
-"""ns: how long a call whose stream ended waits for a resuming GET (no default is shorter)."""
+"""ns: how long a call whose stream ended waits for a resuming GET where no rule says (no default is
+shorter)."""
 _PARKED: Final = 65_536
 """Most parked calls held in memory; older ones are found through the store."""
 
@@ -125,10 +126,13 @@ class OpenCalls:
         for patience in patiences:
             patience.told(id_key)
 
-    def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
-        """Keep a call open whose own stream ended: its answer may come on a resuming GET."""
+    def detach(
+        self, scope: Scope, id_key: str, attempt: Attempt, now: int, life: int = DETACHED_LIFE
+    ) -> None:
+        """Keep a call open whose own stream ended, for `life` ns: its answer may come on a resuming
+        GET."""
         attempt.shrink()
-        self._detached.setdefault((scope, id_key), []).append((attempt, now + DETACHED_LIFE))
+        self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:
         """Take the call that an answer on another stream belongs to: the newest whose own stream

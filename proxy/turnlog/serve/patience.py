@@ -113,6 +113,12 @@ class Patience:
         if not self._asked and self._sent:
             self.sent()
 
+    def resumable(self, default: float, now: float) -> float:
+        """Return for how many seconds a stream that has ended may be resumed, as the rules say."""
+        idle = inf if self._asked else self._limits.idle
+        life = min(idle, self._began + self._limits.total - now)
+        return default if life == inf else max(life, 0.0)
+
     def close(self) -> None:
         """Stop all timers."""
         for timer in self._timers.values():

@@ -1,5 +1,6 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
+import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 from .attempt import Ask, Attempt, Reply
-from .calls import Scope
+from .calls import DETACHED_LIFE, Scope
 from .context import Context
 
 
@@ -90,5 +91,13 @@ class Underway:
         """Leave what is open to a stream that resumes this one."""
         now = self._context.clock.monotonic()
         for attempt, key in self.attempts.items():
-            self._context.calls.detach(self._scope, key, attempt, now)
+            self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
         self.attempts.clear()
+
+
+def _life(attempt: Attempt) -> int:
+    """Return for how long a call waits for a stream that resumes its own, in ns."""
+    if attempt.patience is None:
+        return DETACHED_LIFE
+    now = asyncio.get_running_loop().time()
+    return round(attempt.patience.resumable(DETACHED_LIFE / 1e9, now) * 1e9)
