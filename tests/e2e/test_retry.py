@@ -147,9 +147,10 @@ def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
         peer.end()
 
     rig.upstream.script = InTurn(with_event_id, CutBody(b'{"jsonrpc":"2.0",', 400))
-    said = json.loads(rig.post(call("read_file")))
-    assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    said = data_of(rig.post(call("read_file")))
+    assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "null_result"
     assert [row.status for row in rig.ended_rows(3)] == ["error"] * 3
+    assert [row.kind for row in rig.rows()] == ["null_result", *["connection_lost"] * 2]
 
 
 @pytest.mark.parametrize("tool", ["write_file", "unknown"])
@@ -365,28 +366,70 @@ def test_what_is_no_call_is_made_once(rig: Rig) -> None:
     assert given.status == 503
 
 
-def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig) -> None:
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig, in_session: bool) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
     slow = SlowHead(b"")
     rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=headers)
         assert slow.asked.wait(BOUND)
         cancel = message(
             "notifications/cancelled", {"requestId": 5, "reason": "no"}, request_id=None
         )
-        assert other.request("POST", rig.path, cancel, headers=rig.session_headers).status == 202
+        assert other.request("POST", rig.path, cancel, headers=headers).status == 202
         slow.go.set()
     sent = rig.upstream.requests[-1].json()["params"]
     assert sent == {"requestId": rig.upstream.requests[1].json()["id"], "reason": "no"}
 
 
-def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(rig: Rig) -> None:
-    rig.upstream.script = InTurn(answer(LIMITED), echo)
+SPACED = b'{ "params" : {"requestId":  5.0}, "method": "notifications/cancelled", "jsonrpc":"2.0"}'
+ROUNDABOUT: dict[str, tuple[bytes, bool]] = {
+    "a batch": (b'[ {"jsonrpc":"2.0","method":"a/b"},\n' + SPACED + b" ]", False),
+    "a batch, packed": (b"[" + SPACED + b"]", True),
+    "packed": (SPACED, True),
+    "with a digest": (SPACED, False),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDABOUT)
+def test_a_cancel_of_any_form_names_the_attempt_that_is_under_way(rig: Rig, name: str) -> None:
+    body, packed = ROUNDABOUT[name]
+    slow = SlowHead(b"")
+    rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
     with rig.client() as client, rig.client() as other:
         client.ask("POST", rig.path, call("read_file", request_id=5), headers=rig.session_headers)
+        assert slow.asked.wait(BOUND)
+        coding = (("Content-Encoding", "gzip"),) if packed else ()
+        headers = (*rig.session_headers, ("Content-Digest", "sha-256=:x:"), *coding)
+        other.request("POST", rig.path, gzip.compress(body) if packed else body, headers=headers)
+        slow.go.set()
+    sent = rig.upstream.requests[-1]
+    wire_id = json.dumps(rig.upstream.requests[1].json()["id"]).encode()
+    assert sent.body == body.replace(b"5.0", wire_id)
+    assert (sent.all(b"content-encoding"), sent.all(b"content-digest")) == ([], [])
+
+
+def test_a_cancel_that_is_handed_on_as_it_came_keeps_its_coding(rig: Rig) -> None:
+    body = gzip.compress(SPACED)
+    with rig.client() as client:
+        headers = (*rig.session_headers, ("Content-Encoding", "gzip"))
+        client.request("POST", rig.path, body, headers=headers)
+    (sent,) = rig.upstream.requests
+    assert (sent.body, sent.all(b"content-encoding")) == (body, [b"gzip"])
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(
+    rig: Rig, in_session: bool
+) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
+    rig.upstream.script = InTurn(answer(LIMITED), echo)
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("read_file", request_id=5), headers=headers)
         rig.ended_rows()
         cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
-        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+        other.request("POST", rig.path, cancel, headers=headers)
         assert client.response().json()["result"]["isError"] is True
     assert [one.json()["method"] for one in rig.upstream.requests] == [
         "tools/call",
@@ -400,6 +443,27 @@ def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig:
     wait_until(lambda: len(rig.upstream.requests) == 3, "the cancel reaches the server")
     (cancel,) = [one.json() for one in rig.upstream.requests if b"cancelled" in one.body]
     assert cancel["params"]["requestId"] == 9
+
+
+@pytest.mark.parametrize("status", ["504 Gateway Timeout", "408 Request Timeout"])
+def test_an_attempt_that_a_gateway_gave_up_is_taken_back_before_the_next(
+    rig: Rig, status: str
+) -> None:
+    rig.upstream.script = InTurn(answer(ok(b"gone", status=status)), echo)
+    assert texts(rig.post(call("read_file", request_id=9))) == ["done"]
+    first, cancel, second = [one.json() for one in rig.upstream.requests]
+    assert (first["id"], cancel["method"]) == (9, "notifications/cancelled")
+    assert (cancel["params"]["requestId"], second["method"]) == (9, "tools/call")
+
+
+def test_a_gateway_that_gave_up_the_last_attempt_is_believed(rig: Rig) -> None:
+    rig.upstream.script = answer(ok(b"gone", status="504 Gateway Timeout"))
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
+        client.request("POST", rig.path, message("ping"), headers=MCP_HEADERS)
+    assert (given.status, given.body) == (504, b"gone")
+    methods = [one.json()["method"] for one in rig.upstream.requests]
+    assert methods == ["tools/call", "ping"]
 
 
 def test_an_agent_that_leaves_while_an_attempt_is_waited_for_ends_the_call(rig: Rig) -> None:

@@ -1,5 +1,6 @@
 """Time limits that rules set: what each is the limit of, and what the agent and the server learn."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
-from kit.clients import BOUND, MCP_HEADERS, call, message
+from kit.clients import BOUND, MCP_HEADERS, call, message, wait_until
 from kit.faults import Hangs, SlowHead
 from kit.upstreams import Peer, Script, answer, chunked, echo, event, ok, text_result
 
@@ -111,6 +112,33 @@ def test_no_cancel_is_sent_where_the_call_runs_on_or_closing_is_the_cancel(
     assert [b"tools/call" in one.body for one in rig.upstream.requests] == [True, True]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_cancel_bears_nothing_that_is_about_the_body_of_its_call(rig: Rig, packed: bool) -> None:
+    rig.upstream.script = hang_once(rig)
+    body = call("read_response", request_id=5)
+    fields = {
+        "Content-Digest": "sha-256=:x:",
+        "Digest": "sha-256=x",
+        "Signature": "sig=:x:",
+        "Signature-Input": 'sig=("content-digest")',
+        "Idempotency-Key": "k1",
+        "Content-MD5": "x",
+    }
+    if packed:
+        body, fields["Content-Encoding"] = gzip.compress(body), "gzip"
+    headers = (*MCP_HEADERS, ("Authorization", "Bearer mine"), *fields.items())
+    with rig.client() as client:
+        client.request("POST", rig.path, body, headers=headers)
+    rig.upstream.wait_for_requests(2)
+    asked, cancel = rig.upstream.requests
+    names = [name.lower().encode() for name in fields]
+    assert all(asked.all(name) for name in names)
+    assert [name for name in names if cancel.all(name)] == []
+    assert cancel.all(b"authorization") == [b"Bearer mine"]
+    wait_until(lambda: bool(cancel.body), "the cancel is there")
+    assert cancel.json()["params"]["requestId"] == 5
+
+
 def hang_once(rig: Rig) -> Script:
     def script(peer: Peer) -> None:
         rig.upstream.script = echo
@@ -180,7 +208,10 @@ def test_what_the_server_asks_the_agent_takes_the_agents_time(rig: Rig) -> None:
         assert b"done" in client.body(head)
 
 
-def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig) -> None:
+@pytest.mark.parametrize("in_session", [True, False])
+def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig, in_session: bool) -> None:
+    headers = rig.session_headers if in_session else MCP_HEADERS
+
     def script(peer: Peer) -> None:
         if b"tools/call" in peer.read().body:
             Hangs(STREAM + chunked(event(QUESTION)))(peer)
@@ -189,11 +220,11 @@ def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig) -> None:
 
     rig.upstream.script = script
     with rig.client() as client, rig.client() as other:
-        client.ask("POST", rig.path, call("read_response"), headers=rig.session_headers)
+        client.ask("POST", rig.path, call("read_response"), headers=headers)
         head = client.head()
         client.chunk()
         reply = b'{"jsonrpc":"2.0","id":"q1","result":{}}'
-        other.request("POST", rig.path, reply, headers=rig.session_headers)
+        other.request("POST", rig.path, reply, headers=headers)
         (said,) = messages(client.body(head))
     assert outcome(said)["kind"] == "response_timeout"
 

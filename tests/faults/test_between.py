@@ -12,7 +12,7 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
-from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.faults import Hangs, ResetAfterRequest, SlowHead
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, Script, answer, echo, ok, result, text_result
@@ -32,12 +32,15 @@ rules:
     retry: {on: [rate_limited, connection], base_interval: 10ms, jitter: none}
   - match: {tool: "*_budget"}
     retry: {on: connection, base_interval: 10ms, jitter: none, budget: 1s}
+  - match: {tool: "*_bounded"}
+    retry: {on: rate_limited, base_interval: 10ms, jitter: none, budget: 8s}
   - retry: {on: [connection, rate_limited, null_result], base_interval: 25s, max_interval: 25s, jitter: none, budget: 1m}
 """
 LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
 LATER = LIMITED.replace(b"After: 1", b"After: 5")
 AT_ONCE = LIMITED.replace(b"After: 1", b"After: 0")
 LIMIT = 8 << 20
+VERBOSE = ("--log-level", "debug")
 
 
 def null_event(peer: Peer) -> None:
@@ -198,11 +201,15 @@ def shown_attempts(proxy: Proxy, call: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("tool", "kind"),
-    [("write_hurried", "queue_timeout"), ("write_late", "deadline_exhausted")],
+    ("tool", "kind", "reason"),
+    [
+        ("write_hurried", "queue_timeout", "queue"),
+        ("write_late", "deadline_exhausted", "total"),
+        ("write_bounded", "queue_timeout", "budget"),
+    ],
 )
 def test_another_attempt_whose_intent_takes_too_long_is_not_made(
-    tmp_path: Path, tool: str, kind: str
+    tmp_path: Path, tool: str, kind: str, reason: str
 ) -> None:
     with ruled(tmp_path, RULES) as rig, rig.client() as client:
         rig.fresh()
@@ -215,11 +222,71 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
         assert given.head.one("turnlog-kind") == "rate_limited"
         assert len(rig.upstream.requests) == 1
         made, not_made = rig.ended_rows(2)
-        reason = "queue" if kind == "queue_timeout" else "total"
         assert abandoned(rig.proxy) == [(made.call, 1, reason)]
     assert (made.kind, not_made.kind) == ("rate_limited", kind)
     assert (not_made.attempt, not_made.executed, not_made.phase) == (2, "no", "queued")
     assert [one["said"] for one in shown_attempts(rig.proxy, made.call)] == ["", ""]
+
+
+def wait_for_intent(rig: Rig) -> None:
+    """Wait until the intent of a second attempt is on its way to the disk."""
+
+    def begun() -> bool:
+        return any(one.get("turnlog.attempt") == 2 for one in rig.proxy.events("call.started"))
+
+    wait_until(begun, "another attempt waits for the disk")
+
+
+def test_sigterm_while_another_attempt_waits_for_the_disk_hands_on_what_is_held(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, RULES, flags=VERBOSE) as rig, rig.client() as client:
+        rig.fresh()
+        rig.upstream.script = answer(LIMITED)
+        client.ask("POST", rig.path, call("write_patient"), headers=MCP_HEADERS)
+        rig.ended_rows()
+        with writing(rig.proxy.data):
+            wait_for_intent(rig)
+            rig.proxy.process.send_signal(signal.SIGTERM)
+            given = client.response()
+        assert (given.status, given.body) == (429, b"slow down")
+        assert given.head.one("turnlog-attempts") is None
+        assert rig.proxy.process.wait(BOUND) == 0
+        assert len(rig.upstream.requests) == 1
+        made, not_made = rig.rows()
+        assert abandoned(rig.proxy) == [(made.call, 1, "stopping")]
+    assert (not_made.kind, not_made.executed, not_made.phase) == ("outcome_unknown", "no", "queued")
+
+
+def test_a_call_that_is_cancelled_while_another_attempt_waits_for_the_disk_is_not_made_again(
+    tmp_path: Path,
+) -> None:
+    with (
+        ruled(tmp_path, RULES, flags=VERBOSE) as rig,
+        rig.client() as client,
+        rig.client() as other,
+    ):
+        rig.fresh()
+        rig.upstream.script = answer(LIMITED)
+        body = call("write_patient", request_id=5)
+        client.ask("POST", rig.path, body, headers=rig.session_headers)
+        rig.ended_rows()
+        rig.upstream.script = echo
+        cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
+        with writing(rig.proxy.data):
+            wait_for_intent(rig)
+            other.request("POST", rig.path, cancel, headers=rig.session_headers)
+        said = client.response().json()
+        assert said["result"]["isError"] is True
+        methods = [one.json()["method"] for one in rig.upstream.requests]
+        assert methods == ["tools/call", "notifications/cancelled"]
+        assert rig.upstream.requests[1].body == cancel
+        made, not_made = rig.ended_rows(2)
+        assert abandoned(rig.proxy) == [(made.call, 1, "cancelled")]
+    assert (not_made.kind, not_made.executed) == ("cancelled_by_caller", "no")
+    assert not_made.phase == "queued"
+    shown = shown_attempts(rig.proxy, made.call)
+    assert [one["said"] for one in shown] == ["", said["result"]["content"][0]["text"]]
 
 
 def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:

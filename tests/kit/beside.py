@@ -87,12 +87,14 @@ class Rig:
 
 
 @contextmanager
-def ruled(folder: Path, rules: str) -> Generator[Rig]:
+def ruled(folder: Path, rules: str, *, flags: Sequence[str] = ()) -> Generator[Rig]:
     """Yield a rig whose proxy has a file of rules."""
     (folder / "rules.yaml").write_text(rules)
     with (
         RawUpstream() as upstream,
-        proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]}) as proxy,
+        proxy_beside(
+            folder, upstream.url, settings={"rules": ["rules.yaml"]}, flags=flags
+        ) as proxy,
     ):
         yield Rig(upstream, proxy)
 

@@ -1,8 +1,18 @@
-from kit.attempts import ask, session
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kit.attempts import Time, ask, session
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
+from turnlog.core.rules import Timeouts
 from turnlog.serve.attempt import Attempt
 from turnlog.serve.calls import DETACHED_LIFE, OpenCalls
+from turnlog.serve.context import Context
+from turnlog.serve.patience import Patience
+from turnlog.serve.underway import Underway
 
 HERE = ("files", "session-1")
 THERE = ("files", "session-2")
@@ -48,6 +58,43 @@ def test_a_cancellation_means_the_newest_call_with_that_id() -> None:
     assert (first.cancelled, second.cancelled) == (False, True)
 
 
+def of_client(name: str, kin: str, wire_id: bytes = b"") -> Attempt:
+    made = attempt(name)
+    made.caller_id, made.wire_id, made.kin = b"1", wire_id, kin
+    return made
+
+
+def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id() -> None:
+    calls, mine, other = OpenCalls(), of_client("a", "me", b'"w"'), of_client("b", "you")
+    calls.add(HERE, '"w', mine)
+    calls.add(("files", "session-3"), "1", other)
+    assert calls.cancel(THERE, "1") == b""
+    assert calls.cancel(THERE, "2", "me") == b""
+    assert not mine.cancelled
+    assert calls.cancel(THERE, "1", "me") == b'"w"'
+    assert (mine.cancelled, other.cancelled) == (True, False)
+
+
+def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
+    calls, first, second = OpenCalls(), of_client("a", "me"), of_client("b", "me")
+    calls.add(HERE, "1", first)
+    calls.rest(("files", "session-3"), second)
+    assert calls.cancel(THERE, "1", "me") == b""
+    assert (first.cancelled, second.cancelled) == (False, False)
+    calls.cancel(HERE, "1", "me")
+    assert (first.cancelled, second.cancelled) == (True, False)
+
+
+def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before() -> None:
+    calls, before, due = OpenCalls(), of_client("a", "me", b'"w1"'), of_client("a", "me", b'"w2"')
+    calls.rest(HERE, before)
+    calls.add(HERE, '"w2', due)
+    for scope in (HERE, THERE):
+        before.cancelled = due.cancelled = False
+        assert calls.cancel(scope, "1", "me") == b'"w1"'
+        assert (before.cancelled, due.cancelled) == (True, True)
+
+
 def test_an_answer_elsewhere_claims_the_call_whose_own_stream_ended() -> None:
     calls, ended, running = OpenCalls(), attempt("a"), attempt("b")
     calls.add(HERE, "1", ended)
@@ -77,6 +124,40 @@ def test_a_detached_call_that_nobody_resumes_is_overdue_in_the_end() -> None:
     assert (len(calls.of(HERE)), calls.claim(HERE, "1")) == (2, late)
 
 
+def test_a_detached_call_may_have_a_life_of_its_own() -> None:
+    calls, short, plain = OpenCalls(), attempt("a"), attempt("b")
+    for key, each, life in (("1", short, 7), ("2", plain, DETACHED_LIFE)):
+        calls.add(HERE, key, each)
+        calls.detach(HERE, key, each, 5, life)
+    assert calls.overdue(11) == []
+    assert calls.overdue(12) == [short]
+    assert calls.of(HERE) == [plain]
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "life"),
+    [
+        (Timeouts(), False, 600.0),
+        (Timeouts(response=1.0), False, 600.0),
+        (Timeouts(idle=3.0), False, 3.0),
+        (Timeouts(idle=900.0), False, 900.0),
+        (Timeouts(total=8.0), False, 6.0),
+        (Timeouts(idle=3.0, total=4.0), False, 2.0),
+        (Timeouts(total=1.0), False, 0.0),
+        (Timeouts(idle=3.0), True, 600.0),
+        (Timeouts(idle=3.0, total=8.0), True, 6.0),
+    ],
+)
+def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
+    limits: Timeouts, asked: bool, life: float
+) -> None:
+    patience = Patience(limits, 100.0)
+    if asked:
+        patience.asked("1")
+    patience.close()
+    assert patience.resumable(600.0, 102.0) == life
+
+
 def test_all_detached_calls_can_be_taken_and_running_ones_stay() -> None:
     calls, running, detached = OpenCalls(), attempt("a"), attempt("b")
     calls.add(HERE, "1", running)
@@ -102,3 +183,18 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
         calls.park((number.to_bytes(4, "big"),), first)
     assert calls.parked(((0).to_bytes(4, "big"),)) is None
     assert calls.parked(((69_999).to_bytes(4, "big"),)) is first
+
+
+async def test_what_is_left_to_another_stream_waits_as_long_as_rules_say() -> None:
+    calls, clock = OpenCalls(), Time().clock()
+    context = cast("Context", SimpleNamespace(calls=calls, clock=clock))
+    underway = Underway(context, HERE, "", ())
+    short, plain = attempt("a"), attempt("b")
+    short.patience = Patience(Timeouts(idle=2.0), asyncio.get_running_loop().time())
+    for key, each in (("1", short), ("2", plain)):
+        calls.add(HERE, key, each)
+        underway.attempts[each] = key
+    underway.detach()
+    assert calls.overdue(2 * 10**9 - 1) == []
+    assert calls.overdue(2 * 10**9) == [short]
+    assert calls.overdue(DETACHED_LIFE) == [plain]

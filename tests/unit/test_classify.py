@@ -10,8 +10,10 @@ from turnlog.core.classify import (
     kind_of_code,
     kind_of_error,
     kind_of_status,
+    of_call,
     refused,
     retry_class,
+    so_far,
     succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
@@ -197,3 +199,38 @@ def test_of_code_and_status_that_which_says_more_counts(
     code: int | None, status: int, kind: str
 ) -> None:
     assert kind_of_error(code, status) == kind
+
+
+READ = Effect.READ
+PUT = Effect.IDEMPOTENT_WRITE
+OF_CALLS = [
+    # Kinds of the attempts, all but the last one sent, and what they come to together.
+    (PUT, ["connection_lost", "connect_failed"], ("unknown", "maybe", "if_idempotent")),
+    (READ, ["connection_lost", "connect_failed"], ("error", "maybe", "safe")),
+    (PUT, ["rate_limited", "connect_failed"], ("error", "no", "safe")),
+    (PUT, ["null_result", "rate_limited", "connect_failed"], ("error", "yes", "if_idempotent")),
+    (PUT, ["connection_lost", "unauthenticated"], ("error", "maybe", "never")),
+    (PUT, ["connection_lost", "rate_limited"], ("error", "maybe", "if_idempotent")),
+    (PUT, ["connection_lost", ""], ("ok", "yes", "")),
+]
+
+
+@pytest.mark.parametrize(("effect", "kinds", "expected"), OF_CALLS)
+def test_a_call_came_to_what_its_attempts_came_to(
+    effect: Effect, kinds: list[str], expected: tuple[str, str, str]
+) -> None:
+    past = None
+    for kind in kinds[:-1]:
+        sent = Phase.SENT if kind == "connection_lost" else Phase.DONE
+        ending = failed(ErrorKind(kind), sent, effect, answered=sent is Phase.DONE)
+        past = so_far(past, ending)
+    assert past is not None
+    assert past.attempts == len(kinds) - 1
+    if kinds[-1] == "connect_failed":
+        last = failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, effect)
+    else:
+        last = refused(ErrorKind(kinds[-1]), effect) if kinds[-1] else succeeded()
+    whole = of_call(last, past)
+    assert (whole.status, whole.executed, whole.retry) == expected
+    assert (whole.kind, whole.phase) == (last.kind, last.phase)
+    assert of_call(last, None) is last

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.splice import Respelling, with_cancelled_id, with_data, with_id, with_meta
+from turnlog.wire.splice import Respelling, with_cancelled_ids, with_data, with_id, with_meta
 
 OLD = b'"turnlog-019ac0de"'
 SPELLINGS = {OLD: b"7"}
 WORD = b'{"kind":"null_result"}'
+
+CANCEL = rb'"method":"notifications\/cancelled"'
 
 
 @pytest.mark.parametrize(
@@ -34,14 +36,28 @@ def test_a_message_gets_another_id_and_keeps_every_other_byte(
 @pytest.mark.parametrize(
     ("message", "changed"),
     [
-        (b'{"params":{"requestId":3,"reason":"r"}}', b'{"params":{"requestId":"n","reason":"r"}}'),
-        (b'{"params":{}}', None),
-        (b'{"method":"x"}', None),
-        (b'{"params":[3]}', None),
+        (
+            b'{%b,"params":{"requestId":3,"reason":"r"}}' % CANCEL,
+            b'{%b,"params":{"requestId":"n","reason":"r"}}' % CANCEL,
+        ),
+        (
+            b'[ {"id":3}, {"params":{"requestId":3},%b} ,{%b,"params":{"requestId":"3"}}]'
+            % (CANCEL, CANCEL),
+            b'[ {"id":3}, {"params":{"requestId":"n"},%b} ,{%b,"params":{"requestId":"m"}}]'
+            % (CANCEL, CANCEL),
+        ),
+        (b'{%b,"params":{"requestId":4}}' % CANCEL, None),
+        (b'{"method":"x","params":{"requestId":3}}', None),
+        (b'{%b,"params":{}}' % CANCEL, None),
+        (b'{%b,"params":{"requestId":3,"requestId":3}}' % CANCEL, None),
+        (b"{%b}" % CANCEL, None),
+        (b'{%b,"params":[3]}' % CANCEL, None),
+        (b"[]", None),
+        (b"[{", None),
     ],
 )
-def test_a_cancel_names_another_request(message: bytes, changed: bytes | None) -> None:
-    assert with_cancelled_id(message, b'"n"') == changed
+def test_cancels_name_other_requests(message: bytes, changed: bytes | None) -> None:
+    assert with_cancelled_ids(message, {"3": b'"n"', '"3': b'"m"'}) == changed
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ One pure table (semantics, section 2). Transport, protocol and tool failures sta
 belongs to one family, and `executed` is an axis of its own.
 """
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
 
@@ -19,6 +19,19 @@ class Ending(Struct, frozen=True, kw_only=True):
     error: str = ""
     kind: str = ""
     retry: str = ""
+
+
+class Past(Struct, frozen=True, kw_only=True):
+    """What the attempts of a call have come to so far."""
+
+    attempts: int
+    """How many there were."""
+    executed: Executed
+    """The most that one of them came to."""
+    retry: Retry
+    """The strictest of their classes."""
+    unknown: bool
+    """Whether one of them ended with nobody knowing what it did."""
 
 
 class Meaning(Struct, frozen=True):
@@ -91,6 +104,10 @@ _STATUSES = {
 }
 """Kinds of HTTP statuses (RFC 9110 section 15); any other of 4xx is `invalid_request`, of 5xx
 `upstream_internal`."""
+_EXECUTED = tuple(Executed)
+"""From the least to the most."""
+_RETRIES = tuple(Retry)
+"""From the most free to the strictest."""
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
 """Statuses that say more than the body does."""
@@ -129,6 +146,44 @@ def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> Retry:
             return Retry.UNSAFE
         case _:
             return base
+
+
+def so_far(past: Past | None, ending: Ending) -> Past:
+    """Return what the attempts of a call have come to, with one more that ended so."""
+    retry = Retry(ending.retry) if ending.retry else Retry.SAFE
+    unknown = ending.status is Status.UNKNOWN
+    if past is None:
+        return Past(attempts=1, executed=ending.executed, retry=retry, unknown=unknown)
+    return Past(
+        attempts=past.attempts + 1,
+        executed=most(past.executed, ending.executed),
+        retry=_strictest(past.retry, retry),
+        unknown=past.unknown or unknown,
+    )
+
+
+def of_call(ending: Ending, past: Past | None) -> Ending:
+    """Return how a call ended that has this ending, and this past besides.
+
+    Kind and phase are those of the ending. What may have happened, and whether the call may be made
+    again, is about all attempts: one that was never sent takes nothing back.
+    """
+    if past is None:
+        return ending
+    executed = most(past.executed, ending.executed)
+    retry = _strictest(past.retry, Retry(ending.retry)) if ending.retry else ""
+    unknown = past.unknown and bool(ending.error) and ending.phase in UNSENT
+    status = Status.UNKNOWN if unknown else ending.status
+    return structs.replace(ending, status=status, executed=executed, retry=retry)
+
+
+def most(one: Executed, other: Executed) -> Executed:
+    """Return what two attempts came to together."""
+    return max(one, other, key=_EXECUTED.index)
+
+
+def _strictest(one: Retry, other: Retry) -> Retry:
+    return max(one, other, key=_RETRIES.index)
 
 
 def succeeded(status: Status = Status.OK) -> Ending:

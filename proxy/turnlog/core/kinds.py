@@ -58,7 +58,7 @@ class Phase(StrEnum):
 
 
 class Executed(StrEnum):
-    """Whether the tool's work may have happened."""
+    """Whether the tool's work may have happened, from the least to the most."""
 
     NO = "no"
     MAYBE = "maybe"
@@ -116,7 +116,7 @@ class ErrorKind(StrEnum):
 
 
 class Retry(StrEnum):
-    """Whether the same call may be made again."""
+    """Whether the same call may be made again, from the most free to the strictest."""
 
     SAFE = "safe"
     """It was not executed, or only reads."""

@@ -8,12 +8,16 @@ from math import inf
 
 from msgspec import Struct
 
-from .classify import Ending
-from .kinds import Effect
+from .classify import UNSENT, Ending
+from .kinds import Effect, ErrorKind, Phase
 from .kinds import Retry as RetryClass
 from .rules import Jitter, Retry
 
 _LONGEST_POWER = 63
+_GIVEN_UP = frozenset(
+    {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
+)
+_BROKEN = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
 
 
 class Reason(StrEnum):
@@ -102,6 +106,18 @@ def repeatable(ending: Ending, effect: Effect) -> bool:
             return effect is Effect.IDEMPOTENT_WRITE
         case _:
             return False
+
+
+def is_at_work(ending: Ending, *, again: bool) -> bool:
+    """Tell whether a server may still work on an attempt that has ended so, so that it is to be taken
+    back. `again` tells whether another one follows: only then what others did counts.
+    """
+    if ending.phase in UNSENT:
+        return False
+    if ending.phase is Phase.DONE:
+        # A gateway that waited in vain answers in the server's place (504, 408).
+        return again and ending.kind == ErrorKind.RESPONSE_TIMEOUT
+    return ending.kind in _GIVEN_UP or (again and ending.kind in _BROKEN)
 
 
 def backoff(rule: Retry, number: int) -> float:

@@ -68,7 +68,7 @@ def told(attempt: Attempt, *, whole: bool) -> bytes:
 
     How it ended is told where that is known before the head leaves (`whole`).
     """
-    ask, ending = attempt.ask, attempt.ending
+    ask, ending = attempt.ask, attempt.overall
     head = f"\r\nTurnlog-Call: {ids.to_text(ask.call)}"
     if ask.session.id is not None:
         head += f"\r\nTurnlog-Session: {ids.to_text(ask.session.id)}"
@@ -79,9 +79,16 @@ def told(attempt: Attempt, *, whole: bool) -> bytes:
     head += _ended(ending)
     if attempt.flags:
         head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
-    if ask.number > 1:
-        head += f"\r\nTurnlog-Attempts: {ask.number}"
+    made = max(ask.number, attempt.past.attempts) if attempt.past is not None else ask.number
+    if made > 1:
+        head += f"\r\nTurnlog-Attempts: {made}"
     return head.encode()
+
+
+def retold(head: bytes, attempt: Attempt) -> bytes:
+    """Return the lines of a held answer's head with what is known of its call by now."""
+    kept = [line for line in head.split(b"\r\n") if not line.startswith(b"Turnlog-")]
+    return b"\r\n".join(kept) + told(attempt, whole=True)
 
 
 @lru_cache(maxsize=_ENDINGS)
@@ -126,10 +133,10 @@ def amended(attempt: Attempt, message: bytes) -> bytes | None:
 
     `None` where there is nothing to say, or no place for it. Once said it is not said again.
     """
-    if not attempt.amends or attempt.ending is None:
+    if not attempt.amends or (ending := attempt.overall) is None:
         return None
     attempt.amends = False
-    said = envelope(attempt.ask, attempt.ending, attempt.retry_after)
+    said = envelope(attempt.ask, ending, attempt.retry_after)
     return with_meta(message, KEY, _encode(said))
 
 

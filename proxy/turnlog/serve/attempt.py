@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import Ending
+from turnlog.core.classify import Ending, Past, of_call, so_far
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, TurnSource
 from turnlog.core.policy import Policy
@@ -111,15 +111,18 @@ class Attempt:
         "facts",
         "flags",
         "intent",
+        "kin",
         "marks",
         "n",
         "outcome",
+        "past",
         "patience",
         "reason",
         "retry_after",
         "started",
         "waits",
         "wire_id",
+        "yields",
     )
 
     def __init__(self, ask: Ask, facts: Facts, started: int, *, waits: bool) -> None:
@@ -141,10 +144,14 @@ class Attempt:
         """Whether the caller took the call back."""
         self.caller_id = b""
         """JSON-RPC id as the caller wrote it."""
+        self.kin = ""
+        """What else its client sends has in common with it: `Request.kin`."""
         self.wire_id = b""
         """Under which the server knows it; empty for the caller's own."""
         self.patience: Patience | None = None
         """Its time limits."""
+        self.past: Past | None = None
+        """What the other attempts of its call came to; `None` where there was none."""
         self.amends = False
         """Whether its answer looks like success and is an error: turnlog says so in it."""
         self.ending: Ending | None = None
@@ -155,8 +162,21 @@ class Attempt:
         self.outcome: Ticket | None = None
         self.decide: Callable[[Attempt], str] | None = None
         """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+        self.yields = False
+        """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
         self.reason = ""
         """Why no other attempt follows one that failed, where a rule could have wanted it."""
+
+    @property
+    def overall(self) -> Ending | None:
+        """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
+        return of_call(self.ending, self.past) if self.ending is not None else None
+
+    @property
+    def so_far(self) -> Past:
+        """What the attempts of its call came to, up to this one, which has ended."""
+        assert self.ending is not None
+        return so_far(self.past, self.ending)
 
     @property
     def caller_key(self) -> str:

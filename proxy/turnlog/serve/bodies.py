@@ -6,7 +6,6 @@ import msgspec
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.http import decoder_for
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, messages_of, parse
 from turnlog.wire.mcp import START, start_of
 
@@ -14,14 +13,12 @@ from .context import Context
 from .downstream import Downstream
 from .mcp import McpExchange
 from .plain import PlainCall
-from .request import Request
+from .request import MCP_LIMIT, Request
 from .settings import Transport
 from .upstream import Content
 
 PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""
-MCP_LIMIT: Final = 16 << 20
-"""bytes: the same for MCP messages."""
 _WELL_KNOWN: Final = "/.well-known/"
 
 
@@ -66,7 +63,7 @@ async def _large(
             context, request, (said,), size=request.length, start=body[:START], cut=True
         )
         return exchange, down.rest(body)
-    text = _decoded(request, body)
+    text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):
         as_batch = isinstance(content, Batch)
@@ -130,7 +127,7 @@ def _mcp(
     """Return the exchange of an MCP body; `None` where it is none."""
     if not _may_be_mcp(request, transport):
         return None
-    text = _decoded(request, body)
+    text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):
         as_batch = isinstance(content, Batch)
@@ -151,11 +148,3 @@ def _flags(content: Message | Batch | Malformed) -> tuple[Flag, ...]:
     """Return the flags of a body that is no JSON-RPC."""
     no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
     return (*content.flags, Flag.NOT_JSON if no_json else Flag.MALFORMED)
-
-
-def _decoded(request: Request, body: bytes) -> bytes:
-    coding = request.field(b"content-encoding")
-    if not coding:
-        return body
-    decoder = decoder_for(coding, MCP_LIMIT)
-    return decoder.feed(body) if decoder is not None else b""

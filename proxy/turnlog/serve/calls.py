@@ -11,7 +11,8 @@ from .attempt import Attempt
 from .patience import Patience
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
-"""ns: how long a call whose stream ended waits for a resuming GET (no default is shorter)."""
+"""ns: how long a call whose stream ended waits for a resuming GET where no rule says (no default is
+shorter)."""
 _PARKED: Final = 65_536
 """Most parked calls held in memory; older ones are found through the store."""
 
@@ -29,7 +30,8 @@ class OpenCalls:
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
         self._resting: dict[tuple[Scope, str], Attempt] = {}
-        self._asked: OrderedDict[tuple[Scope, str], list[Patience]] = OrderedDict()
+        self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Patience]]] = OrderedDict()
+        """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Take in an attempt that starts."""
@@ -55,21 +57,38 @@ class OpenCalls:
         if not ids:
             del self._open[scope]
 
-    def cancel(self, scope: Scope, id_key: str) -> bytes:
+    def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes:
         """Note that the caller cancelled the newest call with this id; return the id under which
-        the server knows it, if that is another."""
-        if resting := self._resting.get((scope, id_key)):
-            resting.cancelled = True
+        the server knows it, if that is another.
+
+        A client without a protocol session sends its cancel on another connection than the call: there
+        it is the only open call of the same client (`kin`) with that id; of several it may be any.
+        """
+        found = self._named(scope, id_key) or self._of_kin(kin, id_key)
+        for attempt in found:
+            attempt.cancelled = True
+        return found[-1].wire_id if found else b""
+
+    def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
+        """Return the newest attempt with this id; last comes the one that the server knows."""
         attempts = self._open.get(scope, _NONE).get(id_key) or [
             attempt for attempt in self.of(scope) if attempt.caller_key == id_key
         ]
-        if not attempts:
-            return b""
-        attempts[-1].cancelled = True
-        return attempts[-1].wire_id
+        # Of a call whose next attempt has not left the server knows the one before.
+        resting = self._resting.get((scope, id_key))
+        return [*attempts[-1:], resting] if resting is not None else attempts[-1:]
+
+    def _of_kin(self, kin: str, id_key: str) -> list[Attempt]:
+        """Return the same of a client's only call with this id, on whatever connection."""
+        if not kin:
+            return []
+        everywhere = [attempt for scope in self._open for attempt in self.of(scope)]
+        everywhere += self._resting.values()
+        found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
+        return found if len({attempt.ask.call for attempt in found}) == 1 else []
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
-        """Remember a call between two attempts: its caller may cancel it meanwhile."""
+        """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
         self._resting[scope, attempt.caller_key] = attempt
 
     def wake(self, scope: Scope, attempt: Attempt) -> None:
@@ -86,20 +105,35 @@ class OpenCalls:
         for patience in waiting:
             patience.asked(id_key)
         if waiting:
-            self._asked[scope, id_key] = waiting
+            self._asked[scope, id_key] = (attempts[0].kin, waiting)
             if len(self._asked) > _PARKED:
                 self._asked.popitem(last=False)
 
-    def told(self, scope: Scope, id_key: str) -> None:
-        """Note that the agent has answered a question of the server."""
-        for patience in self._asked.pop((scope, id_key), ()):
+    def told(self, scope: Scope, id_key: str, kin: str = "") -> None:
+        """Note that the agent has answered a question of the server, or the server took it back.
+
+        As with `cancel` an answer on another connection is for the only open question with that id.
+        """
+        key = (scope, id_key)
+        if kin and key not in self._asked:
+            open_ones = [
+                each
+                for each, (its, waiting) in self._asked.items()
+                if each[1] == id_key and its == kin and any(p.runs for p in waiting)
+            ]
+            key = open_ones[0] if len(open_ones) == 1 else key
+        _, patiences = self._asked.pop(key, ("", ()))
+        for patience in patiences:
             patience.told(id_key)
 
-    def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
-        """Keep a call open whose own stream ended: its answer may come on a resuming GET."""
+    def detach(
+        self, scope: Scope, id_key: str, attempt: Attempt, now: int, life: int = DETACHED_LIFE
+    ) -> None:
+        """Keep a call open whose own stream ended, for `life` ns: its answer may come on a resuming
+        GET."""
         attempt.shrink()
         attempt.decide = None  # no exchange is left that could make another one
-        self._detached.setdefault((scope, id_key), []).append((attempt, now + DETACHED_LIFE))
+        self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:
         """Take the call that an answer on another stream belongs to: the newest whose own stream

@@ -14,7 +14,7 @@ from turnlog.wire.splice import with_id
 from .answers import Made
 from .attempt import Attempt
 from .context import Context
-from .course import Course
+from .course import Course, Late
 from .fault import Failure, Progress, in_time
 from .outbox import Outbox
 from .patience import Patience
@@ -167,28 +167,33 @@ class Errand:
     async def _again(self, before: Attempt, delay: float) -> None:
         """Make another attempt after a while, unless nobody wants it any more."""
         assert self._course is not None
-        if await self.exchange.rest(self._pause(delay)) is not None:
-            # Nobody answers what was cancelled (MCP, cancellation).
-            self._context.recorder.abandoned(before, Reason.CANCELLED)
-        elif self._context.stop.is_set():
-            self._release(before, Reason.STOPPING)
+        await self.exchange.rest(self._pause(delay))
+        if self._is_withdrawn(before):
+            return
+        if late := self._course.late(None):
+            self._release(before, late)
         else:
             self._course.go_on()
-            await self._attempt(before)
+            await self._attempt(before, self._course)
 
-    async def _attempt(self, before: Attempt) -> None:
-        now = asyncio.get_running_loop().time()
-        again = self.exchange.again(self._line)
+    async def _attempt(self, before: Attempt, course: Course) -> None:
         try:
-            line = await in_time(self.policy.timeout, self._began, now, again)
+            line = await course.in_time(self.exchange.again(self._line))
         except StoreError:
             self._release(before, Reason.UNRECORDED)
-        except Failure as failure:
-            self.exchange.left(failure.kind)
-            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
-            self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
+        except Late as late:
+            self.exchange.left(late.kind)
+            self._release(before, late.reason)
         else:
-            self._send(line)
+            if not self._is_withdrawn(before):
+                self._send(line)
+
+    def _is_withdrawn(self, before: Attempt) -> bool:
+        """Tell whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
+        if self.exchange.withdrawn() is None:
+            return False
+        self._context.recorder.abandoned(before, Reason.CANCELLED)
+        return True
 
     async def _pause(self, delay: float) -> None:
         with suppress(TimeoutError):

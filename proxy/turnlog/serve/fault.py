@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Final, TypeVar
 
-from turnlog.core.classify import MEANINGS, UNSENT
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.classify import MEANINGS, UNSENT, Past
+from turnlog.core.kinds import ErrorKind, Executed, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.rules import Timeouts
 
@@ -21,6 +21,12 @@ _SAYS: Final = {
     ErrorKind.RESPONSE_TIMEOUT: "did not answer in time",
     ErrorKind.PROGRESS_TIMEOUT: "was silent for too long",
     ErrorKind.DEADLINE_EXHAUSTED: "did not answer in the time for all attempts",
+}
+
+_BEFORE: Final = {
+    Executed.NO: "the call was not executed",
+    Executed.MAYBE: "the call may have been executed by an attempt before",
+    Executed.YES: "the call was executed by an attempt before",
 }
 
 
@@ -41,22 +47,29 @@ class Failure(Exception):
         named = policy.retry.on if policy.retry is not None else ()
         return self.kind in named or MEANINGS[self.kind].family in named
 
-    def sentence(self, server: str) -> str:
-        """Return what an agent is told."""
+    def sentence(self, server: str, past: Past | None = None) -> str:
+        """Return what an agent is told; `past` is what other attempts of the call came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
             return (
                 f"a tool of {server!r} is not pinned, and a rule demands it; the call was not sent"
             )
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
-            return f"the tool server {server!r} {said}; the call was not sent"
+            return f"the tool server {server!r} {said}; {_unsent(past)}"
         other = (
             "sent what is no HTTP"
             if self.kind is ErrorKind.MALFORMED_RESULT
             else "broke the connection"
         )
         said = _SAYS.get(self.kind, other)
-        return f"the tool server {server!r} {said}; the call may have been executed"
+        ran = past is not None and past.executed is Executed.YES
+        executed = _BEFORE[Executed.YES] if ran else "the call may have been executed"
+        return f"the tool server {server!r} {said}; {executed}"
+
+
+def _unsent(past: Past | None) -> str:
+    """Return what happened to a call whose last attempt was not sent."""
+    return "the call was not sent" if past is None else _BEFORE[past.executed]
 
 
 def in_time(

@@ -14,7 +14,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
-from turnlog.wire.splice import with_cancelled_id, with_id, with_member
+from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
 
 from .child import start
 from .fault import Failure, Progress
@@ -173,7 +173,8 @@ class Lane:
         reply = self._of_agent(cancelled) if cancelled is not None else None
         if reply is not None:
             if self._shared:
-                line = with_cancelled_id(line, next(iter(reply.awaited.values()))) or line
+                known = {id_key(reply.id): next(iter(reply.awaited.values()))}
+                line = with_cancelled_ids(line, known) or line
             # Nobody answers what was cancelled.
             self._forget(reply)
             reply.end()

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Sequence
 
 import msgspec
 
-from turnlog.core.classify import Ending, failed, refused
+from turnlog.core.classify import Ending, Past, failed, of_call, refused
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
-from turnlog.wire.splice import with_cancelled_id, with_id
+from turnlog.wire.splice import with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
 from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
@@ -67,7 +67,7 @@ class McpExchange:
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._underway = Underway(context, request.scope, messages)
+        self._underway = Underway(context, request.scope, request.kin, messages)
         self._notified: set[Attempt] = set()
         """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
@@ -78,8 +78,8 @@ class McpExchange:
         """The latest attempt, where there is exactly one call."""
         self._lost: Failure | None = None
         """Why there will be no answer."""
-        self._cancels = b""
-        """Id of the attempt that a cancel in this request is for, if the caller knows another."""
+        self._cancels: dict[str, bytes] = {}
+        """Ids of the attempts that cancels in this request are for, where the caller knows others."""
         self._answer: Answer | None = None
         self._resumable = False
         self._unfit: Text | None = None
@@ -153,9 +153,12 @@ class McpExchange:
         if message.method == "tools/call" and message.kind in {Kind.REQUEST, Kind.NOTIFICATION}:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
-            self._cancels = self._context.calls.cancel(self._request.scope, cancelled)
+            scope, kin = self._request.scope, self._request.kin
+            if known := self._context.calls.cancel(scope, cancelled, kin):
+                self._cancels[cancelled] = known
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
-            self._context.calls.told(self._request.scope, id_key(message.id))
+            scope, kin = self._request.scope, self._request.kin
+            self._context.calls.told(scope, id_key(message.id), kin)
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
@@ -169,10 +172,13 @@ class McpExchange:
             self.attempt = attempt
 
     def outgoing(self, content: Content) -> Content:
-        """Return the body as it leaves: a cancel names the attempt that is under way."""
+        """Return the body as it leaves: a cancel names the attempt that is under way.
+
+        Where that changes it, it leaves without its coding.
+        """
         if not self._cancels or not isinstance(content, bytes):
             return content
-        return with_cancelled_id(content, self._cancels) or content
+        return with_cancelled_ids(self._request.decoded(content), self._cancels) or content
 
     # -- another attempt -------------------------------------------------------------------
 
@@ -189,17 +195,27 @@ class McpExchange:
         wire_id = self._context.recorder.new_request_id()
         self._answer, self._lost, self._unfit = None, None, None
         self._resumable, self._events = False, 0
-        self.attempt = await self._underway.again(message, following(before.ask), wire_id)
-        await self.on_disk()
+        with self._underway.resting(before):
+            self.attempt = await self._underway.again(message, following(before.ask), wire_id)
+            self.attempt.past = before.so_far
+            self.attempt.cancelled = before.cancelled
+            await self.on_disk()
         return with_id(content, wire_id) or content
 
-    async def rest(self, pause: Awaitable[None]) -> Made | None:
-        """Wait before the next attempt; return the answer where the caller wants none any more."""
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        assert self.attempt is not None
+        with self._underway.resting(self.attempt):
+            await pause
+
+    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+        """Return the answer where the caller cancelled before the next attempt left."""
         attempt = self.attempt
-        assert attempt is not None
-        assert attempt.ending is not None
-        await self._underway.rest(attempt, pause)
-        return self._made(CANCELLED, attempt.ending) if attempt.cancelled else None
+        if attempt is None or not attempt.cancelled:
+            return None
+        tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
+        assert attempt.overall is not None  # just now, or it was waited for the next one
+        return self._made(CANCELLED, attempt.overall), tickets
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
@@ -222,15 +238,20 @@ class McpExchange:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
-        said = failure.sentence(self._request.server)
+        said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind))
         return made, self._end_all(failure.kind, failure.detail, said)
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
-        if self._lost is None or self.attempt is None or self.attempt.ending is None:
+        ending = self.attempt.overall if self.attempt is not None else None
+        if self._lost is None or ending is None:
             return None
-        return self._made(self._lost.sentence(self._request.server), self.attempt.ending)
+        return self._made(self._lost.sentence(self._request.server, self._past), ending)
+
+    @property
+    def _past(self) -> Past | None:
+        return self.attempt.past if self.attempt is not None else None
 
     @property
     def amends(self) -> bool:
@@ -266,7 +287,8 @@ class McpExchange:
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._underway.asks.values()]
-        return failed(kind, self.progress.phase, effects[0] if effects else Effect.UNKNOWN)
+        effect = effects[0] if effects else Effect.UNKNOWN
+        return of_call(failed(kind, self.progress.phase, effect), self._past)
 
     # -- reading along ---------------------------------------------------------------------
 
@@ -328,7 +350,7 @@ class McpExchange:
         # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
         attempt, said = self.attempt, ""
         if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
-            self._lost, said = failure, failure.sentence(self._request.server)
+            self._lost, said = failure, failure.sentence(self._request.server, self._past)
         return self._end_all(failure.kind, failure.detail, said)
 
     def _unanswered(self) -> None:

@@ -1,8 +1,9 @@
 """What leaves to the agent, held back while another attempt may take its place."""
 
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from turnlog.wire.splice import Respelling
 
@@ -10,19 +11,6 @@ HOLD: Final = 1 << 20
 """bytes: more than this is not held back."""
 Gate = Callable[[], bool]
 """Asked once, when it is known how an attempt ended: may its answer go to the agent?"""
-Release = Callable[[], Awaitable[None]]
-"""Sends a whole answer that was held back."""
-
-
-class Withheld(Exception):
-    """The answer does not go to the agent now: another attempt is to be made.
-
-    `release` sends it all the same, should there be none.
-    """
-
-    def __init__(self, release: Release) -> None:
-        super().__init__()
-        self.release = release
 
 
 class Way(Protocol):
@@ -53,6 +41,33 @@ class Way(Protocol):
         ...
 
 
+class Held(Struct, frozen=True):
+    """A whole answer that was held back. `lines` are those of its head, each with CRLF before it."""
+
+    way: Way
+    status: int
+    reason: bytes
+    lines: bytes
+    body: bytes | None
+    """`None` where it never has one."""
+
+    async def send(self) -> None:
+        """Send it after all."""
+        if self.body is None:
+            await self.way.bodiless(self.status, self.reason, self.lines)
+        else:
+            await self.way.answer(self.status, self.reason, self.lines, self.body)
+
+
+class Withheld(Exception):
+    """The answer does not go to the agent now: another attempt is to be made, or there is a better
+    one."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self.held = held
+
+
 class _Shelf:
     """Takes the agent's place for an answer that is withheld: as soon as there is all of it that
     is needed it raises `Withheld`."""
@@ -64,10 +79,10 @@ class _Shelf:
         self._head = (0, b"", b"")
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
-        raise Withheld(partial(self._way.answer, status, reason, lines, body))
+        raise Withheld(Held(self._way, status, reason, lines, body))
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
-        raise Withheld(partial(self._way.bodiless, status, reason, lines))
+        raise Withheld(Held(self._way, status, reason, lines, None))
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         self._head = (status, reason, lines)
@@ -118,7 +133,11 @@ class Outlet:
         """Ask whether the answer may leave, now that it is known; else sending it raises `Withheld`."""
         gate, self._gate = self._gate, None
         if gate is not None and not gate():
-            self._down = _Shelf(self._down, self._tail)
+            self.withhold()
+
+    def withhold(self) -> None:
+        """Let nothing leave: sending the answer raises `Withheld`."""
+        self._down = _Shelf(self._down, self._tail)
 
     def _tail(self) -> bytes:
         return self._respelling.finish() if self._respelling is not None else b""

@@ -93,6 +93,11 @@ class Patience:
         if self._limits.idle < inf and not self._asked:
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
+    @property
+    def runs(self) -> bool:
+        """Whether time is counted."""
+        return self._expire is not None
+
     def asked(self, question: str) -> None:
         """Wait for the agent: the server has asked it something (elicitation, sampling)."""
         first = not self._asked
@@ -107,6 +112,12 @@ class Patience:
         self._asked.discard(question)
         if not self._asked and self._sent:
             self.sent()
+
+    def resumable(self, default: float, now: float) -> float:
+        """Return for how many seconds a stream that has ended may be resumed, as the rules say."""
+        idle = inf if self._asked else self._limits.idle
+        life = min(idle, self._began + self._limits.total - now)
+        return default if life == inf else max(life, 0.0)
 
     def close(self) -> None:
         """Stop all timers."""

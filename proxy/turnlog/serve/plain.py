@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
-from turnlog.core.classify import Ending, failed
+from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
@@ -93,13 +93,18 @@ class PlainCall:
         self._ask = following(self._ask)
         self._lost, self._status = None, 0
         self._streamed = MessageReader(self._context.keep)
-        await self.begin()
+        past = self.attempt.so_far if self.attempt is not None else None
+        self.attempt = await self._context.recorder.begin(self._ask)
+        self.attempt.past = past
         await self.on_disk()
         return content
 
     async def rest(self, pause: Awaitable[None]) -> None:
         """Wait before the next attempt. Who wants none any more closes the connection."""
         await pause
+
+    def withdrawn(self) -> None:
+        """Return no answer: who cancels a plain call is gone."""
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer: a plain request has none."""
@@ -117,7 +122,7 @@ class PlainCall:
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
-        ending = self.attempt.ending if self.attempt is not None else None
+        ending = self.attempt.overall if self.attempt is not None else None
         if self._lost is None or ending is None:
             return None
         return self._unanswered(self._lost, ending)
@@ -130,13 +135,17 @@ class PlainCall:
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        said = failure.sentence(self._ask.server)
+        said = failure.sentence(self._ask.server, self._past)
         tickets = self._end(ending, Reply(detail=failure.detail, said=said))
-        return self._unanswered(failure, ending), tickets
+        return self._unanswered(failure, of_call(ending, self._past)), tickets
+
+    @property
+    def _past(self) -> Past | None:
+        return self.attempt.past if self.attempt is not None else None
 
     def _unanswered(self, failure: Failure, ending: Ending) -> Made:
         status = _STATUSES.get(ending.error, 502)
-        return self._problem(status, failure.sentence(self._ask.server), ending)
+        return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
@@ -170,7 +179,7 @@ class PlainCall:
         """Record that the answer was cut; `tells` whether it can be answered instead."""
         managed = tells and failure.is_managed(self._ask.policy)
         self._lost = failure if managed else None
-        said = failure.sentence(self._ask.server) if managed else ""
+        said = failure.sentence(self._ask.server, self._past) if managed else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
 

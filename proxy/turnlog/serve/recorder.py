@@ -142,8 +142,8 @@ class Recorder:
             attempt.patience.close()
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
-            if reply.said and not attempt.reason:
-                reply = structs.replace(reply, said="")  # another attempt follows: it is not told
+            if reply.said and (attempt.yields or not attempt.reason):
+                reply = structs.replace(reply, said="")  # another answer is told
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = Prepared(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))

@@ -360,6 +360,8 @@ class Relay:
 
     async def _made(self, made: Made) -> None:
         head = lines(made.headers) + self._told(whole=True)
+        if self._watcher.attempt is not None and self._watcher.attempt.yields:
+            self._out.withhold()
         await self._out.answer(made.status, made.reason, head, made.body)
 
     def _told(self, *, whole: bool) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from turnlog.core.identity import Evidence
-from turnlog.wire.http import Headers, content_length, is_sealed
+from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
@@ -14,6 +14,8 @@ from .routes import Route
 
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """Headers that authenticate a caller; the first that is there names the principal."""
+MCP_LIMIT: Final = 16 << 20
+"""bytes: an MCP message that is larger streams through and is recorded by its start."""
 Digest = Callable[[bytes], bytes]
 """HMAC-SHA-256 under the store's key."""
 _NOWHERE: Final[Mapping[str, str]] = {}
@@ -87,6 +89,18 @@ class Request:
         return not self.method
 
     @property
+    def kin(self) -> str:
+        """What the requests of one client have in common where its ids are unique within a connection.
+
+        Empty where nothing tells, or a protocol session does.
+        """
+        if self.mcp_session:
+            return ""
+        named = (self.route.session, self.field(b"turnlog-session"))
+        told = (*named, self.credential, self.field(b"user-agent"))
+        return "\0".join((self.server, *told)) if any(told) else ""
+
+    @property
     def http_version(self) -> str:
         """HTTP version of the request, such as `1.1`."""
         return self._down.version
@@ -122,6 +136,14 @@ class Request:
     def is_sealed(self) -> bool:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
         return is_sealed(self._headers) or b"content-encoding" in self.fields
+
+    def decoded(self, body: bytes) -> bytes:
+        """Return the body without its content coding; nothing where that is not known."""
+        coding = self.field(b"content-encoding")
+        if not coding:
+            return body
+        decoder = decoder_for(coding, MCP_LIMIT)
+        return decoder.feed(body) if decoder is not None else b""
 
     @property
     def length(self) -> int:

@@ -6,29 +6,28 @@ It knows no policy. The clock, the dice and the network are here.
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from typing import Final, Protocol, cast
 
-from turnlog.core.classify import MEANINGS, UNSENT
+from turnlog.core.classify import MEANINGS
 from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
-from turnlog.core.retry import Reason
+from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.store.base import StoreError, Ticket
-from turnlog.wire.http import Headers, content_length, fields
+from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
 from .attempt import Attempt
 from .connection import Interim
 from .context import Context
-from .course import Course
+from .course import Course, Late
 from .downstream import Downstream
 from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
-from .outlet import Outlet, Release, Withheld
+from .outlet import Held, Outlet, Withheld
 from .patience import Patience
 from .relay import Relay, Watcher
 from .routes import Route
@@ -39,12 +38,6 @@ _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
     "put a token for this server into the agent's own Authorization header"
 )
-_OURS: Final = frozenset(
-    {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
-)
-_BROKEN: Final = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
-
-_ANSWERED_OR_UNSENT: Final = frozenset({*UNSENT, Phase.DONE})
 
 
 class Exchange(Watcher, Protocol):
@@ -78,8 +71,12 @@ class Exchange(Watcher, Protocol):
         """Begin another attempt; return its body. Raises `StoreError`."""
         ...
 
-    async def rest(self, pause: Awaitable[None]) -> Made | None:
-        """Wait before the next attempt; return the answer where the caller wants none any more."""
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        ...
+
+    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+        """Return the answer where the caller cancelled before the next attempt left."""
         ...
 
     def respelling(self) -> dict[bytes, bytes]:
@@ -158,14 +155,14 @@ class Runner:
         self._raw: Raw = down.raw
         self._course: Course | None = None
         """What follows each attempt, where a rule may want another one."""
-        self._held: Release | None = None
-        """Sends the answer to the attempt before, should there be no other."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
-        content = self._exchange.outgoing(content)
+        asked, content = content, self._exchange.outgoing(content)
+        if content is not asked:
+            self._raw = tuple(changed_body(self._raw, decoded=True))
         policy = self._policy
         if policy.retry is None:
             await self._attempt(content, hold=False)
@@ -188,15 +185,25 @@ class Runner:
         attempt, course = self._exchange.attempt, self._course
         assert attempt is not None
         assert course is not None  # who waits has one
-        made = await self._exchange.rest(self._pause(delay, course))
-        if made is not None:
-            self._context.recorder.abandoned(attempt, Reason.CANCELLED)
-            await self.send(made)
-        elif late := course.late(self._notice):
+        await self._exchange.rest(self._pause(delay, course))
+        if await self._is_withdrawn(attempt):
+            return None
+        if late := course.late(self._notice):
             await self._release(attempt, late)
         else:
             return course.go_on()
         return None
+
+    async def _is_withdrawn(self, before: Attempt) -> bool:
+        """Answer a call that was cancelled before its next attempt left; tell whether it was."""
+        withdrawn = self._exchange.withdrawn()
+        if withdrawn is None:
+            return False
+        made, tickets = withdrawn
+        self._context.recorder.abandoned(before, Reason.CANCELLED)
+        await self._context.recorder.settle(tickets)
+        await self.send(made)
+        return True
 
     async def _pause(self, delay: float, course: Course) -> None:
         """Wait until the next attempt is due, and the server has learnt that the one before is over."""
@@ -215,8 +222,9 @@ class Runner:
     async def _release(self, attempt: Attempt, reason: Reason) -> None:
         """Send the answer to an attempt that no other follows."""
         self._context.recorder.abandoned(attempt, reason)
-        assert self._held is not None  # every attempt that is followed by a wait was withheld
-        await self._held()
+        assert self._course is not None
+        assert self._course.held is not None  # what is followed by a wait was withheld
+        await self._course.held.send()
 
     @property
     def _policy(self) -> Policy:
@@ -230,20 +238,20 @@ class Runner:
         await in_time(self._policy.timeout, self._began, self._began, self._exchange.on_disk())
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
-        before = self._exchange.attempt
+        before, course = self._exchange.attempt, self._course
         assert before is not None
+        assert course is not None  # only a rule makes another attempt
         self._exchange.progress = Progress()
-        now = asyncio.get_running_loop().time()
         try:
-            again = self._exchange.again(content)
-            content = await in_time(self._policy.timeout, self._began, now, again)
+            content = await course.in_time(self._exchange.again(content))
         except StoreError:
             await self._release(before, Reason.UNRECORDED)
             return None
-        except Failure as failure:
-            self._exchange.left(failure.kind)
-            queued = failure.kind is ErrorKind.QUEUE_TIMEOUT
-            await self._release(before, Reason.QUEUE if queued else Reason.TOTAL)
+        except Late as late:
+            self._exchange.left(late.kind)
+            await self._release(before, late.reason)
+            return None
+        if await self._is_withdrawn(before):
             return None
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
@@ -252,24 +260,33 @@ class Runner:
 
     async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
         """Make one attempt; return the next step if its answer was not the last one."""
-        self._notice = self._held = None
+        self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority))
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
-            await self._failed(failure, head)
+            await self._failed(failure)
             return self._next
+        held: Held | None = None
         try:
             await self._answered(answer, hold=hold)
             if self._course is not None:
                 self._course.next = None  # the agent has the answer
         except Withheld as withheld:
-            self._held = withheld.release
+            held = self._kept(withheld.held, ours=self._exchange.instead() is not None)
         finally:
             await answer.close()
-        self._take_back(head)
+        self._take_back()
+        if held is not None and self._next is None:
+            await held.send()
         return self._next
+
+    def _kept(self, held: Held, *, ours: bool) -> Held:
+        attempt, course = self._exchange.attempt, self._course
+        if attempt is None or course is None:
+            return held
+        return course.keep(attempt, held, ours=ours)
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         self._exchange.head(answer)
@@ -314,7 +331,7 @@ class Runner:
     def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
         self._down.interim(status, reason, self._head_of(headers).lines)
 
-    async def _failed(self, failure: Failure, head: bytes) -> None:
+    async def _failed(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
                 server=self._route.target.name,
@@ -328,11 +345,10 @@ class Runner:
         made, tickets = self._exchange.failed(failure)
         await self._context.recorder.settle(tickets)
         last = self._is_last()
-        self._take_back(head)
+        self._take_back()
+        held = self._kept(self._whole(made), ours=True)
         if last:
-            await self.send(made)
-        else:
-            self._held = self._sender(made)
+            await held.send()
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
@@ -367,29 +383,29 @@ class Runner:
         self._context.recorder.retried(attempt, wait.delay)
         return False
 
-    def _take_back(self, head: bytes) -> None:
+    def _take_back(self) -> None:
         """Tell the server that nobody waits for the attempt any more, if it may be at work yet.
 
         Where the agent itself gave up it says so itself.
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is None or ending.phase in _ANSWERED_OR_UNSENT:
+        if ending is None or not is_at_work(ending, again=self._next is not None):
             return
-        lost = ending.kind in _BROKEN and self._next is not None
-        message = self._exchange.cancelling() if ending.kind in _OURS or lost else b""
-        if message:
-            target = self._route.target.origin
-            self._notice = self._way.notify(target, self._route.resource, head, message)
+        if message := self._exchange.cancelling():
+            target = self._route.target
+            raw = tuple(notice_headers(self._raw))
+            head = self._heads.forwarded((raw, target.authority))
+            notice = self._way.notify(target.origin, self._route.resource, head, message)
+            self._notice = notice
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""
-        await self._sender(made)()
+        await self._whole(made).send()
 
-    def _sender(self, made: Made) -> Release:
-        """Return what sends an answer that turnlog made, with what is known of the call now."""
+    def _whole(self, made: Made) -> Held:
+        """Return an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
-        if self._down.method == "HEAD":
-            return partial(self._down.bodiless, made.status, made.reason, head)
-        return partial(self._down.answer, made.status, made.reason, head, made.body)
+        body = None if self._down.method == "HEAD" else made.body
+        return Held(self._down, made.status, made.reason, head, body)

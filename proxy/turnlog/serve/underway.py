@@ -1,6 +1,8 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind, Phase
@@ -8,16 +10,19 @@ from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 from .attempt import Ask, Attempt, Reply
-from .calls import Scope
+from .calls import DETACHED_LIFE, Scope
 from .context import Context
 
 
 class Underway:
     """Begins attempts and ends them, here and in what all exchanges share."""
 
-    def __init__(self, context: Context, scope: Scope, messages: Iterable[Message]) -> None:
+    def __init__(
+        self, context: Context, scope: Scope, kin: str, messages: Iterable[Message]
+    ) -> None:
         self._context = context
         self._scope = scope
+        self._kin = kin
         self.attempts: dict[Attempt, str] = {}
         """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
         self.asks: dict[str, Ask] = {}
@@ -32,6 +37,7 @@ class Underway:
         self.asks[id_key(message.id)] = ask
         attempt = await self._context.recorder.begin(ask)
         attempt.caller_id = bytes(message.id)
+        attempt.kin = self._kin
         self.attempts[attempt] = key
         self._context.calls.add(self._scope, key, attempt)
         return attempt
@@ -48,11 +54,12 @@ class Underway:
         for attempt in list(self.attempts):
             await self._context.recorder.on_disk(attempt)
 
-    async def rest(self, attempt: Attempt, pause: Awaitable[None]) -> None:
-        """Wait before the next attempt; the caller may cancel meanwhile."""
+    @contextmanager
+    def resting(self, attempt: Attempt) -> Generator[None]:
+        """Note that the next attempt has not left: the caller may cancel meanwhile."""
         self._context.calls.rest(self._scope, attempt)
         try:
-            await pause
+            yield
         finally:
             self._context.calls.wake(self._scope, attempt)
 
@@ -84,5 +91,13 @@ class Underway:
         """Leave what is open to a stream that resumes this one."""
         now = self._context.clock.monotonic()
         for attempt, key in self.attempts.items():
-            self._context.calls.detach(self._scope, key, attempt, now)
+            self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
         self.attempts.clear()
+
+
+def _life(attempt: Attempt) -> int:
+    """Return for how long a call waits for a stream that resumes its own, in ns."""
+    if attempt.patience is None:
+        return DETACHED_LIFE
+    now = asyncio.get_running_loop().time()
+    return round(attempt.patience.resumable(DETACHED_LIFE / 1e9, now) * 1e9)

@@ -29,6 +29,7 @@ __all__ = [
     "framing",
     "is_sealed",
     "media_type",
+    "notice_headers",
     "request_headers",
     "response_headers",
     "retry_after",
@@ -123,6 +124,7 @@ _SEALS = frozenset(
         b"signature-input",
     }
 )
+_OF_ONE_REQUEST = _SEALS | {b"content-encoding", b"idempotency-key"}
 _LENGTH_DIGITS = 18
 _LONGEST_WAIT = 10**9
 """s: a server that asks for more than 30 years means never."""
@@ -206,6 +208,14 @@ def without_length(raw: Headers) -> list[tuple[bytes, bytes]]:
 def is_sealed(raw: Headers) -> bool:
     """Tell whether a digest or signature of the body would be broken by a change (RFC 9530, 9421)."""
     return any(name.lower() in _SEALS for name, _ in raw)
+
+
+def notice_headers(raw: Headers) -> list[tuple[bytes, bytes]]:
+    """Return the fields of a request for another message that is sent beside it, in plain text.
+
+    What is about the request's own body stays behind: its coding, seals and key.
+    """
+    return [pair for pair in raw if pair[0].lower() not in _OF_ONE_REQUEST]
 
 
 def changed_body(raw: Headers, *, decoded: bool) -> list[tuple[bytes, bytes]]:

@@ -272,16 +272,19 @@ def member_spans(raw: bytes, start: int = 0) -> Iterator[tuple[str, int, int]]:
 
 def scan_items(raw: bytes) -> list[Raw]:
     """Return an array's items in order, as far as the text goes."""
-    found: list[Raw] = []
+    return [Raw(raw[start:end]) for start, end in item_spans(raw)]
+
+
+def item_spans(raw: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each item of an array begins and ends, as far as the text goes."""
     place = _after(raw, 0, b"[")
     while place >= 0:
         start = past_space(raw, place)
         end = value_end(raw, start)
         if end < 0:
-            break
-        found.append(Raw(raw[start:end]))
+            return
+        yield start, end
         place = _after(raw, end, b",")
-    return found
 
 
 def past_space(data: bytes, start: int) -> int:

@@ -6,8 +6,9 @@ All else stays byte for byte. What cannot be changed safely is left alone.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .jsonrpc import id_key
 from .own_id import OwnId
-from .rawjson import decode_string, member_spans, past_space
+from .rawjson import decode_string, item_spans, member_spans, past_space, text_of
 from .sse import parts_of
 
 _DATA: Final = b"data:"
@@ -22,10 +23,36 @@ def with_id(message: bytes, raw_id: bytes) -> bytes | None:
     return _replaced(message, 0, "id", raw_id)
 
 
-def with_cancelled_id(message: bytes, raw_id: bytes) -> bytes | None:
-    """Return a `notifications/cancelled` that names another request; `None` where none is named."""
-    spans = [span for span in member_spans(message) if span[0] == "params"]
-    return _replaced(message, spans[0][1], "requestId", raw_id) if len(spans) == 1 else None
+def with_cancelled_ids(text: bytes, ids: Mapping[str, bytes]) -> bytes | None:
+    """Return a message, or a batch, whose cancels name other requests; `None` where none does so.
+
+    `ids` is what to name instead, by the `id_key` of what is named.
+    """
+    pieces: list[bytes] = []
+    done = 0
+    for begin, end in item_spans(text):
+        if (changed := _with_cancelled_id(text[begin:end], ids)) is not None:
+            pieces += [text[done:begin], changed]
+            done = end
+    if not pieces:
+        return _with_cancelled_id(text, ids)
+    return b"".join([*pieces, text[done:]])
+
+
+def _with_cancelled_id(message: bytes, ids: Mapping[str, bytes]) -> bytes | None:
+    members = list(member_spans(message))
+    methods = [text_of(message[a:b]) for name, a, b in members if name == "method"]
+    if methods[-1:] != ["notifications/cancelled"]:
+        return None
+    params = [begin for name, begin, _ in members if name == "params"]
+    if len(params) != 1:
+        return None
+    named = [(a, b) for name, a, b in member_spans(message, params[0]) if name == "requestId"]
+    if len(named) != 1:
+        return None
+    begin, end = named[0]
+    raw_id = ids.get(id_key(message[begin:end]))
+    return message[:begin] + raw_id + message[end:] if raw_id is not None else None
 
 
 def with_member(message: bytes, path: Sequence[str], value: bytes) -> bytes | None:
