@@ -99,6 +99,12 @@ def test_an_event_gets_other_data_and_keeps_its_other_lines(event: bytes, change
     assert with_data(event, b"new") == changed
 
 
+def test_a_byte_order_mark_stands_before_the_first_event_alone() -> None:
+    event = b"\xef\xbb\xbfdata: a\ndata: b\n\n"
+    assert with_data(event, b"new", first=True) == b"\xef\xbb\xbfdata: new\n\n"
+    assert with_data(event, b"new") == b"\xef\xbb\xbfdata: a\ndata: new\n\n"
+
+
 def respelled(text: bytes, sizes: list[int]) -> bytes:
     """Send a text through in pieces of these sizes, over and over."""
     respelling, out, place, turn = Respelling(SPELLINGS), b"", 0, 0

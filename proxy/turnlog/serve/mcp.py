@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Sequence
 import msgspec
 
 from turnlog.core.classify import Ending, Past, failed, of_call, refused
+from turnlog.core.judge import speaks
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
@@ -252,6 +253,11 @@ class McpExchange:
     @property
     def _past(self) -> Past | None:
         return self.attempt.past if self.attempt is not None else None
+
+    @property
+    def judges(self) -> bool:
+        """Whether a rule has a say in how the one call has ended."""
+        return self.attempt is not None and speaks(self.attempt.ask.policy)
 
     @property
     def amends(self) -> bool:

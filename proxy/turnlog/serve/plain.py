@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
+from turnlog.core.judge import speaks
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
@@ -113,6 +114,11 @@ class PlainCall:
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back: closing the connection does."""
         return b""
+
+    @property
+    def judges(self) -> bool:
+        """Whether a rule has a say in how the call has ended."""
+        return speaks(self._ask.policy)
 
     amends = False
     """Whether an answer to come may get a word of turnlog's: never."""

@@ -61,6 +61,11 @@ class Watcher(Protocol):
         ...
 
     @property
+    def judges(self) -> bool:
+        """Whether a rule has a say in how the call that is answered has ended."""
+        ...
+
+    @property
     def amends(self) -> bool:
         """Whether an answer to come may get a word of turnlog's."""
         ...
@@ -100,9 +105,10 @@ class Relay:
         self._media = head.media
         self._decoder = decoder_for(head.codings, DECODED) if head.codings else None
         self._unreadable = bool(head.codings) and self._decoder is None
-        self._decodes = out.respells and self._decoder is not None
-        """Whether what leaves is the decoded text, because an id in it is changed."""
-        self._lines = self._changed_lines() if out.respells else head.lines
+        changes = out.respells or (self._media == _EVENTS and self._may_amend)
+        self._decodes = changes and self._decoder is not None
+        """Whether what leaves is the decoded text, because something in it may be changed."""
+        self._lines = self._changed_lines() if out.respells or self._decodes else head.lines
         frame = answer.framing
         self._bodiless = frame.body is Body.NONE
         self._length = frame.length if frame.body is Body.LENGTH else None
@@ -110,6 +116,8 @@ class Relay:
         """The start of an event, held until the whole of it is here."""
         self._torn = False
         """Whether the start of an event has left without its end."""
+        self._begun = False
+        """Whether an event has come: a byte order mark may stand before the first."""
 
     async def run(self) -> None:
         """Relay head and body.
@@ -134,7 +142,14 @@ class Relay:
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
         self._decodes = False
-        self._lines = self._changed_lines()
+        headers = self._answer.headers
+        self._lines = self._changed_lines() if self._out.respells else self._head_of(headers).lines
+
+    @property
+    def _may_amend(self) -> bool:
+        """Whether a rule may turn the answer into an error that it does not look like."""
+        watcher = self._watcher
+        return watcher.judges and watcher.amends and not is_sealed(self._answer.headers)
 
     @property
     def _is_json(self) -> bool:
@@ -143,9 +158,10 @@ class Relay:
     @property
     def _is_moderate(self) -> bool:
         """Whether the answer is read whole before any of it leaves, if it is not too large."""
+        holds = self._out.holds or self._may_amend or (self._is_json and self._watcher.judges)
         if self._length is None:
-            return self._out.holds
-        return self._length <= HOLD and (self._is_json or self._out.holds)
+            return holds
+        return self._length <= HOLD and (self._is_json or holds)
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
         kept = changed_body(self._answer.headers, decoded=decoded or self._decodes)
@@ -242,7 +258,15 @@ class Relay:
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
         else:
-            await self._out.end(held)
+            await self._out.end(self._amended(held) if seen == len(held) else held)
+
+    def _amended(self, whole: bytes) -> bytes:
+        """Return a body as it leaves of which nothing but the head has left."""
+        headers = self._answer.headers
+        fixed = self._length is not None or self._decoder is not None or is_sealed(headers)
+        if fixed or fields(headers, b"etag"):
+            return whole
+        return self._watcher.amended(whole) or whole
 
     async def _read(self) -> bytes:
         chunk = await self._answer.read()
@@ -268,12 +292,18 @@ class Relay:
                     await self._pieces(events, self._decoded(chunk))
                 else:
                     await self._encoded(events, chunk)
+                if self._decodes and (self._fails or self._gave_up):
+                    break
         except Failure as failure:
             await self._broken(failure, self._partial)
             return
         await self._observed(self._watcher.ended)
         self._out.judged()
-        await self._end_stream()
+        if self._decodes and (self._fails or self._gave_up):
+            await self._out.write(self._partial)
+            await self._out.cut()  # the rest cannot be read any more
+        else:
+            await self._end_stream()
 
     async def _end_stream(self) -> None:
         """End a stream; where its response never came, say so in its place."""
@@ -314,6 +344,7 @@ class Relay:
         """Return an event as it leaves, now that it is known what it says."""
         self._answer.heard()
         torn, self._torn = self._torn, False
+        first, self._begun = not self._begun, True
         if self._is_judged:
             self._out.judged()
         else:
@@ -323,7 +354,7 @@ class Relay:
         amended = self._watcher.amended(event.data)
         if amended is None or is_sealed(self._answer.headers):
             return raw
-        return with_data(raw, amended)
+        return with_data(raw, amended, first=first)
 
     async def _encoded(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""

@@ -103,16 +103,21 @@ def _inserted(text: bytes, start: int, member: bytes) -> bytes:
     return text[: start + 1] + member + (b"" if empty else b",") + text[start + 1 :]
 
 
-def with_data(event: bytes, data: bytes) -> bytes:
-    """Return the text of a whole event with other data, all its other lines as they were."""
+def with_data(event: bytes, data: bytes, *, first: bool = False) -> bytes:
+    """Return the text of a whole event with other data, all its other lines as they were.
+
+    Before the `first` one of a stream a byte order mark may stand.
+    """
+    if first and event.startswith(_BOM):
+        return _BOM + with_data(event.removeprefix(_BOM), data)
     lines = event.splitlines(keepends=True)
-    first = next((n for n, line in enumerate(lines) if line.startswith(_DATA)), None)
-    if first is None:
+    place = next((n for n, line in enumerate(lines) if line.startswith(_DATA)), None)
+    if place is None:
         return event
-    end = lines[first][len(lines[first].rstrip(b"\r\n")) :]
+    end = lines[place][len(lines[place].rstrip(b"\r\n")) :]
     new = b"".join(b"data: %b%b" % (line, end) for line in data.splitlines())
-    kept = [line for line in lines[first + 1 :] if not line.startswith(_DATA)]
-    return b"".join([*lines[:first], new, *kept])
+    kept = [line for line in lines[place + 1 :] if not line.startswith(_DATA)]
+    return b"".join([*lines[:place], new, *kept])
 
 
 def as_event(data: bytes) -> bytes:
