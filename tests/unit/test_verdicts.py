@@ -170,6 +170,17 @@ def test_no_body_is_a_null_result_only_where_the_status_is_a_success(
     assert (ending.kind, ending.executed) == (kind, executed)
 
 
+@pytest.mark.parametrize("body", [b"null", b" null\r\n"])
+def test_json_null_in_place_of_an_answer_says_as_much_as_no_body(body: bytes) -> None:
+    ending, reply = unanswered(text_of(body), around(200))
+    assert (ending.kind, ending.executed, reply.flags) == (
+        "null_result",
+        "yes",
+        ("null_result", "void"),
+    )
+    assert instead(text_of(body), around(200)) == (ending, reply)
+
+
 BIG = b"x" * 5000
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":["' + BIG + b'"]}}'
 UNFIT = [

@@ -201,6 +201,8 @@ def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
             # Something came, in a coding that could not be undone.
             return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
         case Malformed(reason, flags):
+            if text.body.finish().strip() == b"null":
+                reason = Reason.EMPTY
             void = reason is Reason.EMPTY
             kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
             return kind, (*flags, *_REASON_FLAGS[reason])
