@@ -306,25 +306,6 @@ async def test_of_an_exchange_whose_call_may_be_resumed_only_the_call_stays(
             assert count(Course) == 0
 
 
-async def test_an_answer_that_was_held_goes_when_the_next_attempt_is_made(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(RETRIED)
-    held: list[object] = []
-
-    def refuses(peer: Peer) -> None:
-        peer.read()
-        held.extend(vars(each)["_held"] for each in gc.get_objects() if isinstance(each, Runner))
-        peer.send(ok(b"later", status="503 Later"))
-
-    def ask(url: str) -> int:
-        with Client(url) as client:
-            return client.request("GET", "/x").status
-
-    with RawUpstream(refuses) as upstream:
-        async with here(tmp_path, upstream.url, settings={"rules": ["rules.yaml"]}) as serving:
-            assert await asyncio.to_thread(ask, serving.url) == 503
-    assert held == [None, None]
-
-
 def runners() -> int:
     return count(Runner)
 
