@@ -40,6 +40,8 @@ SOUND = {
     "chunked in capitals": b"HTTP/1.1 200 OK\r\nTRANSFER-ENCODING: Chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n",
     "sizes with zeros": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0004\r\ngood\r\n000\r\n\r\n",
     "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nA: 1\r\nB: 2\r\n\r\n",
+    "hints that close": b"HTTP/1.1 103 Hints\r\nConnection: close\r\n\r\n" + GOOD,
+    "an old 100": b"HTTP/1.0 100 Continue\r\n\r\n" + GOOD,
     "hints first": b"HTTP/1.1 103 Hints\r\nLink: <a>\r\n\r\n" * 3 + GOOD,
     "the same length twice": b"HTTP/1.1 200 OK\r\n" + b"Content-Length: 4\r\n" * 2 + b"\r\ngood",
     "the same length in a list": b"HTTP/1.1 200 OK\r\nContent-Length: 4, 4 ,4\r\n\r\ngood",
@@ -63,6 +65,7 @@ def test_a_sound_answer_is_relayed(rig: Rig, name: str, pace: str) -> None:
 
 UNSOUND = {
     "no status": b"HTTP/1.1\r\n\r\n",
+    "a status below 100": b"HTTP/1.1 099 Odd\r\nContent-Length: 4\r\n\r\ngood",
     "letters for a status": b"HTTP/1.1 OK\r\nContent-Length: 0\r\n\r\n",
     "another protocol": b"ICY 200 OK\r\n\r\n",
     "a field without colon": b"HTTP/1.1 200 OK\r\nContent-Length 4\r\n\r\ngood",

@@ -220,6 +220,40 @@ def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     assert [request.body for request in rig.upstream.requests] == bodies
 
 
+def test_requests_behind_one_that_offers_another_protocol_are_answered_in_order(rig: Rig) -> None:
+    def path(peer: Peer) -> None:
+        peer.send(ok(peer.read().target))
+
+    rig.upstream.script = path
+    host = b"Host: localhost\r\n"
+    offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    body = b"Content-Length: 2\r\n"
+    with rig.client() as client:
+        client.send(
+            b"GET /a HTTP/1.1\r\n%b%b\r\n" % (host, offer)
+            + b"POST /b HTTP/1.1\r\n%b%b%b\r\n{}" % (host, offer, body)
+            + b"GET /c HTTP/1.1\r\n%b\r\n" % host
+        )
+        assert [client.response().body for _ in range(3)] == [b"/a", b"/b", b"/c"]
+        assert client.request("GET", "/d").body == b"/d"
+
+
+def test_an_agent_of_http_1_0_is_not_told_to_go_on(rig: Rig) -> None:
+    with rig.client() as client:
+        client.send(
+            b"POST /x HTTP/1.0\r\nHost: localhost\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        assert client.head().status == 200
+
+
+def test_line_ends_may_stand_before_any_request(rig: Rig) -> None:
+    with rig.client() as client:
+        client.send(b"\r\n\r\nFOO /a HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.response().status == 200
+    assert rig.upstream.requests[0].line == b"FOO /a HTTP/1.1"
+
+
 def test_connection_close_is_obeyed_and_not_passed_on(rig: Rig) -> None:
     with rig.client() as client:
         given = client.request("GET", "/tool", headers=(("Connection", "close"),))

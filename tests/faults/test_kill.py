@@ -232,7 +232,9 @@ def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstrea
         proxy.process.send_signal(signal.SIGTERM)
         wait_until(lambda: proxy.events("proxy.stopping"), "it begins to stop")
         slow.go.set()
-        assert b"late but whole" in client.response().body
+        given = client.response()
+        assert b"late but whole" in given.body
+        assert given.head.one("connection") == "close"
         assert proxy.process.wait(BOUND) == 0
     (row,) = rows(proxy.data)
     assert (row.status, row.output_summary) == ("ok", "late but whole")

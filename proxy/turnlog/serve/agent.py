@@ -114,7 +114,8 @@ class AgentConnection(web.RequestHandler):
     @property
     def is_last(self) -> bool:
         """Whether no request can follow the one that is being answered."""
-        return self.half_closed and not self._messages
+        stopping: bool = self._close
+        return stopping or (self.half_closed and not self._messages)
 
     def _is_idle(self) -> bool:
         waiter = self._waiter

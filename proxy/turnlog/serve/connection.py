@@ -44,6 +44,8 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._raw: list[bytes] = []
         """What has come of the head, in case that it has to be mended."""
+        self._is_over = False
+        """Whether an interim answer said that the connection is: the answer follows all the same."""
         self._passed = 0
         """How much of that are interim heads (1xx)."""
         self._refused = bytearray()
@@ -257,6 +259,9 @@ class Connection(asyncio.Protocol):
             self._refuse(self._why)
         elif end := head_end(raw, start):
             head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
+            if head is None and self._is_over:
+                head = bytes(raw[:end])  # only the parser thought that nothing more could come
+            self._is_over = False
             raw.clear()
             if head is not None:
                 self._renew()
@@ -337,10 +342,14 @@ class Connection(asyncio.Protocol):
         if self._headers_done:
             return
         status = self._parser.get_status_code()
+        if status < 100:
+            self._refuse(f"the answer's status is {status:03d}")
+            return
         if 100 <= status < 200 and status != 101:
             if self._interim is not None:
                 self._interim(status, self.reason, self.headers)
             self.reason, self.headers = b"", []
+            self._is_over = not self._parser.should_keep_alive()
             self._pass_interim()
             return
         found = framing(status, self._method, self.headers)

@@ -79,7 +79,10 @@ class Downstream:
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
-        if not self._invited and self.head.fields.get(b"expect", b"").lower() == b"100-continue":
+        # HTTP/1.0 knows no interim answers, and its Expect is ignored.
+        if self._invited or self._request.version < (1, 1):
+            return
+        if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
             self._write_start(_CONTINUE)
 

@@ -14,6 +14,7 @@ from aiohttp.http_parser import HttpRequestParserPy, RawRequestMessage
 from aiohttp.http_writer import HttpVersion10
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+_OFFER: Final = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}(?: |$)")
 _LONGEST: Final = 256 * 1024
@@ -97,21 +98,32 @@ class RequestReader:
 
     def feed_data(self, data: bytes) -> Found:
         """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""
+        # The fast one drops whatever comes together with an offer of another protocol.
+        offers = b"pgrade" in data or b"PGRADE" in data
+        if offers and (begun := self._known) is not None and _OFFER.search(begun + data):
+            return self._read_slowly(begun + data)
         try:
             found = self._parser.feed_data(data)
         except (BadStatusLine, InvalidURLError):
-            slow, begun = self._slow, self._begun
-            if slow is None or begun is None or not self._is_idle():
-                raise
+            begun = self._known
             # What does not even begin like a request is not waited for.
-            if _METHOD.match(begun + data) is None:
+            if begun is None or _METHOD.match((begun + data).lstrip(b"\r\n")) is None:
                 raise
-            self._slow = None
-            self._use(slow())
-            return self._parser.feed_data(begun + data)
+            return self._read_slowly(begun + data)
         if self._slow is not None:
             self._follow(data, found[0])
         return found
+
+    @property
+    def _known(self) -> bytes | None:
+        """What has come of a request from which on the slow parser can take over, if it can."""
+        return self._begun if self._slow is not None and self._is_idle() else None
+
+    def _read_slowly(self, data: bytes) -> Found:
+        assert self._slow is not None
+        self._use(self._slow())
+        self._slow = None
+        return self._parser.feed_data(data)
 
     def _follow(
         self, data: bytes, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
