@@ -7,7 +7,7 @@ which may get a word of turnlog's. While a rule may want another attempt, so doe
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec
 
 from turnlog.store.base import Ticket
 from turnlog.wire.http import Body, Headers, changed_body, decoder_for, fields, is_sealed
@@ -16,7 +16,7 @@ from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
 from .answers import Made, told
-from .attempt import Attempt
+from .contracts import Watcher
 from .heads import AnswerHead, lines
 from .outlet import HOLD, Outlet
 from .peek import DECODED, peeked
@@ -26,57 +26,6 @@ from .upstream import Answer, Failure
 P = ParamSpec("P")
 _EVENTS: Final = "text/event-stream"
 _JSON_STARTS: Final = (b"{", b"[")
-
-
-class Watcher(Protocol):
-    """What reads along. Each method returns the tickets to settle before what it read goes on."""
-
-    attempt: Attempt | None
-    """The latest attempt, where there is exactly one call."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether the end of the answer has to wait for the disk."""
-        ...
-
-    @property
-    def reads(self) -> int:
-        """How much of one message has to be read, in bytes, where that is more than is kept."""
-        ...
-
-    def event(self, event: Event) -> Sequence[Ticket]:
-        """Read one event of a stream."""
-        ...
-
-    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
-        """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
-        ...
-
-    def ended(self) -> Sequence[Ticket]:
-        """Learn that a stream ended as it should."""
-        ...
-
-    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
-        ...
-
-    @property
-    def judges(self) -> bool:
-        """Whether a rule has a say in how the call that is answered has ended."""
-        ...
-
-    @property
-    def amends(self) -> bool:
-        """Whether an answer to come may get a word of turnlog's."""
-        ...
-
-    def amended(self, message: bytes) -> bytes | None:
-        """Return the message that was just read with that word; `None` where it stays as it is."""
-        ...
-
-    def instead(self) -> Made | None:
-        """Return what the agent gets in place of an answer that never came."""
-        ...
 
 
 class Relay:

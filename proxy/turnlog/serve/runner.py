@@ -4,10 +4,9 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.exchange import Command, Forward, Wait
@@ -15,21 +14,21 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.events import AuthRequired, UpstreamFailed
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import StoreError
 from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .answers import Made, told
 from .attempt import Attempt
-from .connection import Interim
 from .context import Context
+from .contracts import Exchange, Way
 from .course import Course, Late
 from .downstream import Downstream
 from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
-from .relay import Relay, Watcher
+from .relay import Relay
 from .routes import Route
 from .upstream import Answer, Content
 
@@ -38,99 +37,6 @@ _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
     "put a token for this server into the agent's own Authorization header"
 )
-
-
-class Exchange(Watcher, Protocol):
-    """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
-
-    progress: Progress
-
-    @property
-    def listens(self) -> bool:
-        """Whether it waits for nothing: a listening stream."""
-        ...
-
-    @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands pinned definitions and one is not."""
-        ...
-
-    async def on_disk(self) -> None:
-        """Wait for the intents. Raises `StoreError`."""
-        ...
-
-    def outgoing(self, content: Content) -> Content:
-        """Return the body as it leaves."""
-        ...
-
-    def repeatable(self, content: Content) -> bool:
-        """Tell whether another attempt can be made with this body."""
-        ...
-
-    async def again(self, content: bytes) -> bytes:
-        """Begin another attempt; return its body. Raises `StoreError`."""
-        ...
-
-    async def rest(self, pause: Awaitable[None]) -> None:
-        """Wait before the next attempt; the caller may cancel meanwhile."""
-        ...
-
-    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
-        """Return the answer where the caller cancelled before the next attempt left."""
-        ...
-
-    def respelling(self) -> dict[bytes, bytes]:
-        """Return what ids to change in the answer, and into what."""
-        ...
-
-    def cancelling(self) -> bytes:
-        """Return the message that takes the attempt back, if one is needed."""
-        ...
-
-    def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
-        ...
-
-    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
-        """Record that there is no answer; return what to say instead."""
-        ...
-
-    def refused(self) -> Made:
-        """Return the answer to a call that cannot be recorded."""
-        ...
-
-    def left(self, kind: ErrorKind) -> None:
-        """Record that nothing is waited for any more, for the reason `kind`."""
-        ...
-
-    def went_by(self, duration: int) -> None:
-        """Log an exchange that held no call; `duration` in ns since its head was there."""
-        ...
-
-
-class Way(Protocol):
-    """The way to a tool server: over HTTP, or to a command of ours."""
-
-    async def send(
-        self,
-        origin_url: str,
-        method: str,
-        resource: str,
-        lines: bytes,
-        body: Content,
-        progress: Progress,
-        *,
-        length: int | None,
-        interim: Interim | None = None,
-    ) -> Answer:
-        """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
-        ...
-
-    def notify(
-        self, origin_url: str, resource: str, lines: bytes, body: bytes
-    ) -> asyncio.Task[None]:
-        """Send a message whose answer nobody needs, in the background."""
-        ...
 
 
 class Runner:

@@ -1,0 +1,160 @@
+"""What the parts that carry a call over HTTP ask of each other."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from turnlog.core.kinds import ErrorKind
+from turnlog.store.base import Ticket
+from turnlog.wire.message import MessageReader
+from turnlog.wire.sse import Event
+
+from .answers import Made
+from .attempt import Attempt
+from .connection import Interim
+from .fault import Failure, Progress
+from .upstream import Answer, Content
+
+
+class Watcher(Protocol):
+    """What reads along. Each method returns the tickets to settle before what it read goes on."""
+
+    attempt: Attempt | None
+    """The latest attempt, where there is exactly one call."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        ...
+
+    @property
+    def reads(self) -> int:
+        """How much of one message has to be read, in bytes, where that is more than is kept."""
+        ...
+
+    def event(self, event: Event) -> Sequence[Ticket]:
+        """Read one event of a stream."""
+        ...
+
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
+        """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
+        ...
+
+    def ended(self) -> Sequence[Ticket]:
+        """Learn that a stream ended as it should."""
+        ...
+
+    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
+        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
+        ...
+
+    @property
+    def judges(self) -> bool:
+        """Whether a rule has a say in how the call that is answered has ended."""
+        ...
+
+    @property
+    def amends(self) -> bool:
+        """Whether an answer to come may get a word of turnlog's."""
+        ...
+
+    def amended(self, message: bytes) -> bytes | None:
+        """Return the message that was just read with that word; `None` where it stays as it is."""
+        ...
+
+    def instead(self) -> Made | None:
+        """Return what the agent gets in place of an answer that never came."""
+        ...
+
+
+class Exchange(Watcher, Protocol):
+    """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
+
+    progress: Progress
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for nothing: a listening stream."""
+        ...
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a rule demands pinned definitions and one is not."""
+        ...
+
+    async def on_disk(self) -> None:
+        """Wait for the intents. Raises `StoreError`."""
+        ...
+
+    def outgoing(self, content: Content) -> Content:
+        """Return the body as it leaves."""
+        ...
+
+    def repeatable(self, content: Content) -> bool:
+        """Tell whether another attempt can be made with this body."""
+        ...
+
+    async def again(self, content: bytes) -> bytes:
+        """Begin another attempt; return its body. Raises `StoreError`."""
+        ...
+
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt; the caller may cancel meanwhile."""
+        ...
+
+    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+        """Return the answer where the caller cancelled before the next attempt left."""
+        ...
+
+    def respelling(self) -> dict[bytes, bytes]:
+        """Return what ids to change in the answer, and into what."""
+        ...
+
+    def cancelling(self) -> bytes:
+        """Return the message that takes the attempt back, if one is needed."""
+        ...
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        ...
+
+    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that there is no answer; return what to say instead."""
+        ...
+
+    def refused(self) -> Made:
+        """Return the answer to a call that cannot be recorded."""
+        ...
+
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nothing is waited for any more, for the reason `kind`."""
+        ...
+
+    def went_by(self, duration: int) -> None:
+        """Log an exchange that held no call; `duration` in ns since its head was there."""
+        ...
+
+
+class Way(Protocol):
+    """The way to a tool server: over HTTP, or to a command of ours."""
+
+    async def send(
+        self,
+        origin_url: str,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+        interim: Interim | None = None,
+    ) -> Answer:
+        """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
+        ...
+
+    def notify(
+        self, origin_url: str, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """Send a message whose answer nobody needs, in the background."""
+        ...
