@@ -40,6 +40,8 @@ from .upstream import Answer, Content, connected
 IDLE: Final = 30 * 60.0
 """s: a process that nobody has asked anything for so long is ended; it is started again on demand."""
 _SWEEP: Final = 30.0
+_SESSIONS: Final = 10_000
+"""Most sessions that are known; the oldest is not, when another one begins."""
 _NOTICE: Final = 5.0
 _SESSION: Final = b"mcp-session-id"
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
@@ -133,6 +135,8 @@ class Front:
             lane.met(asked.body, reply)
             answer = Replied(reply, asked.progress.patience, headers, lane.left)
         self._sessions[session] = lane
+        while len(self._sessions) > _SESSIONS:
+            self._forget(next(iter(self._sessions)))
         return answer
 
     async def _exchange(
@@ -179,14 +183,19 @@ class Front:
         return Replied(reply, None, (), lane.left)
 
     def _delete(self, asked: Asked) -> Answer:
-        lane = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
-        if lane is None:
+        session = asked.fields.get(_SESSION, b"")
+        if session not in self._sessions:
             return _no_session(asked)
+        self._forget(session)
+        return Said(200)
+
+    def _forget(self, session: bytes) -> None:
+        lane = self._sessions.pop(session)
+        if lane is self._common:
+            return
         if lane.listener is not None:
             lane.listener.end()
-        if lane is not self._common:
-            lane.close()
-        return Said(200)
+        lane.close()
 
 
 class Commands:

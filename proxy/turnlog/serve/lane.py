@@ -8,6 +8,7 @@ as they came.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from subprocess import SubprocessError
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Phase
@@ -104,9 +105,9 @@ class Lane:
         self._began = asyncio.get_running_loop().time()
         try:
             child = start(self._command)
-        except OSError as error:
+        except (OSError, ValueError, SubprocessError) as error:
             self._failures += 1
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             self._log.emit(ProcessFailed(server=self._name, reason=reason))
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
@@ -240,6 +241,13 @@ class Lane:
     # -- from the command ------------------------------------------------------------------
 
     def _take(self, line: bytes) -> None:
+        """Take a line; whatever goes wrong with it, the process and turnlog go on."""
+        try:
+            self._read(line)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._recorder.faulted(error)
+
+    def _read(self, line: bytes) -> None:
         content = parse(line)
         match content:
             case Malformed(reason=Reason.EMPTY):

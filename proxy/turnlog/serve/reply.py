@@ -12,6 +12,8 @@ from turnlog.wire.splice import as_event
 from .fault import Failure, Progress
 from .patience import Patience
 
+MOST_UNREAD: Final = 64 << 20
+"""bytes: with more than this waiting for an agent its stream is cut."""
 _JSON: Final = (b"Content-Type", b"application/json")
 _EVENTS: Final = (
     (b"Content-Type", b"text/event-stream"),
@@ -44,13 +46,21 @@ class Reply:
         """Whether nothing is to come."""
         self._progress = progress
         self._messages: list[bytes] = []
+        self._size = 0
+        """Bytes of them."""
         self._failure: Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._began = False
 
     def add(self, message: bytes) -> None:
-        """Take a message."""
+        """Take a message; of an agent that leaves too many unread nothing more is kept."""
+        if self._failure is not None:
+            return
         self._messages.append(message)
+        self._size += len(message)
+        if self._size > MOST_UNREAD and len(self._messages) > 1:
+            self._messages.clear()
+            self.fail(ErrorKind.CANCELLED_BY_CALLER, "the agent reads too slowly")
         self._wake()
 
     def end(self) -> None:
@@ -80,7 +90,7 @@ class Reply:
     @property
     def size(self) -> int:
         """Bytes of the messages that are there."""
-        return sum(map(len, self._messages))
+        return self._size
 
     @property
     def only(self) -> Message | None:
@@ -103,7 +113,7 @@ class Reply:
     async def some(self) -> list[bytes]:
         """Wait for messages and take them; nothing at the end. Raises `Failure`."""
         await self.first()
-        taken, self._messages = self._messages, []
+        taken, self._messages, self._size = self._messages, [], 0
         self._began = self._began or bool(taken)
         return taken
 
