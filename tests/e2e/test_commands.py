@@ -129,22 +129,88 @@ def test_a_request_without_a_session_is_refused(proxy: Proxy) -> None:
         assert client.request("PUT", "/mcp", b"{}", headers=MCP_HEADERS).status == 405
 
 
-def test_agents_that_share_a_command_do_not_meet(tmp_path: Path) -> None:
-    with proxy_beside(tmp_path, settings=settings(share="all")) as proxy:
-        one, two = Agent(proxy), Agent(proxy)
-        assert one.text("pid") == two.text("pid")
-        assert json.loads(one.text("told")).count("initialize") == 1
-        for agent in (one, two):
-            meta = {"progressToken": "t"}
-            body = call("progress", {"for": agent.session}, request_id="same", _meta=meta)
-            said = events_of(agent.post(body).body)
-            assert [m["params"]["progressToken"] for m in said[:-1]] == ["t", "t"]
-            assert said[-1]["id"] == "same"
-            assert text_of(said[-1]) == f"progress for {agent.session}"
-        # What a tool says of the id that it got is the tool's own affair.
-        answer = one.post(call("id", request_id=7)).json()
-        assert answer["id"] == 7
-        assert text_of(answer).startswith("turnlog-")
+def test_agents_of_the_stateless_revisions_do_not_meet(proxy: Proxy) -> None:
+    headers = newest_headers(name="progress")
+    for name in ("one", "two"):
+        meta = {**META, "progressToken": "t"}
+        body = call("progress", {"for": name}, request_id="same", _meta=meta)
+        with Client(proxy.url) as client:
+            said = events_of(client.request("POST", "/mcp", body, headers=headers).body)
+        assert [m["params"]["progressToken"] for m in said[:-1]] == ["t", "t"]
+        assert said[-1]["id"] == "same"
+        assert text_of(said[-1]) == f"progress for {name}"
+    # What a tool says of the id that it got is the tool's own affair.
+    with Client(proxy.url) as client:
+        body = newest("id", request_id=7)
+        answer = client.request("POST", "/mcp", body, headers=newest_headers(name="id")).json()
+    assert answer["id"] == 7
+    assert text_of(answer).startswith("turnlog-")
+
+
+def test_calls_with_one_id_that_overlap_get_their_own_answers(proxy: Proxy) -> None:
+    headers = newest_headers(name="say")
+    with Client(proxy.url) as hanging, Client(proxy.url) as client:
+        hanging.ask(
+            "POST", "/mcp", newest("hang", request_id=1), headers=newest_headers(name="hang")
+        )
+        wait_until(lambda: any(r.status == "pending" for r in proxy.rows()), "the call")
+        body = newest("say", {"text": "mine"}, request_id=1)
+        assert text_of(client.request("POST", "/mcp", body, headers=headers).json()) == "mine"
+
+
+def test_a_body_of_several_lines_is_one_message(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    inner = call("say", {"text": "smuggled"}, request_id=99)
+    body = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":\n%b\n}}' % inner
+    agent.tell(body)
+    assert json.loads(agent.text("told"))[-1] == "notifications/x"
+    spread = json.dumps(json.loads(call("say", {"text": "a\nb"})), indent=1).encode()
+    assert text_of(agent.post(spread).json()) == "a\nb"
+    raw = call("say", {"text": "x"}).replace(b'"x"', b'"x\ny"')
+    assert agent.post(raw).status == 400
+    assert [row.tool for row in proxy.rows()] == ["told", "say", "?"]
+
+
+def test_an_agent_that_leaves_while_a_command_starts_leaves_nothing_behind(tmp_path: Path) -> None:
+    mute = [sys.executable, "-c", "import time; time.sleep(300)"]
+    with proxy_beside(tmp_path, settings=settings(mute)) as proxy:
+        params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
+        with Client(proxy.url) as client:
+            client.ask("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
+            wait_until(lambda: children(proxy), "the command")
+            pids = children(proxy)
+        assert all(map(is_gone, pids))
+
+
+def test_what_a_command_leaves_behind_keeps_no_call_waiting(tmp_path: Path) -> None:
+    leaves = ["sh", "-c", f"sleep 300 & exec {sys.executable} {COMMAND[1]}"]
+    with proxy_beside(tmp_path, settings=settings(leaves)) as proxy:
+        agent = Agent(proxy)
+        died = agent.post(call("die", {"code": 3})).json()["result"]
+        assert died["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+        assert agent.text("say", {"text": "again"}) == "again"
+
+
+def test_a_session_that_has_ended_leaves_no_descriptor(proxy: Proxy) -> None:
+    counts: list[int] = []
+    for _ in range(4):
+        agent = Agent(proxy)
+        pid = agent.text("pid")
+        agent.client.request("DELETE", "/mcp", headers=agent.headers)
+        assert is_gone(pid)
+        agent.client.close()
+        counts.append(len(list(Path(f"/proc/{proxy.process.pid}/fd").iterdir())))
+    assert counts[-1] <= counts[0] + 1
+
+
+def children(proxy: Proxy) -> list[str]:
+    """Return the process ids of the commands that run."""
+    pid = proxy.process.pid
+    return [
+        child
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
 
 
 def test_progress_and_a_question_make_a_stream_of_the_answer(proxy: Proxy) -> None:

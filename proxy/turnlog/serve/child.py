@@ -53,7 +53,12 @@ def start(command: Sequence[str]) -> Child:
     """Start a command with this process's environment, folder and stderr. Raises `OSError`."""
     _open_closed()
     their_stdin, stdin = os.pipe()
-    stdout, their_stdout = os.pipe()
+    try:
+        stdout, their_stdout = os.pipe()
+    except OSError:
+        os.close(their_stdin)
+        os.close(stdin)
+        raise
     try:
         process = subprocess.Popen(  # noqa: S603 - the command is the user's own
             command,

@@ -9,7 +9,7 @@ what authenticates their callers.
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -34,7 +34,7 @@ from .lane import Lane
 from .recorder import Recorder
 from .reply import Replied, Reply, Said
 from .routes import COMMAND
-from .settings import Share, Upstream
+from .settings import Upstream
 from .upstream import Answer, Content, connected
 
 IDLE: Final = 30 * 60.0
@@ -43,6 +43,7 @@ _SWEEP: Final = 30.0
 _SESSIONS: Final = 10_000
 """Most sessions that are known; the oldest is not, when another one begins."""
 _NOTICE: Final = 5.0
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _SESSION: Final = b"mcp-session-id"
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 _SESSION_NOT_FOUND: Final = -32001
@@ -67,12 +68,17 @@ class Asked(Struct, frozen=True):
 class Front:
     """One command upstream and its sessions."""
 
-    def __init__(self, lane: Callable[[bool], Lane], share: Share) -> None:
-        self._new_lane = lane
-        self._share = share
+    def __init__(self, lane: Callable[[bool], Lane]) -> None:
+        self._lane = lane
+        self.lanes: set[Lane] = set()
+        """All that may have a process."""
         self._sessions: dict[bytes, Lane] = {}
         self._stateless: dict[bytes, Lane] = {}
-        self._common: Lane | None = None
+
+    def _new_lane(self, shared: bool) -> Lane:
+        lane = self._lane(shared)
+        self.lanes.add(lane)
+        return lane
 
     async def answer(self, asked: Asked) -> Answer:
         """Carry out one request. Raises `Failure`."""
@@ -86,18 +92,12 @@ class Front:
             case _:
                 return Said(405, headers=(_ALLOWED,))
 
-    @property
-    def lanes(self) -> list[Lane]:
-        """All that may have a process."""
-        lanes = [*self._sessions.values(), *self._stateless.values()]
-        return list(dict.fromkeys(lanes))
-
     async def _post(self, asked: Asked) -> Answer:
         messages = messages_of(parse(asked.body))
         if not messages:
             return _refused(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
         if is_stateless_request(messages[0], asked.fields):
-            return await self._one(asked, messages[0])
+            return await self._one(asked, messages)
         if messages[0].method == "initialize" and _SESSION not in asked.fields:
             return await self._open(asked, messages)
         lane = self._sessions.get(asked.fields.get(_SESSION, b""))
@@ -105,39 +105,42 @@ class Front:
             return _no_session(asked, messages[0].id)
         return await self._exchange(asked, messages, lane, cancel=False)
 
-    async def _one(self, asked: Asked, message: Message) -> Answer:
+    async def _one(self, asked: Asked, messages: Sequence[Message]) -> Answer:
         """Carry out one request of the stateless revisions."""
+        message = messages[0]
         refused = refusal(message, asked.fields)
+        if refused is None and with_id(asked.body, b"0") is None and message.id:
+            refused = Refused(INVALID_REQUEST, "the body has to be one message with one id")
         if refused is not None:
             # The first message decides what a command speaks: it must not be one like this.
             return _refused(message.id, refused)
-        return await self._exchange(asked, (message,), self._lane_of(asked), cancel=True)
+        return await self._exchange(asked, messages, self._lane_of(asked), cancel=True)
 
     def _lane_of(self, asked: Asked) -> Lane:
-        credential = b"\0".join(asked.fields.get(name, b"") for name in _CREDENTIALS)
+        told = b"\0".join(asked.fields.get(name, b"") for name in _CREDENTIALS)
+        credential = sha256(told).digest()
         if credential not in self._stateless:
             self._stateless[credential] = self._new_lane(True)
         return self._stateless[credential]
 
     async def _open(self, asked: Asked, messages: Sequence[Message]) -> Answer:
-        """Begin a session, with a process of its own or with the common one."""
-        session = secrets.token_hex(16).encode()
-        headers = ((b"Mcp-Session-Id", session),)
-        if self._share is Share.SESSION:
-            lane = self._new_lane(False)
-        else:
-            lane = self._common = self._common or self._new_lane(True)
-        if lane.welcome:
-            # What was negotiated with the command holds for all that share it.
-            answer: Answer = Said(200, with_id(lane.welcome, messages[0].id) or b"", headers)
-        else:
+        """Begin a session, with a process of its own."""
+        lane = self._new_lane(False)
+        try:
             reply = await self._ask(asked, messages, lane, cancel=False)
-            lane.met(asked.body, reply)
-            answer = Replied(reply, asked.progress.patience, headers, lane.left)
+        except BaseException:
+            self._end(lane)
+            raise
+        if reply.is_single and reply.result is None:
+            self._end(lane)
+            return Replied(reply, asked.progress.patience, (), lane.left)
+        lane.met(asked.body, reply)
+        session = secrets.token_hex(16).encode()
         self._sessions[session] = lane
         while len(self._sessions) > _SESSIONS:
-            self._forget(next(iter(self._sessions)))
-        return answer
+            self._end(self._sessions.pop(next(iter(self._sessions))))
+        headers = ((b"Mcp-Session-Id", session),)
+        return Replied(reply, asked.progress.patience, headers, lane.left)
 
     async def _exchange(
         self, asked: Asked, messages: Sequence[Message], lane: Lane, *, cancel: bool
@@ -183,19 +186,25 @@ class Front:
         return Replied(reply, None, (), lane.left)
 
     def _delete(self, asked: Asked) -> Answer:
-        session = asked.fields.get(_SESSION, b"")
-        if session not in self._sessions:
+        lane = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
+        if lane is None:
             return _no_session(asked)
-        self._forget(session)
+        self._end(lane)
         return Said(200)
 
-    def _forget(self, session: bytes) -> None:
-        lane = self._sessions.pop(session)
-        if lane is self._common:
-            return
-        if lane.listener is not None:
-            lane.listener.end()
-        lane.close()
+    def _end(self, lane: Lane) -> None:
+        lane.end()
+        self.lanes.discard(lane)
+
+    def rest(self, now: float) -> None:
+        """End the processes that nobody has used for long; `now` is on the loop's clock."""
+        unused = [lane for lane in self.lanes if lane.is_idle and now - lane.used > IDLE]
+        for lane in unused:
+            lane.close()
+        for credential, lane in list(self._stateless.items()):
+            if lane in unused:
+                del self._stateless[credential]
+                self._end(lane)
 
 
 class Commands:
@@ -203,6 +212,7 @@ class Commands:
 
     def __init__(self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder) -> None:
         self._tasks = asyncio.TaskGroup()
+        self._recorder = recorder
         self._fronts = {
             f"{COMMAND}{name}": self._front(name, upstream, log, recorder)
             for name, upstream in upstreams.items()
@@ -213,7 +223,7 @@ class Commands:
         def lane(shared: bool) -> Lane:
             return Lane(name, upstream.command, log, recorder, self._tasks, shared=shared)
 
-        return Front(lane, upstream.share)
+        return Front(lane)
 
     async def __aenter__(self) -> "Commands":
         """Begin."""
@@ -226,7 +236,7 @@ class Commands:
         self._sweeping.cancel()
         for front in self._fronts.values():
             for lane in front.lanes:
-                lane.close()
+                lane.end()
         await self._tasks.__aexit__(None, None, None)
 
     async def _sweep(self) -> None:
@@ -235,9 +245,7 @@ class Commands:
             await asyncio.sleep(_SWEEP)
             now = asyncio.get_running_loop().time()
             for front in self._fronts.values():
-                for lane in front.lanes:
-                    if lane.is_idle and now - lane.used > IDLE:
-                        lane.close()
+                front.rest(now)
 
     async def send(
         self,
@@ -254,7 +262,11 @@ class Commands:
         """Carry out one request, as `Upstreams.send` does. Raises `Failure`."""
         progress.phase = Phase.CONNECTING
         whole = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
-        return await self._fronts[origin_url].answer(Asked(method, _fields(lines), whole, progress))
+        one_line = _on_one_line(whole)
+        if one_line is None:
+            return _refused(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
+        asked = Asked(method, _fields(lines), one_line, progress)
+        return await self._fronts[origin_url].answer(asked)
 
     def notify(
         self, origin_url: str, resource: str, lines: bytes, body: bytes
@@ -263,9 +275,28 @@ class Commands:
         return self._tasks.create_task(self._notify(origin_url, resource, lines, body))
 
     async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
-        with suppress(Failure, TimeoutError):
+        try:
             async with asyncio.timeout(_NOTICE):
                 await self.send(origin_url, "POST", resource, lines, body, Progress(), length=None)
+        except (Failure, TimeoutError):
+            return
+        except Exception as error:  # noqa: BLE001 - it is logged; nobody waits for this
+            self._recorder.faulted(error)
+
+
+def _on_one_line(body: bytes) -> bytes | None:
+    """Return a body as the one line that it has to be for a command; `None` for what is no JSON.
+
+    In JSON line ends stand between values alone; whoever reads less strictly must not let them
+    make several messages of one.
+    """
+    if b"\n" not in body and b"\r" not in body:
+        return body
+    try:
+        msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return body.translate(_LINE_ENDS)
 
 
 def _fields(lines: bytes) -> dict[bytes, bytes]:

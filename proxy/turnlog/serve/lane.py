@@ -15,7 +15,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
-from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
+from turnlog.wire.splice import with_id, with_member
 
 from .child import start
 from .fault import Failure, Progress
@@ -29,6 +29,8 @@ _SHORT_LIFE: Final = 10.0
 """s: a process that lived less has failed to start: the next one is started later each time."""
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
+_KEPT: Final = 64 * 1024
+"""bytes: a longer message is not kept for an agent that does not listen."""
 _BACKLOG: Final = 256
 """Messages kept for an agent that listens to nothing at the moment."""
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -60,7 +62,6 @@ class Lane:
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
-        self._initialized = False
         self._replies: dict[str, Reply] = {}
         self._tokens: dict[str, Reply] = {}
         self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
@@ -68,19 +69,19 @@ class Lane:
         """Who hears what belongs to no request."""
         self.handshake = b""
         """The `initialize` that opened the conversation, to open it again; empty for none."""
-        self.welcome = b""
-        """The answer to it; empty until there is one."""
+        self.closed = False
+        """Whether no process may be started any more."""
         self.used = asyncio.get_running_loop().time()
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._replies
+        return not self._replies and self.listener is None
 
     def met(self, asked: bytes, reply: Reply) -> None:
         """Remember how the conversation was opened."""
-        if reply.result is not None and not self.handshake:
-            self.handshake, self.welcome = asked, reply.result
+        if reply.result is not None:
+            self.handshake = asked
 
     # -- its process -----------------------------------------------------------------------
 
@@ -89,10 +90,22 @@ class Lane:
         async with self._starting:
             if self._process is None:
                 await asyncio.sleep(self._wait())
-                self._start()
-                if self.handshake:
-                    await self._shake_hands()
+                await self._begin()
+        if (process := self._process) is not None:
+            await process.room()
         return self
+
+    async def _begin(self) -> None:
+        """Start a process and open the conversation; one that is half open is of no use."""
+        if self.closed:
+            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, "turnlog stops")
+        self._process = self._start()
+        try:
+            if self.handshake:
+                await self._shake_hands()
+        except BaseException:
+            self.close()
+            raise
 
     def _wait(self) -> float:
         """Return how long to wait before a process that died at once is started again, in s."""
@@ -101,33 +114,42 @@ class Lane:
         pause = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 16))
         return max(0.0, self._began + pause - asyncio.get_running_loop().time())
 
-    def _start(self) -> None:
+    def _start(self) -> Process:
         self._began = asyncio.get_running_loop().time()
         try:
             child = start(self._command)
-        except (OSError, ValueError, SubprocessError) as error:
+            process = Process(child, self._recorder, self._take)
+        except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
             self._log.emit(ProcessFailed(server=self._name, reason=reason))
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self._process = Process(child, self._recorder, self._take)
-        self._tasks.create_task(self._live(self._process))
+        self._tasks.create_task(self._live(process))
+        return process
 
     async def _live(self, process: Process) -> None:
-        code = await process.run()
-        self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
-        lived = asyncio.get_running_loop().time() - self._began
-        self._failures = self._failures + 1 if code and lived < _SHORT_LIFE else 0
+        """Carry a process's lines to its end; whatever goes wrong there ends no other."""
+        ended = "it could not be talked to"
+        try:
+            code = await process.run()
+            ended = f"the command has ended with code {code}"
+            self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
+            lived = asyncio.get_running_loop().time() - self._began
+            self._failures = self._failures + 1 if code and lived < _SHORT_LIFE else 0
+        except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
+            self._recorder.faulted(error)
         if self._process is process:
             self._process = None
-        waiting, self._replies = set(self._replies.values()), {}
-        self._tokens.clear()
-        for reply in waiting:
-            reply.fail(ErrorKind.CONNECTION_LOST, f"the command has ended with code {code}")
+        for reply in [one for one in set(self._replies.values()) if one.process is process]:
+            self._forget(reply)
+            reply.fail(ErrorKind.CONNECTION_LOST, ended)
 
     async def _shake_hands(self) -> None:
-        """Open the conversation again, as the agent did once. Raises `Failure`."""
+        """Open the conversation again, as the agent did once. Raises `Failure`.
+
+        Cancelled, or without a result, it leaves nothing to be talked to.
+        """
         reply = Reply(Progress(), streams=False)
         line = self._renamed(reply, Message(kind=Kind.REQUEST), self.handshake)
         self._write(line)
@@ -135,23 +157,38 @@ class Lane:
             async with asyncio.timeout(STARTUP):
                 await reply.first()
         except TimeoutError:
-            self.close()
             detail = f"no answer to initialize within {STARTUP:g} s"
             raise Failure(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, detail) from None
         except Failure as failure:
             raise Failure(failure.kind, Phase.CONNECTING, failure.detail) from failure
+        finally:
+            self._forget(reply)
+        if reply.result is None:
+            detail = "the command refused the handshake that it once took"
+            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail)
         self._write(_INITIALIZED)
 
     def close(self) -> None:
-        """End the process, if there is one."""
-        if self._process is not None:
-            self._process.close()
+        """End the process, if there is one; the next request gets another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def end(self) -> None:
+        """End the process, and start no other."""
+        self.closed = True
+        if self.listener is not None:
+            self.listener.end()
+        self.close()
 
     # -- to the command --------------------------------------------------------------------
 
     def ask(self, reply: Reply, messages: Sequence[Message], line: bytes) -> None:
         """Send requests whose answers belong to `reply`."""
         self.used = asyncio.get_running_loop().time()
+        if self._process is None:
+            reply.fail(ErrorKind.CONNECTION_LOST, "the command has ended")
+            return
         if self._shared and len(messages) == 1:
             line = self._renamed(reply, messages[0], line)
         else:
@@ -166,16 +203,9 @@ class Lane:
     def tell(self, message: Message, line: bytes) -> None:
         """Send what gets no answer."""
         self.used = asyncio.get_running_loop().time()
-        if message.method == "notifications/initialized" and self._shared:
-            if self._initialized:
-                return
-            self._initialized = True
         cancelled = mcp.cancelled_id(message)
-        reply = self._of_agent(cancelled) if cancelled is not None else None
-        if reply is not None:
-            if self._shared:
-                known = {id_key(reply.id): next(iter(reply.awaited.values()))}
-                line = with_cancelled_ids(line, known) or line
+        reply = self._replies.get(cancelled) if cancelled is not None else None
+        if reply is not None and not self._shared:
             # Nobody answers what was cancelled.
             self._forget(reply)
             reply.end()
@@ -216,6 +246,7 @@ class Lane:
 
     def _await(self, reply: Reply, raw_id: bytes) -> None:
         key = id_key(raw_id)
+        reply.process = self._process
         reply.awaited[key] = raw_id
         self._replies[key] = reply
 
@@ -224,18 +255,15 @@ class Lane:
             reply.token = id_key(token)
             self._tokens[reply.token] = reply
 
-    def _of_agent(self, key: str) -> Reply | None:
-        """Return the reply to the request to which its agent gave an id with this key."""
-        if not self._shared:
-            return self._replies.get(key)
-        return next((r for r in self._replies.values() if id_key(r.id) == key), None)
-
     def _forget(self, reply: Reply) -> list[bytes]:
         """Wait for no answer any more; return the ids that there would have been one for."""
         ids, reply.awaited = reply.awaited, {}
         for key in ids:
-            self._replies.pop(key, None)
-        self._tokens.pop(reply.token, None)
+            # Another request may have taken the same id since.
+            if self._replies.get(key) is reply:
+                del self._replies[key]
+        if self._tokens.get(reply.token) is reply:
+            del self._tokens[reply.token]
         return list(ids.values())
 
     # -- from the command ------------------------------------------------------------------
@@ -276,7 +304,8 @@ class Lane:
 
     def _pass_on(self, message: Message, line: bytes) -> None:
         """Find who hears what is no answer."""
-        if reported := self._tokens.get(mcp.progress_token(message)):
+        reported = self._tokens.get(mcp.progress_token(message))
+        if reported is not None and reported.streams:
             own = reported.own_token
             reported.add((with_member(line, _TOKEN_TOLD, own) or line) if own else line)
         elif subscribed := self._replies.get(mcp.subscription(message)):
@@ -284,7 +313,7 @@ class Lane:
             subscribed.add((with_member(line, _SUBSCRIPTION, own) or line) if own else line)
         elif (hearer := self._hearer()) is not None:
             hearer.add(line)
-        elif not mcp.progress_token(message):
+        elif not mcp.progress_token(message) and len(line) <= _KEPT:
             self._backlog.append(line)
 
     def _hearer(self) -> Reply | None:

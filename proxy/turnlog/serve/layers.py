@@ -28,6 +28,7 @@ LATER = frozenset(
         "retention",
         "identity",
         "never_twice",
+        "upstreams.*.share=all",
         "upstreams.*.transport=sse",
     }
 )

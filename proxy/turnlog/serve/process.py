@@ -1,6 +1,7 @@
 """A command's process as the loop sees it: lines in, lines out, and its end."""
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -18,6 +19,10 @@ GRACE: Final = 1.0
 """s: how long a command may take to end once nobody talks to it any more."""
 KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
+LONGEST: Final = 64 << 20
+"""bytes: a command that writes a longer line is ended."""
+_LAST_WORDS: Final = 0.25
+"""s: how long what a command wrote before its end may take to come."""
 _LINE: Final = 1 << 20
 """bytes: a longer line is put together from pieces."""
 
@@ -26,11 +31,13 @@ class Process:
     """A running command. `take` gets each of its lines, without what ends it."""
 
     def __init__(self, child: Child, recorder: Recorder, take: Callable[[bytes], None]) -> None:
+        self._loop = asyncio.get_running_loop()
         self._child = child
         self._server = ReadEnd(child.stdout)
         self._outbox = Outbox(WriteEnd(child.stdin, own=True), recorder)
         self._take = take
         self.exited = exit_of(child)
+        self.exited.add_done_callback(self._has_exited)
 
     @property
     def pid(self) -> int:
@@ -51,7 +58,20 @@ class Process:
                 writing.cancel()
         finally:
             self._child.send(signal.SIGKILL)
+            os.close(self._child.stdout)
         return await self.exited
+
+    async def room(self) -> None:
+        """Wait while the command reads slowly."""
+        await self._outbox.room()
+
+    def _has_exited(self, _: "asyncio.Future[int]") -> None:
+        # What it has started may hold its stdout for ever.
+        self._loop.call_later(_LAST_WORDS, self._abandon)
+
+    def _abandon(self) -> None:
+        self._child.send(signal.SIGKILL)
+        self._server.abandon()
 
     def close(self) -> None:
         """Let it end by itself, or be ended soon."""
@@ -59,16 +79,22 @@ class Process:
         self._server.abandon()
 
     async def _write(self) -> None:
-        # What closed its stdin may yet answer what it has got.
-        with suppress(BrokenPipeError):
+        # What closed its stdin may yet answer what it has got, but nothing else.
+        try:
             await self._outbox.run()
+        except BrokenPipeError:
+            self._loop.call_later(GRACE, self.close)
 
     async def _read(self) -> None:
         reader = LineReader(_LINE)
         parts: list[bytes] = []
+        size = 0
         while chunk := await self._server.read():
             for piece in reader.feed(chunk):
                 parts.append(piece.raw)
+                size = len(piece.raw) if piece.starts else size + len(piece.raw)
+                if size > LONGEST:
+                    return
                 if piece.ends:
                     self._take(b"".join(parts).rstrip(b"\r\n"))
                     parts.clear()

@@ -11,6 +11,7 @@ from turnlog.wire.splice import as_event
 
 from .fault import Failure, Progress
 from .patience import Patience
+from .process import Process
 
 MOST_UNREAD: Final = 64 << 20
 """bytes: with more than this waiting for an agent its stream is cut."""
@@ -42,6 +43,8 @@ class Reply:
         """The agent's own token, likewise."""
         self.token = ""
         """Key under which the command reports progress."""
+        self.process: Process | None = None
+        """What has to answer."""
         self.over = False
         """Whether nothing is to come."""
         self._progress = progress

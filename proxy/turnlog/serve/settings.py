@@ -54,10 +54,9 @@ class LogLevel(StrEnum):
 
 
 class Share(StrEnum):
-    """Who talks to one process of a command: one protocol session of an agent, or all."""
+    """Who talks to one process of a command: one protocol session of an agent."""
 
     SESSION = "session"
-    ALL = "all"
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -257,7 +257,7 @@ class Incoming:
             self._body = MessageReader(self._keep)
         self._body.feed(piece.raw)
         if piece.starts and piece.ends:
-            self._pipe.deliver(piece.raw, self._body)
+            self._deliver(piece.raw)
             return
         if piece.starts:
             self._opening = self._pipe.opening(piece.raw)
@@ -271,6 +271,14 @@ class Incoming:
             case Opening.WAITS:
                 self._wait(piece)
 
+    def _deliver(self, raw: bytes) -> None:
+        """Pass on a whole line. Whatever goes wrong in reading along, the line goes on."""
+        try:
+            self._pipe.deliver(raw, self._body)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._pipe.context.recorder.faulted(error)
+            self._to_agent.line(raw)
+
     def _wait(self, piece: Piece) -> None:
         self._kept.append(piece.raw)
         if not piece.ends and self._body.size <= MOST:
@@ -278,7 +286,7 @@ class Incoming:
         raw = b"".join(self._kept)
         self._kept.clear()
         if piece.ends:
-            self._pipe.deliver(raw, self._body)
+            self._deliver(raw)
         else:
             self._opening = Opening.PASSES
             self._pass(raw, ends=False)
