@@ -213,6 +213,21 @@ def children(proxy: Proxy) -> list[str]:
     ]
 
 
+def test_an_error_that_names_no_request_answers_the_only_one(proxy: Proxy) -> None:
+    assert Agent(proxy).post(call("nameless")).json()["error"]["message"] == "broken"
+
+
+def test_a_last_answer_without_its_newline_is_an_answer(proxy: Proxy) -> None:
+    assert Agent(proxy).text("last") == "last"
+
+
+def test_the_stateless_revisions_have_no_listening_stream(proxy: Proxy) -> None:
+    with Client(proxy.url) as client:
+        for method in ("GET", "DELETE"):
+            given = client.request(method, "/mcp", headers=newest_headers())
+            assert (given.status, given.head.one("allow")) == (405, "POST")
+
+
 def test_progress_and_a_question_make_a_stream_of_the_answer(proxy: Proxy) -> None:
     agent = Agent(proxy)
     agent.client.ask("POST", "/mcp", call("asks", request_id=5), headers=agent.headers)

@@ -73,6 +73,17 @@ def _stray(message: dict[str, Any], _: dict[str, Any]) -> None:
     _text(message, "said")
 
 
+def _nameless(message: dict[str, Any], _: dict[str, Any]) -> None:
+    _write({"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "broken"}})
+
+
+def _last(message: dict[str, Any], _: dict[str, Any]) -> None:
+    result = {"content": [{"type": "text", "text": "last"}]}
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+    sys.stdout.flush()
+    os._exit(0)
+
+
 _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "say": lambda message, arguments: _text(message, arguments["text"]),
     "pid": lambda message, _: _text(message, str(os.getpid())),
@@ -82,6 +93,8 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "die": lambda message, arguments: os._exit(arguments["code"]),
     "progress": _progress,
     "asks": _asks,
+    "nameless": _nameless,
+    "last": _last,
     "stray": _stray,
 }
 

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
 from turnlog.observe.events import Log
+from turnlog.wire import mcp
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -82,7 +83,10 @@ class Front:
 
     async def answer(self, asked: Asked) -> Answer:
         """Carry out one request. Raises `Failure`."""
+        revision = asked.fields.get(b"mcp-protocol-version", b"").decode("latin-1")
         match asked.method:
+            case "GET" | "DELETE" if mcp.is_stateless(revision):
+                return Said(405, headers=((b"Allow", b"POST"),))
             case "POST":
                 return await self._post(asked)
             case "GET":

@@ -136,7 +136,8 @@ class Lane:
             ended = f"the command has ended with code {code}"
             self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
             lived = asyncio.get_running_loop().time() - self._began
-            self._failures = self._failures + 1 if code and lived < _SHORT_LIFE else 0
+            died = self._process is process  # and was not ended by us
+            self._failures = self._failures + 1 if died and lived < _SHORT_LIFE else 0
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
         if self._process is process:
@@ -271,7 +272,8 @@ class Lane:
     def _take(self, line: bytes) -> None:
         """Take a line; whatever goes wrong with it, the process and turnlog go on."""
         try:
-            self._read(line)
+            # Between values, where alone it may stand, a CR would end an event's line.
+            self._read(line.replace(b"\r", b" "))
         except Exception as error:  # noqa: BLE001 - it is logged
             self._recorder.faulted(error)
 
@@ -285,6 +287,9 @@ class Lane:
             case Batch(items=items):
                 keys = [id_key(item.id) for item in items if isinstance(item, Message)]
                 self._answer([key for key in keys if key in self._replies], line)
+            case Message(kind=Kind.ERROR, id=b"" | b"null") if len(self._replies) == 1:
+                # It answers the only request there is (JSON-RPC 2.0 section 5.1).
+                self._answer(list(self._replies), line)
             case Message(kind=Kind.RESPONSE | Kind.ERROR):
                 self._answer([id_key(content.id)], line)
             case _:

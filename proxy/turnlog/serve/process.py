@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from turnlog.wire.lines import LineReader
+from turnlog.wire.lines import LineReader, Piece
 
 from .child import Child
 from .outbox import Outbox
@@ -87,17 +87,14 @@ class Process:
 
     async def _read(self) -> None:
         reader = LineReader(_LINE)
-        parts: list[bytes] = []
-        size = 0
+        line = _Line(self._take)
         while chunk := await self._server.read():
             for piece in reader.feed(chunk):
-                parts.append(piece.raw)
-                size = len(piece.raw) if piece.starts else size + len(piece.raw)
-                if size > LONGEST:
-                    return
-                if piece.ends:
-                    self._take(b"".join(parts).rstrip(b"\r\n"))
-                    parts.clear()
+                line.add(piece)
+            if line.size > LONGEST:
+                return
+        for piece in reader.finish():
+            line.add(piece)
 
     async def _end(self) -> None:
         """End what has closed its stdout, or is to end, more firmly each time."""
@@ -108,6 +105,24 @@ class Process:
                 return
             self._child.send(number)
         await asyncio.wait({self.exited})
+
+
+class _Line:
+    """Puts lines together from pieces."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self._parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, piece: Piece) -> None:
+        self._parts.append(piece.raw)
+        self.size += len(piece.raw)
+        if piece.ends:
+            whole = b"".join(self._parts).rstrip(b"\r\n")
+            self._parts.clear()
+            self.size = 0
+            self._take(whole)
 
 
 def exit_of(child: Child) -> "asyncio.Future[int]":
