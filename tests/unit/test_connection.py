@@ -15,6 +15,8 @@ from turnlog.serve.fault import Failure, Progress
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
 FOLDED_HINT = HINT.replace(b"\r\n\r\n", b"\r\n x\r\n\r\n")
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
+CLOSING = b"HTTP/1.1 103 Hints\r\nConnection: close\r\n\r\n"
 REFUSED = (b"SSH-2.0-OpenSSH_9.6\r\n", b"-ERR unknown command\r\n", b"\x15\x03\x01\x00\x02\x02\x46")
 
 
@@ -115,3 +117,13 @@ async def test_a_head_has_an_end(start: bytes) -> None:
     with pytest.raises(Failure) as caught:
         await status([start, *[piece] * (HEAD_LIMIT // 1000)])
     assert caught.value.kind is ErrorKind.MALFORMED_RESULT
+
+
+@pytest.mark.parametrize(
+    "raw", [CLOSING + GOOD, CLOSING * 2 + GOOD, b"HTTP/1.0 100 Continue\r\n\r\n" + GOOD]
+)
+async def test_an_answer_behind_a_closing_interim_one_is_read_wherever_it_is_cut(
+    raw: bytes,
+) -> None:
+    for cut in range(1, len(raw)):
+        assert await status((raw[:cut], raw[cut:])) == 200

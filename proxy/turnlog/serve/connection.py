@@ -255,7 +255,8 @@ class Connection(asyncio.Protocol):
         raw += came if raw else came[head_start(came, self._passed) :]
         self._raw.clear()
         self._passed = 0
-        if self._headers_done or not raw.startswith(_HTTP):
+        begins = raw.startswith(_HTTP) or (self._is_over and _HTTP.startswith(bytes(raw)))
+        if self._headers_done or not begins:
             self._refuse(self._why)
         elif end := head_end(raw, start):
             head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
