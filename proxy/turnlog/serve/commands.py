@@ -34,6 +34,7 @@ from .fault import Failure, Progress
 from .lane import Lane
 from .recorder import Recorder
 from .reply import Replied, Reply, Said
+from .request import CREDENTIALS
 from .routes import COMMAND
 from .settings import Upstream
 from .upstream import Answer, Content, connected
@@ -46,7 +47,6 @@ _SESSIONS: Final = 10_000
 _NOTICE: Final = 5.0
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _SESSION: Final = b"mcp-session-id"
-_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 _SESSION_NOT_FOUND: Final = -32001
 """What servers of the official SDKs say."""
 _ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
@@ -121,7 +121,7 @@ class Front:
         return await self._exchange(asked, messages, self._lane_of(asked), cancel=True)
 
     def _lane_of(self, asked: Asked) -> Lane:
-        told = b"\0".join(asked.fields.get(name, b"") for name in _CREDENTIALS)
+        told = b"\0".join(asked.fields.get(name, b"") for name in CREDENTIALS)
         credential = sha256(told).digest()
         if credential not in self._stateless:
             self._stateless[credential] = self._new_lane(True)

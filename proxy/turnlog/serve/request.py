@@ -12,7 +12,7 @@ from .heads import RequestHead
 from .identity import Client, Clients
 from .routes import Route
 
-_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """Headers that authenticate a caller; the first that is there names the principal."""
 MCP_LIMIT: Final = 16 << 20
 """bytes: an MCP message that is larger streams through and is recorded by its start."""
@@ -110,7 +110,7 @@ class Request:
         return self._text.get(name, "")
 
     def _credential(self) -> str:
-        for name in _CREDENTIALS:
+        for name in CREDENTIALS:
             if name in self.fields:
                 return self._digest(b"credential\0%b\0%b" % (name, self.fields[name])).hex()[:32]
         return ""
