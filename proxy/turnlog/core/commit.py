@@ -85,6 +85,8 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """How long the server, or a rule, asks to wait before the next attempt."""
     provenance: str = ""
     """How the tool's definition stands against turnlog.lock; empty where an older turnlog wrote."""
+    note: str = ""
+    """On a note: its `NoteKind`."""
 
 
 class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -98,7 +100,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     turn_source: TurnSource
     ref: int | None
     """seq of the commit this one follows: an outcome's intent, a later outcome's intent, the outcome
-    before another attempt's intent."""
+    before another attempt's intent, what a note speaks of."""
     body_hash: bytes
     """sha256 of the body's bytes; empty where a commit has no body."""
     prev: bytes

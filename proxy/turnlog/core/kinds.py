@@ -20,6 +20,17 @@ class CommitKind(StrEnum):
     REDACT = "redact"
 
 
+class NoteKind(StrEnum):
+    """What a note says of the commit that it follows, or of its session."""
+
+    ABANDONED = "abandoned"
+    """The caller left, cancelled, or was given an answer before the call had ended."""
+    CANCEL_FORWARDED = "cancel_forwarded"
+    """The server was told that nobody waits for the call."""
+    DELIVERED = "delivered"
+    """The answer was handed to the caller's socket whole, while the caller was there."""
+
+
 class Status(StrEnum):
     """How an attempt stands. `PENDING` is derived (an intent without outcome), never stored."""
 

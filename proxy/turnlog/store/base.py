@@ -98,7 +98,8 @@ class Draft(Struct, kw_only=True):
     facts: Facts
     body: Body | None = None
     intent: "Ticket | None" = None
-    """The intent that this outcome answers (its seq becomes `Link.ref`, its turn is copied).
+    """The intent that this outcome answers, or the commit that a note follows (its seq becomes
+    `Link.ref`, its turn is copied).
     Without one the store looks the attempt up. If the intent could not be written, it is tried
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None

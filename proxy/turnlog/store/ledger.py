@@ -24,7 +24,7 @@ from turnlog.core.commit import (
 from turnlog.core.kinds import CommitKind, Phase, Status
 
 from . import late, runs, seals
-from .base import Draft, SessionRef
+from .base import Draft, SessionRef, Ticket
 from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key
 from .tables import (
@@ -251,18 +251,27 @@ class Ledger:
             )
             found = self._find(txn, session, earlier)
             return found.link if found else None
+        if draft.facts.kind is CommitKind.NOTE:
+            return self._followed(txn, draft.intent)
         if draft.facts.kind is not CommitKind.OUTCOME:
             return None
         intent = draft.intent or before
         if isinstance(intent, Pending):
-            if intent.link is None:
-                # Its transaction failed: an outcome without its intent would tell nothing.
-                self.append(txn, intent)
-                self.again.append(intent)
-            return intent.link
+            return self._followed(txn, intent)
         begun = msgspec.structs.replace(draft.facts, kind=CommitKind.INTENT, n=0)
         found = self._find(txn, session, begun)
         return found.link if found else None
+
+    def _followed(self, txn: Txn, ticket: Ticket | None) -> Link | None:
+        """Return where the commit of a ticket stands; one that failed is written along."""
+        if isinstance(ticket, Pending) and ticket.link is None:
+            # Its transaction failed: an outcome without its intent would tell nothing.
+            self.append(txn, ticket)
+            self.again.append(ticket)
+        if isinstance(ticket, Pending):
+            return ticket.link
+        placed = ticket.placed if ticket is not None else None
+        return placed.link if placed is not None else None
 
     def _read(self, txn: Txn, entry: Entry) -> Commit:
         position = entry.position

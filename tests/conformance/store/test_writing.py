@@ -20,8 +20,8 @@ from conformance.store.kit import (
     whole_call,
 )
 from turnlog.core.commit import GENESIS, Body, body_digest, digest
-from turnlog.core.kinds import CommitKind, Effect, Phase, Rung, Status, TurnSource
-from turnlog.store.base import Blob, Draft, SessionRef, Store, StoreClosed, StoreError
+from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
+from turnlog.store.base import Blob, Draft, Filter, SessionRef, Store, StoreClosed, StoreError
 
 
 async def test_the_first_draft_of_a_session_opens_it(store: Store) -> None:
@@ -346,6 +346,22 @@ async def test_a_note_is_written_as_often_as_it_is_given(store: Store) -> None:
         await put(store, Draft(session=ref, facts=facts, body=Body(summary="a note")))
     with store.view() as view:
         assert seqs(view, ref) == [0, 1, 2]
+
+
+async def test_a_note_follows_the_commit_that_it_speaks_of_in_the_same_turn(store: Store) -> None:
+    ref, call = session(), new_id()
+    begun = await begin(store, intent(ref, call))
+    ended = store.submit(outcome(ref, call, begun), wait=False)
+    late = START + 400 * 1_000_000_000
+    facts = type(intent(ref, call).facts)(
+        kind=CommitKind.NOTE, at=late, clock=0, call=call, note=NoteKind.DELIVERED
+    )
+    note = await put(store, Draft(session=ref, facts=facts, intent=ended))
+    answered = await ended.done()
+    assert (note.link.ref, note.link.turn) == (answered.link.seq, answered.link.turn)
+    with store.view() as view:
+        assert [c.facts.note for c in view.call(call)] == ["", "", "delivered"]
+        assert [len(found) for found in view.attempts(Filter(), newest_first=False)] == [2]
 
 
 async def test_errors_of_the_store_are_one_family() -> None:
