@@ -58,6 +58,28 @@ class Demand(StrEnum):
     """Pinned in turnlog.lock, and unchanged since."""
 
 
+class OnDuplicate(StrEnum):
+    """What becomes of a call that asks what a call under way asks."""
+
+    JOIN = "join"
+    """It waits for the answer to that one."""
+    PASS = "pass"  # noqa: S105 - a word, no password
+    """It is one of its own."""
+    BLOCK = "block"
+    """It is refused."""
+
+
+class OnDisconnect(StrEnum):
+    """What becomes of a call whose caller is gone."""
+
+    CANCEL = "cancel"
+    """It is taken back at once."""
+    GRACE = "grace"
+    """It is taken back, unless somebody asks the same within `never_twice.cancel_grace`."""
+    DRAIN = "drain"
+    """It runs on, and its answer is recorded."""
+
+
 class Jitter(StrEnum):
     """How a wait between attempts is spread."""
 
@@ -270,6 +292,10 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     redact: Expressions | None = None
     store: Keep | None = None
     provenance: Demand | None = None
+    on_duplicate: OnDuplicate | None = None
+    on_disconnect: OnDisconnect | None = None
+    replay_if_slower_than: Limit | None = None
+    """s: an answer that took longer is given again to who asks the same, delivered or not."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

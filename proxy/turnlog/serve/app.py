@@ -138,6 +138,7 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.shutdown(_CANCEL_TIME)
+        await self._context.repeats.stop()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started

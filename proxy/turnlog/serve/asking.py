@@ -28,6 +28,7 @@ UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
+_UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
 _REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
@@ -86,6 +87,9 @@ class Asking:
             protocol=revision if _REVISION.fullmatch(revision) else "",
             policy=policy,
             standing=standing,
+            is_named=effect not in _UNNAMED,
+            key=_key(meta) or self._request.field(b"idempotency-key"),
+            principal=self._request.credential,
         )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
@@ -160,6 +164,10 @@ def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag,
     flags = (*message.flags, Flag.ID_REUSED) if reused else message.flags
     changed = standing.provenance is Provenance.MISMATCH
     return (*flags, Flag.CHANGED_DEFINITION) if changed else flags
+
+
+def _key(meta: Mapping[str, bytes]) -> str:
+    return text_of(meta["turnlog/key"]) if "turnlog/key" in meta else ""
 
 
 def _trace(meta: Mapping[str, bytes]) -> str:

@@ -67,6 +67,8 @@ class OpenCalls:
         found = self._named(scope, id_key) or self._of_kin(kin, id_key)
         for attempt in found:
             attempt.cancelled = True
+            if attempt.running is not None:
+                attempt.running.cancelled()
         return found[-1].wire_id if found else b""
 
     def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
@@ -86,6 +88,12 @@ class OpenCalls:
         everywhere += self._resting.values()
         found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
         return found if len({attempt.ask.call for attempt in found}) == 1 else []
+
+    async def resume(self, scope: Scope) -> None:
+        """Let a stream that resumes another have the guarded calls that run on alone."""
+        for attempt in self.of(scope):
+            if attempt.running is not None:
+                await attempt.running.resumed()
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
         """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""

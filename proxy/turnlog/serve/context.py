@@ -16,6 +16,7 @@ from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
 from .recorder import Recorder
+from .repeats import Repeats
 from .request import Digest
 
 
@@ -35,6 +36,7 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
+    repeats: Repeats
     clean: Callable[[str], str]
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     sessions: Sessions
@@ -51,5 +53,7 @@ class Context(Struct, frozen=True, kw_only=True):
     vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""
+    work: asyncio.TaskGroup
+    """What outlives the request that began it."""
     stop: asyncio.Event
     """Set as soon as the proxy stops: no further attempt begins."""

@@ -27,7 +27,6 @@ LATER = frozenset(
     {
         "retention",
         "identity",
-        "never_twice",
         "upstreams.*.share=all",
         "upstreams.*.transport=sse",
     }

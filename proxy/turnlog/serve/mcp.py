@@ -19,7 +19,18 @@ from turnlog.wire.skim import Outline
 from turnlog.wire.splice import with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
-from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
+from .answers import (
+    CANCELLED,
+    NOT_RECORDED,
+    Made,
+    amended,
+    failed_request,
+    repeated,
+    together,
+)
+from .answers import (
+    JSON as JSON_HEADERS,
+)
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
 from .besides import LIST_LIMIT, LISTS, Besides
@@ -27,7 +38,9 @@ from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
 from .legs import Legs
+from .repeats import KEPT, Repeated
 from .request import Request
+from .running import Running
 from .underway import Underway
 from .upstream import Answer, Content
 from .verdicts import (
@@ -77,6 +90,8 @@ class McpExchange:
         self.progress = Progress()
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
+        self.running: Running | None = None
+        """What guards the call, where something does."""
         self._lost: Failure | None = None
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
@@ -108,6 +123,8 @@ class McpExchange:
     @property
     def reads(self) -> int:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
+        if self.running is not None:
+            return KEPT
         lists = any(asked.method == LISTS for asked in self._messages)
         return LIST_LIMIT if lists or self.listens else 0
 
@@ -130,6 +147,8 @@ class McpExchange:
 
     async def begin(self) -> None:
         """Queue the intents. Raises `StoreError` when the calls have to be refused."""
+        if b"last-event-id" in self._request.fields:
+            await self._context.calls.resume(self._request.scope)
         try:
             for message in self._messages:
                 await self._notice_request(message)
@@ -165,12 +184,41 @@ class McpExchange:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
+        if self._may_be_guarded(message):
+            admitted = self._context.repeats.admit(ask, stateless=self.stateless)
+            ask, self.running = await admitted
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
+        if self.running is not None:
+            self.running.begins(attempt)
         if message.kind is Kind.NOTIFICATION:
             self._notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
+
+    def _may_be_guarded(self, message: Message) -> bool:
+        """Tell whether one answer is all that the caller waits for: then another call may get it."""
+        alone = len(self._messages) == 1 and not self._as_batch and not self._request.is_piped
+        return alone and message.kind is Kind.REQUEST
+
+    def repeated(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, because of an earlier one."""
+        message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
+        assert ending is not None
+        if found.answer is not None:
+            made = repeated(message, ask, ending, found.answer)
+            if made is not None:
+                return made
+        return failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+
+    kept_as_sent = False
+    """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole response, for whoever asks the same again."""
+        if self.attempt is None or not self.attempt.message or self._answer is None:
+            return None
+        return Made(self._answer.status, self._answer.reason, JSON_HEADERS, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -200,6 +248,8 @@ class McpExchange:
             self.attempt = await self._underway.again(message, following(before.ask), wire_id)
             self.attempt.past = before.so_far
             self.attempt.cancelled = before.cancelled
+            if self.running is not None:
+                self.running.begins(self.attempt)
             await self.on_disk()
         return with_id(content, wire_id) or content
 
@@ -226,9 +276,12 @@ class McpExchange:
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""
-        if self.attempt is None or (self.stateless and not self._request.is_piped):
+        attempt = self.attempt
+        if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
-        return self.attempt.cancellation
+        # A named write runs on: who gave it up does not know that it did not happen.
+        given_up = attempt.running is not None and attempt.running.is_given_up
+        return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     # -- when turnlog has to answer itself -------------------------------------------------
 
@@ -404,6 +457,8 @@ class McpExchange:
             return self._answers_nothing(message, text)
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
+        if attempt.running is not None:
+            attempt.running.arrived()
         return self._close(attempt, message, text)
 
     def _server_asks(self, key: str) -> None:
@@ -411,6 +466,8 @@ class McpExchange:
         attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
+            if attempt.running is not None:
+                attempt.running.asked()
         self._context.calls.asked(self._request.scope, key, attempts)
 
     def _key_of(self, message: Message | Outline) -> str:
@@ -430,6 +487,8 @@ class McpExchange:
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         ending, reply = judged(attempt.ask, ending, reply)
+        if attempt.running is not None and isinstance(message, Message):
+            attempt.message = text.body.finish()
         succeeds = reply.is_result and self._status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):

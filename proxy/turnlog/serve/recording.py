@@ -44,6 +44,7 @@ from .keeper import Keeper
 from .pins import Pins
 from .recorder import Recorder
 from .reload import Reloader
+from .repeats import Repeats
 from .settings import Settings
 
 SWEEP: Final = 30.0
@@ -167,6 +168,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
+        repeats=Repeats(store, recorder, settings.never_twice, clock, log),
         clean=clean,
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
@@ -180,6 +182,7 @@ def _context(
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
+        work=work,
         stop=asyncio.Event(),
     )
 
