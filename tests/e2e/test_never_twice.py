@@ -27,12 +27,17 @@ rules:
     on_duplicate: pass
   - match: {tool: "*_slowly"}
     replay_if_slower_than: 1ms
+  - match: {tool: ["*_timed", "* /*timed"]}
+    timeout: {response: 200ms}
   - match: {tool: "*_cancelled"}
     on_disconnect: cancel
 """
 STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
 SETTINGS = {"never_twice": {"join_after": "1h", "cancel_grace": "1h"}}
 KEY = ("Idempotency-Key", "key-1")
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 class Begun(Protocol):
@@ -48,12 +53,14 @@ class Counting:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.streams = False
         self.cancels: list[Any] = []
         self.go = threading.Event()
         self.hung_up = threading.Event()
         self._lock = threading.Lock()
 
     def __call__(self, peer: Peer) -> None:
+        """Count, and answer as an event where `streams` says so."""
         request = peer.read()
         said = json.loads(request.body)
         if said.get("method", "").startswith("notifications/"):
@@ -63,11 +70,19 @@ class Counting:
         with self._lock:
             self.asked += 1
             number = self.asked
+        if self.streams:
+            peer.start_events()
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"})
         while not self.go.wait(0.01):
             if peer.wait_for_hang_up(0.01):
                 self.hung_up.set()
                 return
-        peer.send_json(text_result(said.get("id"), f"done {number}"))
+        answer = text_result(said.get("id"), f"done {number}")
+        if self.streams:
+            peer.send_event(answer)
+            peer.end()
+        else:
+            peer.send_json(answer)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +129,14 @@ def left(rig: Rig, counting: Counting, begun: Begun) -> Begun:
     return leave
 
 
+def answer_in(body: bytes) -> Any:
+    """Return the result in a body, or in the last event of a stream."""
+    events = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
+    return json.loads(events[-1] if events else body)["result"]
+
+
 def text(body: bytes) -> str:
-    return str(json.loads(body)["result"]["content"][0]["text"])
+    return str(answer_in(body)["content"][0]["text"])
 
 
 def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
@@ -281,3 +302,89 @@ def test_a_plain_call_is_answered_as_the_first_one_was(
     assert given.json()["result"]["content"][0]["text"] == "done 1"
     assert given.head.one("content-type") == "application/json"
     assert given.head.all("turnlog-status") == ["replayed"]
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
+    rig: Rig, counting: Counting, begun: Begun, streams: bool, headers: Headers
+) -> None:
+    counting.streams = streams
+    given = begun(call("write_timed", {"a": 1}), *headers).response("POST")
+    said = answer_in(given.body)
+    assert said["_meta"]["turnlog/outcome"]["kind"] == "response_timeout"
+    assert rig.ended_rows(1)[0].status == "unknown"
+    counting.go.set()
+    wait_until(lambda: rig.rows()[0].status == "ok", "the late answer is recorded")
+    assert rig.rows()[0].flags == ["late"]
+    again = begun(call("write_timed", {"a": 1}, request_id="two"), *headers).response("POST")
+    assert text(again.body) == "done 1"
+    assert (counting.asked, counting.cancels) == (1, [])
+    wait_until(lambda: rig.notes() == ["abandoned", "delivered"], "it is noted")
+
+
+def test_a_plain_call_whose_time_is_over_runs_on(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    path = f"/s/{rig.session}/write-timed"
+    given = begun(b'{"a": 1}', path=path).response("POST")
+    assert (given.status, given.json()["turnlog/outcome"]["kind"]) == (504, "response_timeout")
+    counting.go.set()
+    wait_until(lambda: rig.rows()[0].status == "ok", "the late answer is recorded")
+    assert begun(b'{"a": 1}', path=path).response("POST").status == 200
+    assert counting.asked == 1
+
+
+def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    asks = threading.Event()
+    ended = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        asks.wait(BOUND)
+        peer.send_event({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}})
+        if peer.wait_for_hang_up():
+            ended.set()
+
+    rig.upstream.script = script
+    client = begun(call("write", {"a": 1}))
+    client.head()
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    asks.set()
+    assert ended.wait(BOUND)
+    assert rig.row().kind == "cancelled_by_caller"
+
+
+def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    hung_up = threading.Event()
+
+    def script(peer: Peer) -> None:
+        request = peer.read()
+        peer.start_events()
+        if request.method == b"POST":
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"}, event_id="1")
+            if peer.wait_for_hang_up():
+                hung_up.set()
+            return
+        assert hung_up.wait(BOUND)
+        peer.send_event(text_result(1, "resumed"), event_id="2")
+        peer.end()
+
+    rig.upstream.script = script
+    client = begun(call("write", {"a": 1}), *rig.session_headers)
+    client.head()
+    client.event()
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    with rig.client() as other:
+        headers = (*rig.session_headers, ("Last-Event-ID", "1"))
+        given = other.request("GET", rig.path, headers=headers)
+    assert b"resumed" in given.body
+    row = rig.row()
+    assert (row.status, set(row.flags)) == ("ok", {"late", "resumed"})

@@ -28,7 +28,7 @@ CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
 INTERNAL_ERROR = -32603
-JSON: Headers = ((b"Content-Type", b"application/json"),)
+JSON: Headers = [(b"Content-Type", b"application/json")]
 _JSON_STARTS: Final = (b"{", b"[")
 _OF_TOOLS: Final = frozenset({ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT})
 """Errors that a whole result of a tool may be."""

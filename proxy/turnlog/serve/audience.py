@@ -3,13 +3,19 @@
 from collections.abc import Coroutine
 
 from turnlog.wire.http import Headers
+from turnlog.wire.splice import as_event
 
 from .answers import Made
 from .downstream import Downstream, Gone
+from .heads import lines
 
 _MOST = 16 << 20
 """bytes of a body that are kept."""
 _OWN = b"turnlog-"
+_EVENTS = b"text/event-stream"
+_ENDS = (b"\n\n", b"\r\r", b"\n\r\n")
+"""What an event ends with."""
+_END_BYTES = 3
 
 
 class Audience:
@@ -22,10 +28,38 @@ class Audience:
         self._body: list[bytes] = []
         self._size = 0
         self._whole = False
+        self._end = b"\n\n"
+        """The last bytes of the body that has left."""
+        self._has_length = False
         self._gone = False
         self.method = down.method
         self.raw = down.raw
         self.headers: Headers = down.headers
+
+    def hush(self) -> bool:
+        """Let nothing more of the answer go to the agent; false where nothing could be said in its
+        place."""
+        if self._gone or (self._down.begun and not self._between_events):
+            return False
+        self._gone = True
+        return True
+
+    async def say(self, made: Made, told: bytes) -> None:
+        """Say something of turnlog's own to an agent that hears nothing else any more."""
+        if self._down.begun:
+            await self._down.end(as_event(made.body))
+        else:
+            head = lines(made.headers) + told
+            await self._down.answer(made.status, made.reason, head, made.body)
+
+    @property
+    def _between_events(self) -> bool:
+        """Whether an event stream has left, up to the end of an event."""
+        _, _, fields = self._head or (0, b"", b"")
+        named = {name.lower(): value for name, value in _headers(fields)}
+        media = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        plain = b"content-encoding" not in named and not self._has_length
+        return media == _EVENTS and plain and self._end.endswith(_ENDS)
 
     @property
     def has_heard(self) -> bool:
@@ -60,6 +94,7 @@ class Audience:
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Take a head whose body follows."""
         self._begins(status, reason, lines)
+        self._has_length = length is not None
         await self._told(self._down.start(status, reason, lines, length))
 
     async def write(self, data: bytes) -> None:
@@ -82,6 +117,7 @@ class Audience:
 
     def _keep(self, data: bytes) -> None:
         self._size += len(data)
+        self._end = (self._end + data[-_END_BYTES:])[-_END_BYTES:]
         if self._keeps and self._size <= _MOST:
             self._body.append(data)
         else:

@@ -167,6 +167,10 @@ class Exchange(Watcher, Protocol):
         """Record that there is no answer; return what to say instead."""
         ...
 
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        ...
+
     def refused(self) -> Made:
         """Return the answer to a call that cannot be recorded."""
         ...

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -230,16 +230,18 @@ class Handler:
         if exchange.running is None:
             await self._carried(down, self._runner(down, route, exchange), exchange, content)
             return
-        audience = Audience(down, keeps=exchange.kept_as_sent)
+        running, audience = exchange.running, Audience(down, keeps=exchange.kept_as_sent)
         runner = self._runner(audience, route, exchange)
         guarded = self._guarded(down, audience, runner, exchange, content)
         task = self._context.work.create_task(guarded)
-        exchange.running.carried_by(task)
+        running.carried_by(task, audience.hush)
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            exchange.running.left()
-            raise
+            ends: set[asyncio.Future[Any]] = {task, running.timed_out}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if running.timed_out.done():
+                await self._outlived(audience, exchange, running.timed_out.result())
+        finally:
+            running.left()
 
     async def _guarded(
         self,
@@ -265,6 +267,13 @@ class Handler:
             if audience.has_heard:
                 running.arrived()
             self._context.repeats.over(running)
+
+    async def _outlived(self, audience: Audience, exchange: Exchange, failure: Failure) -> None:
+        """Answer a caller whose time is over, while its call runs on."""
+        made, tickets = exchange.outlived(failure)
+        await self._context.recorder.settle(tickets)
+        attempt = exchange.attempt
+        await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
 
     async def _carried(
         self, down: Downstream, runner: Runner, exchange: Exchange, content: Content

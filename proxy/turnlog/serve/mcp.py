@@ -296,6 +296,12 @@ class McpExchange:
         made = self._made(said, self._ending(failure.kind))
         return made, self._end_all(failure.kind, failure.detail, said)
 
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        with self._underway.reopened(self.attempt):
+            return self.failed(failure)
+
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
         ending = self.attempt.overall if self.attempt is not None else None

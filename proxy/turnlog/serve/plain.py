@@ -178,6 +178,13 @@ class PlainCall:
         tickets = self._end(ending, Reply(detail=failure.detail, said=said))
         return self._unanswered(failure, of_call(ending, self._past)), tickets
 
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        made, tickets = self.failed(failure)
+        self._context.recorder.reopen(self.attempt)
+        return made, tickets
+
     @property
     def _past(self) -> Past | None:
         return self.attempt.past if self.attempt is not None else None
@@ -190,6 +197,8 @@ class PlainCall:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
         if self.attempt is None or self.attempt.ended:
             return
+        if self.attempt.n:
+            return  # what its caller was told stands
         ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
 

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from turnlog.core.canon import canonical
 from turnlog.core.classify import ending_of
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Flag, NoteKind, Rung
+from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
@@ -107,6 +107,8 @@ class Repeats:
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
         self._under_way: set[Running] = set()
+        self._arrived: OrderedDict[bytes, None] = OrderedDict()
+        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
         self._held = 0
 
     async def admit(self, ask: Ask, *, stateless: bool) -> tuple[Ask, Running | None]:
@@ -142,6 +144,9 @@ class Repeats:
             session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
             session.id = outcome.link.session
             self._recorder.note(NoteKind.DELIVERED, session, outcome.facts, Settled(outcome))
+            self._arrived[found.call] = None
+            if len(self._arrived) > _MOST:
+                self._arrived.popitem(last=False)
 
     def over(self, running: Running) -> None:
         """Learn that a call has ended; hold its answer while there is room."""
@@ -245,8 +250,10 @@ class Repeats:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
         stored = intent.body.links if intent.body is not None else ()
+        earlier = _earlier(commits, self._clock.wall())
         earlier = structs.replace(
-            _earlier(commits, self._clock.wall()),
+            earlier,
+            delivered=earlier.delivered or intent.facts.call in self._arrived,
             same_input=not keyed or links.keyed_input in stored,
             warned=warned,
         )
@@ -355,6 +362,7 @@ def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
         outcome = None
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
     abandoned = NoteKind.ABANDONED in notes
+    recovered = outcome is not None and outcome.facts.actor is Actor.TURNLOG
     cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
@@ -364,5 +372,6 @@ def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         # Whoever has just been answered by another process: the note is on its way.
-        delivered=NoteKind.DELIVERED in notes or (ended < _SETTLED and not abandoned),
+        delivered=NoteKind.DELIVERED in notes
+        or (ended < _SETTLED and not abandoned and not recovered),
     )

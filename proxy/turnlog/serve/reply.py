@@ -82,7 +82,9 @@ class Reply:
         """Give up because time has run out; false where nobody waits for it now."""
         if self._waiter is None or self._failure is not None:
             return False
-        self.fail(kind, detail)
+        phase = Phase.BODY if self._began else self._progress.phase
+        if not self._progress.outlives(Failure(kind, phase, detail)):
+            self.fail(kind, detail)
         return True
 
     @property

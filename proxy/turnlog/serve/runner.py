@@ -218,7 +218,9 @@ class Runner:
         if self._course is not None:
             self._course.follow(attempt)
         attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        self._exchange.progress = Progress(attempt.patience)
+        running = self._exchange.running
+        outlives = running.time_out if running is not None else None
+        self._exchange.progress = Progress(attempt.patience, outlives)
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)

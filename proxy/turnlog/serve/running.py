@@ -5,16 +5,22 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 """
 
 import asyncio
+from collections.abc import Callable
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Flag, NoteKind
+from turnlog.core.kinds import Effect, Flag, NoteKind
 from turnlog.core.repeats import CANCELLED_LIFE, Earlier, NeverTwice, on_disconnect
 from turnlog.core.rules import OnDisconnect
 from turnlog.store.base import Ticket
 
 from .answers import Made
 from .attempt import Ask, Attempt
+from .fault import Failure
 from .recorder import Recorder
+
+
+def _never() -> bool:
+    return False
 
 
 class Running:
@@ -45,6 +51,9 @@ class Running:
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.timed_out: asyncio.Future[Failure] = self._loop.create_future()
+        """Why the caller is answered before the call has ended."""
+        self._hush: Callable[[], bool] = _never
 
     @property
     def size(self) -> int:
@@ -85,9 +94,13 @@ class Running:
         """Whether a task carries it out."""
         return self._task is not None
 
-    def carried_by(self, task: asyncio.Task[None]) -> None:
-        """Learn what carries it out, so that it can be given up."""
+    def carried_by(self, task: asyncio.Task[None], hush: Callable[[], bool]) -> None:
+        """Learn what carries it out, so that it can be given up.
+
+        `hush` lets nothing more of the answer go to the caller; false where it cannot be told why.
+        """
         self._task = task
+        self._hush = hush
 
     def over(self) -> None:
         """Learn that it has ended: whoever joined it looks at how."""
@@ -116,6 +129,20 @@ class Running:
         if self.attempt is not None and not self.delivered:
             self.delivered = True
             self._note(NoteKind.DELIVERED, self.attempt.outcome)
+
+    def time_out(self, failure: Failure) -> bool:
+        """Learn that its caller's time is over; tell whether it runs on all the same.
+
+        Where another attempt could follow, or the caller cannot be told, it does not.
+        """
+        effect, retry = self.ask.effect, self.ask.policy.retry
+        retried = retry is not None and effect is Effect.IDEMPOTENT_WRITE
+        stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
+        if not stays or self._abandoned or self._joined or not self._hush():
+            return False
+        self._leaves = OnDisconnect.DRAIN
+        self.timed_out.set_result(failure)
+        return True
 
     def left(self) -> None:
         """Learn that its caller is gone."""

@@ -73,16 +73,35 @@ class Underway:
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""
         ticket = self._context.recorder.end(attempt, ending, reply)
+        self._forget(attempt)
+        return () if ticket is None else (ticket,)
+
+    def _forget(self, attempt: Attempt) -> None:
         key = self.attempts.pop(attempt, None)
         if key is not None:
             self.awaited.pop(key, None)
             self._context.calls.remove(self._scope, key, attempt)
-        return () if ticket is None else (ticket,)
+
+    @contextmanager
+    def reopened(self, attempt: Attempt) -> Generator[None]:
+        """Let another outcome follow the one that is recorded within the block."""
+        key = self.attempts[attempt]
+        awaited = self.awaited.get(key)
+        yield
+        self._context.recorder.reopen(attempt)
+        self.attempts[attempt] = key
+        if awaited is not None:
+            self.awaited[key] = awaited
+        self._context.calls.add(self._scope, key, attempt)
 
     def end_all(self, kind: ErrorKind, phase: Phase, reply: Reply) -> Sequence[Ticket]:
         """Record that all that is open failed so; what was cancelled was cancelled."""
         tickets: list[Ticket] = []
         for attempt in list(self.attempts):
+            if attempt.n and attempt.running is not None:
+                # What its caller was told stands: no answer came to it.
+                self._forget(attempt)
+                continue
             why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
             tickets += self.end(attempt, failed(why, phase, attempt.ask.effect), reply)
         return tickets
