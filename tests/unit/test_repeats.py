@@ -62,6 +62,7 @@ LATE = LIMITS.window + 1
         (over(OK, LATE), WRITE, Verdict.FORWARD),
         (over(FAILED), WRITE, Verdict.REPLAY),
         (over(REFUSED), WRITE, Verdict.FORWARD),
+        (over(REFUSED, repeats=True), WRITE, Verdict.AGAIN),
         (over(succeeded(Status.INPUT_REQUIRED)), WRITE, Verdict.FORWARD),
         (over(succeeded(Status.ACCEPTED)), WRITE, Verdict.FORWARD),
         (over(OK, delivered=True), KEYED, Verdict.REPLAY),

@@ -68,6 +68,8 @@ class Earlier(Struct, frozen=True, kw_only=True):
     """Whether its answer was handed to the caller whole."""
     warned: bool = False
     """Whether somebody who asked the same was told that nobody knows."""
+    repeats: bool = False
+    """Whether it was sent although nobody knew what one before had done."""
     same_input: bool = True
     """Whether it asked the same; else only its key is the same."""
 
@@ -111,7 +113,7 @@ def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdic
 def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: NeverTwice) -> Verdict:
     # What waits for another leg has no answer yet, and what did not run is asked anew.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
-        return Verdict.FORWARD
+        return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
     if ending.status is Status.UNKNOWN and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
     if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):

@@ -371,6 +371,7 @@ def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
         ended=ended,
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
+        repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
         # Whoever has just been answered by another process: the note is on its way.
         delivered=NoteKind.DELIVERED in notes
         or (ended < _SETTLED and not abandoned and not recovered),

@@ -80,6 +80,7 @@ class Running:
             abandoned=self._abandoned,
             cancelled=None if cancelled is None else now - cancelled,
             delivered=self.delivered,
+            repeats=Flag.REPEAT_OF_UNKNOWN in self.ask.flags,
         )
 
     def begins(self, attempt: Attempt) -> None:
