@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Final, TypeVar
 
 from turnlog.core.classify import MEANINGS, UNSENT, Past
-from turnlog.core.kinds import ErrorKind, Executed, Phase
+from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.rules import Timeouts
 
@@ -102,12 +102,18 @@ async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _
 class Progress:
     """How far one attempt has come; whoever carries it out moves it on."""
 
-    __slots__ = ("patience", "phase")
+    __slots__ = ("marks", "patience", "phase")
 
     def __init__(self, patience: Patience | None = None) -> None:
         self.phase = Phase.QUEUED
+        self.marks: frozenset[Flag] = frozenset()
+        """Flags of what happened on the way."""
         self.patience = patience
         """Its time limits; `None` where it has none."""
+
+    def mark(self, flag: Flag) -> None:
+        """Note what happened on the way."""
+        self.marks |= {flag}
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the connection."""
