@@ -1,6 +1,7 @@
 """How the processes of command upstreams begin and end, and what their calls come to."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -299,3 +300,21 @@ def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
     lines = [line for line in body.split(b"\n") if line.startswith(b"data: ")]
     assert len(lines) == notes + 1
     assert int(text_of(json.loads(lines[-1][6:])["result"])) > 100_000 * notes
+
+
+@proves(Requirement.COMMAND_ENDS)
+def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_waiting(
+    proxy: Proxy, client: Client, tmp_path: Path
+) -> None:
+    headers = opened(client)
+    pid = int(text_of(asked(client, headers, "pid")))
+    told = tmp_path / "told"
+    with Client(proxy.url) as other:
+        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+        wait_until(lambda: len(proxy.rows()) == 2, "the call")
+        flood = call("flood", {"notes": 1000, "told": str(told)})
+        client.ask("POST", "/mcp", flood, headers=headers)
+        wait_until(told.exists, "that nobody reads the command any more")
+        os.kill(pid, signal.SIGKILL)
+        outcome = other.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
+    assert verdict(outcome) == ("connection_lost", "maybe", "unsafe")
