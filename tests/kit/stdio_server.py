@@ -99,6 +99,11 @@ def _be_stubborn(message: dict[str, Any], _: dict[str, Any]) -> None:
     _text(message, str(os.getpid()))
 
 
+def _later(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    select.select([], [], [], arguments["seconds"])
+    _text(message, str(os.getpid()))
+
+
 def _leaves(_: dict[str, Any], arguments: dict[str, Any]) -> None:
     with subprocess.Popen(["sleep", "300"], stdin=subprocess.DEVNULL):
         os._exit(arguments["code"])
@@ -136,6 +141,7 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "last": _last,
     "stray": _stray,
     "stubborn": _be_stubborn,
+    "later": _later,
     "leaves": _leaves,
     "flood": _flood,
 }

@@ -85,7 +85,7 @@ class Process:
     def stop(self) -> None:
         """Tell it to end, while it may be seen whether it has read anything."""
         self._child.send(signal.SIGTERM)
-        self._loop.call_later(GRACE, self.leave)
+        self._loop.call_later(_KILLED, self.leave)
 
     async def unread(self) -> None:
         """Wait until it reads nothing any more."""
