@@ -163,7 +163,7 @@ def _default(value: object) -> str:
 
 LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
     ("match", Match, {"path": "any", "effect": "any"}),
-    ("timeout", Timeouts, {}),
+    ("timeout", Timeouts, {"startup": "10m"}),
     ("retry", RetryRule, {"factor": "2"}),
     ("map_error", ErrorMap, {"text": "any", "code": "any", "status": "any"}),
     ("delta", Extractor, {}),

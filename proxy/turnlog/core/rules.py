@@ -219,6 +219,8 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Between two events of a stream, or two pieces of a body."""
     total: Limit = inf
     """From its arrival to its end, over all attempts."""
+    startup: Limit | None = None
+    """Until a command says anything, from when it is asked something; else 10 minutes."""
 
     @property
     def bounds_queue(self) -> bool:

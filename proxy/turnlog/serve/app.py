@@ -157,7 +157,7 @@ async def serving(
     async with (
         recording(settings, log, reload, pins) as context,
         Upstreams() as upstreams,
-        Commands(settings.upstreams, log, context.recorder) as commands,
+        Commands(settings.upstreams, log, context.recorder, context.rules) as commands,
     ):
         proxy = _proxy(settings, context, upstreams, commands)
         async with _listening(proxy, settings):

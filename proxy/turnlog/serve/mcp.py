@@ -512,11 +512,13 @@ class McpExchange:
         return Circumstances(self._status, ask.effect, in_session)
 
     def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        self._underway.mark(self.progress.marks)
         headers = self._answer.headers if self._answer is not None else ()
         reply = waiting(reply, headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
     def _end_all(self, kind: ErrorKind, detail: str, said: str = "") -> Sequence[Ticket]:
+        self._underway.mark(self.progress.marks)
         reply = Reply(http_status=self._status, detail=detail, said=said)
         return self._underway.end_all(kind, self.progress.phase, reply)
 

@@ -1,11 +1,11 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from turnlog.core.classify import Ending, failed
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
@@ -69,6 +69,11 @@ class Underway:
             if its == key:
                 return attempt
         return None
+
+    def mark(self, flags: Collection[Flag]) -> None:
+        """Note what happened on the way of all that is open here."""
+        for attempt in self.attempts if flags else ():
+            attempt.marks.update(flags)
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""
