@@ -3,7 +3,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from turnlog.cli.options import TurnRange, parse_moment
+from turnlog.cli.options import TurnRange
+from turnlog.core.moments import parse_moment
 from turnlog.sessions.log import Turns
 
 NOW = datetime(2026, 11, 27, 12, 0, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.classify import Ending
@@ -167,6 +167,17 @@ def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> M
     """Return an RFC 9457 problem; `members` are its extension members."""
     body = {"type": "about:blank", "title": reason, "status": status, "detail": detail, **members}
     return Made(status, reason.encode(), _PROBLEM, _encode(body))
+
+
+def not_allowed(path: str, allowed: tuple[str, ...]) -> Made:
+    """Return the answer to a method that a page of turnlog's own does not take."""
+    made = problem(405, "Method Not Allowed", f"{path} takes {' and '.join(allowed)}", {})
+    return with_headers(made, [(b"Allow", ", ".join(allowed).encode())])
+
+
+def with_headers(made: Made, headers: Headers) -> Made:
+    """Return an answer with more fields in its head."""
+    return structs.replace(made, headers=(*made.headers, *headers))
 
 
 def document(value: object) -> Made:

@@ -12,7 +12,9 @@ from turnlog.core.operation import Operation, used
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
-_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH})
+_NO_RESULT = frozenset(
+    {Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH, Flag.RESOLVED}
+)
 
 
 class Upstream(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 DATA/format    what this folder is        DATA/log/      headers, bodies, indexes
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
-DATA/epochs/   one lock file for each writer that lives
+DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
@@ -22,6 +22,8 @@ import msgspec
 from . import pages
 from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
 
+_TOKEN = 32
+"""Bytes of chance in a token, and the least length of one that an operator chose."""
 FORMAT = 3
 """2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
@@ -169,7 +171,7 @@ def _strange(path: Path) -> list[str]:
 
 def _is_ours(name: str) -> bool:
     # What `_publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
-    return name in _OURS or name.startswith((".format-", ".key-", ".turnlog.lock-"))
+    return name in _OURS or name.startswith((".format-", ".key-", ".token-", ".turnlog.lock-"))
 
 
 def mark(path: Path) -> None:
@@ -246,6 +248,24 @@ def read_key(path: Path) -> bytes:
     if len(key) != 32:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
+
+
+def read_token(path: Path) -> bytes:
+    """Return the secret of whoever may use the API; make it on first use.
+
+    Processes that race get the same one. Raises `StoreError`.
+    """
+    file = path / "token"
+    with translated("read", file):
+        if not file.exists():
+            _publish(file, secrets.token_urlsafe(_TOKEN).encode() + b"\n")
+        file.chmod(0o600)
+        token = file.read_bytes().strip()
+    if len(token) < _TOKEN:
+        raise StoreError(
+            f"the token {str(file)!r} is too short; delete it, and start turnlog again"
+        )
+    return token
 
 
 def _publish(file: Path, content: bytes) -> None:
