@@ -29,6 +29,13 @@ class Requirement(StrEnum):
     RECORD_DEFINITION = "a row names the definition that the tool had when it was called"
     RECORD_CHAIN = "the log that a run leaves behind verifies"
     REDACT_SECRETS = "what is to be cut stands nowhere in the data folder and in the log"
+    API_GUARDED = (
+        "turnlog's own API answers nobody without the token, and no page of another origin"
+    )
+    DANGLING_FACTS = (
+        "each call without an answer is listed, with what is recorded of it or that nobody knows"
+    )
+    RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
     STORE_LIMIT = "the data folder stays within its limit, and calls go on"
 
 

@@ -18,19 +18,19 @@ from .render import json_line
 
 @click.command("resolve")
 @click.argument("call")
-@click.option("--happened", "verdict", flag_value=True, type=bool, help="The tool did its work.")
-@click.option("--did-not", "verdict", flag_value=False, type=bool, help="It did not, and will not.")
+@click.option("--happened", is_flag=True, help="The tool did its work.")
+@click.option("--did-not", is_flag=True, help="It did not, and will not.")
 @click.option("--why", metavar="TEXT", default="", help="What that rests on; kept in the log.")
 @data_option
 @json_option
-def command(call: str, verdict: bool | None, why: str, data: str, as_json: bool) -> None:
+def command(call: str, happened: bool, did_not: bool, why: str, data: str, as_json: bool) -> None:
     """Say of a call whether it happened, where turnlog does not know.
 
     CALL is an id or the beginning of one; `turnlog dangling` lists them. What you say becomes the
     call's outcome, as an operator's: ok, or an error that is safe to try again. An answer that
     comes all the same is recorded behind it. Works beside running proxies.
     """
-    if verdict is None:
+    if happened == did_not:
         raise click.UsageError("say what became of it: --happened or --did-not")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
@@ -39,7 +39,7 @@ def command(call: str, verdict: bool | None, why: str, data: str, as_json: bool)
         find_call(view, call)
         limit = view.usage().limit
     claim = Claim(
-        happened=verdict,
+        happened=happened,
         why=Redactor().text(why)[0],
         at=time.time_ns(),
         clock=time.monotonic_ns(),

@@ -36,6 +36,7 @@ _TIME: Final = 30.0
 _LARGEST: Final = 64 << 10
 """bytes of a request's body."""
 _FIELD: Final = re.compile(r" - at `\$\.(\w+)`$")
+_PRIVATE: Final = [(b"Cache-Control", b"no-store")]
 _READS: Final = ("GET", "HEAD")
 
 
@@ -64,12 +65,13 @@ class Api:
         try:
             self._check_token(down)
             async with asyncio.timeout(_TIME):
-                return await self._answer(down, path, query)
+                made = await self._answer(down, path, query)
         except _Refused as refused:
-            return refused.made
+            made = refused.made
         except TimeoutError:
             detail = f"this took more than {_TIME:g} s, ask for less"
-            return problem(503, "Service Unavailable", detail, {})
+            made = problem(503, "Service Unavailable", detail, {})
+        return with_headers(made, _PRIVATE)
 
     async def _answer(self, down: Downstream, path: str, query: str) -> Made:
         if path == _OPENAPI:
@@ -203,7 +205,7 @@ def _bad(name: str, said: str) -> Made:
 
 async def _body(down: Downstream, kind: type[Struct]) -> Struct:
     body, whole = await down.read(_LARGEST)
-    if not whole:
+    if not whole or len(body) > _LARGEST:
         detail = f"the body is larger than {_LARGEST} bytes"
         raise _Refused(problem(413, "Content Too Large", detail, {}))
     try:

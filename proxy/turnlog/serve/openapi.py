@@ -108,12 +108,10 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _resolved(field: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     """Return a field's schema without the null that stands for a parameter left out."""
-    left = dict(field)
-    if left.get("default", "") is None:
-        del left["default"]
-    options = [one for one in left.pop("anyOf", []) if one != {"type": "null"}]
-    for option in (*options, left):
-        if "$ref" in option:
-            name = option.pop("$ref").rpartition("/")[2]
-            option |= {k: v for k, v in components[name].items() if k != "title"}
-    return {**(options[0] if options else {}), **left}
+    said = {key: value for key, value in field.items() if key != "anyOf"}
+    if said.get("default", "") is None:
+        del said["default"]
+    (option,) = [one for one in field.get("anyOf", [{}]) if one != {"type": "null"}]
+    merged = option | said
+    known = components[merged.pop("$ref").rpartition("/")[2]] if "$ref" in merged else {}
+    return {key: value for key, value in (known | merged).items() if key != "title"}

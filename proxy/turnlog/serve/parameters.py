@@ -39,6 +39,9 @@ Tool = Annotated[
 Server = Annotated[
     str, Meta(min_length=1, max_length=_LONGEST, description="One upstream, or a glob.")
 ]
+Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
+Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
+Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
 Since = Annotated[
     str, Meta(min_length=1, max_length=40, description="From: `10m` ago, a date, or RFC 3339.")
 ]
@@ -83,9 +86,9 @@ class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True)
     turns: Range | None = None
     tool: Tool | None = None
     server: Server | None = None
-    error: ErrorFamily | None = None
-    kind: ErrorKind | None = None
-    flag: Flag | None = None
+    error: Family | None = None
+    kind: Kind | None = None
+    flag: Mark | None = None
     since: Since | None = None
     until: Until | None = None
 

@@ -48,7 +48,7 @@ class Row(Struct, frozen=True, kw_only=True):
     delta: list[Operation]
     """That the tool was used, then what the call changed."""
     status: Status
-    tool_result: UnsetType | None
+    tool_result: UnsetType | None = UNSET
     """`None` where the tool gave no result; absent where there is one."""
     error: str | None
     kind: str | None
