@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -19,30 +18,19 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def refs(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "$ref":
-                yield inner
-            yield from refs(inner)
-    if isinstance(value, list):
-        for inner in value:
-            yield from refs(inner)
+def test_every_reference_leads_somewhere() -> None:
+    found = set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(DOCUMENT)))
+    assert len(found) > 10
+    for ref in found:
+        place = DOCUMENT
+        for part in ref.split("/"):
+            place = place[part]
 
 
 def test_it_has_each_endpoint_once_and_nothing_else() -> None:
     listed = [(path, verb) for path, verbs in DOCUMENT["paths"].items() for verb in verbs]
     assert sorted(listed) == sorted(("/base" + e.path, method(e).lower()) for e in ENDPOINTS)
     assert DOCUMENT["openapi"] == "3.1.0"
-
-
-def test_every_reference_leads_somewhere() -> None:
-    found = set(refs(DOCUMENT))
-    assert len(found) > 10
-    for ref in found:
-        place = DOCUMENT
-        for part in ref.removeprefix("#/").split("/"):
-            place = place[part]
 
 
 def test_its_schemas_are_json_schema() -> None:
