@@ -113,5 +113,7 @@ def _resolved(field: dict[str, Any], components: dict[str, Any]) -> dict[str, An
         del said["default"]
     (option,) = [one for one in field.get("anyOf", [{}]) if one != {"type": "null"}]
     merged = option | said
-    known: dict[str, Any] = components[merged.pop("$ref").rpartition("/")[2]] if "$ref" in merged else {}
+    known: dict[str, Any] = (
+        components[merged.pop("$ref").rpartition("/")[2]] if "$ref" in merged else {}
+    )
     return {key: value for key, value in (known | merged).items() if key != "title"}
