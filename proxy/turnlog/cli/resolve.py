@@ -11,6 +11,7 @@ from turnlog.core.redact import Redactor
 from turnlog.sessions.payloads import find_call
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, resolve
 from turnlog.sessions.rows import Row
+from turnlog.store.base import StoreError
 
 from .options import data_option, json_option, open_view, printout
 from .render import json_line
@@ -52,11 +53,15 @@ def command(call: str, happened: bool, did_not: bool, why: str, data: str, as_js
 async def _resolved(data: Path, limit: int, call: str, claim: Claim) -> Row:
     from turnlog.store.lmdb import LmdbStore
 
-    store = LmdbStore.open(data, limit=limit)
+    store = LmdbStore.open(data, limit=limit, report=_warn)
     try:
         return await resolve(store, call, claim)
     finally:
         await store.close()
+
+
+def _warn(error: StoreError) -> None:
+    click.echo(f"turnlog: {error}", err=True)
 
 
 def _text(row: Row) -> str:
