@@ -8,6 +8,21 @@ from msgspec import Struct
 TOOLS_USED: Final = "tools_used"
 
 
+class Field(StrEnum):
+    """The fields of session state that a tool's call may change (semantics, section 7)."""
+
+    FILES_MODIFIED = "files_modified"
+
+
+class Change(StrEnum):
+    """What a call does to what a key names."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+
+
 class Evidence(StrEnum):
     """What an operation is known by."""
 

@@ -1,7 +1,5 @@
 """One attempt as people, scripts and the API see it: an intent joined with its last outcome."""
 
-from datetime import UTC, datetime
-
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
@@ -9,6 +7,7 @@ from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation, used
+from turnlog.core.times import timestamp
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
@@ -111,12 +110,6 @@ def row_of(attempt: list[Commit]) -> Row:
         bytes_in=intent.facts.bytes_in,
         bytes_out=facts.bytes_out,
     )
-
-
-def timestamp(at: int) -> str:
-    """Return nanoseconds UTC as RFC 3339 with microseconds."""
-    whole = datetime.fromtimestamp(at // 1_000_000_000, UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at // 1000 % 1_000_000:06d}Z"
 
 
 def _has_result(facts: Facts) -> bool:
