@@ -12,9 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
+from turnlog.core.table import Field
 from turnlog.core.values import duration
 from turnlog.sessions.log import Turns
 from turnlog.store.base import View
+
+from .failures import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -143,6 +146,22 @@ class Number(click.IntRange):
         except ValueError:
             self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FieldName(click.ParamType[Field]):
+    """A field of the state."""
+
+    name = "field"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Field:
+        """Read `value`."""
+        word = str(value)
+        if word not in set(Field):
+            hint = did_you_mean(word, Field) or f"they are {', '.join(Field)}"
+            self.fail(f"no field is called {word!r}, {hint}", param, ctx)
+        return Field(word)
 
 
 class TurnRange(click.ParamType[Turns]):

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from . import files, ids
 from .commit import Body, Commit
 from .files import Touch
-from .kinds import CommitKind, ErrorKind, Executed, Status
+from .kinds import CommitKind, Executed, Status
 from .note import (
     Budget,
     Decision,
@@ -27,6 +27,7 @@ from .note import (
     decode_note,
     kind_of,
 )
+from .operation import had_effect
 from .standing import CallState, next_call_state
 from .state import (
     DecisionMade,
@@ -304,9 +305,7 @@ def _done(before: OpenAttempt, commit: Commit) -> tuple[Touch, ...]:
     before stands.
     """
     link, facts = commit.link, commit.facts
-    if facts.executed is Executed.NO or facts.status is Status.REPLAYED:
-        return ()
-    if facts.error_kind == ErrorKind.TOOL_FAILED:
+    if not had_effect(facts.executed, facts.status, facts.error_kind):
         return ()
     delta = commit.body.delta if commit.body else ()
     own = tuple(files.touches(delta, seq=link.seq, turn=before.turn))

@@ -5,6 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from .kinds import ErrorKind, Executed, Status
+
 TOOLS_USED: Final = "tools_used"
 
 
@@ -47,6 +49,13 @@ class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """See `Evidence`; empty where the record itself is the evidence."""
     maybe: bool = False
     """Whether nobody knows if it happened."""
+
+
+def had_effect(executed: Executed, status: Status, kind: str) -> bool:
+    """Tell whether a call that ended so may have had an effect of its own (semantics, section 7)."""
+    if executed is Executed.NO or status is Status.REPLAYED:
+        return False
+    return kind != ErrorKind.TOOL_FAILED
 
 
 def used(server: str, tool: str) -> Operation:

@@ -4,6 +4,7 @@ DATA/format    what this folder is        DATA/log/      headers, bodies, indexe
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
 DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
+DATA/states/   what commits came to, saved by whoever folded them; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
@@ -33,7 +34,18 @@ _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
 _FULL = 1 << 20
 """Bytes: a disk with less took all that it could of what was written last."""
-_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "definitions", "turnlog.lock"}
+_OURS = {
+    "format",
+    "key",
+    "log",
+    "epochs",
+    "blobs",
+    "logs",
+    "token",
+    "definitions",
+    "states",
+    "turnlog.lock",
+}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
