@@ -19,6 +19,7 @@ from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
+from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
 
 STATE = b"digest of a state".ljust(32)
@@ -31,6 +32,8 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
+        redactor=Redactor(),
+        states=saved_states(Path("/nonexistent")),
         clean=str,
         sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),

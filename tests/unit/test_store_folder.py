@@ -179,30 +179,6 @@ async def test_a_damaged_key_is_said_to_be_damaged(tmp_path: Path) -> None:
         LmdbStore.open(tmp_path / "data")
 
 
-def test_a_token_is_made_once_and_is_for_nobody_else(tmp_path: Path) -> None:
-    token = folder.read_token(tmp_path)
-    file = tmp_path / "token"
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.read_bytes() == token + b"\n"
-    assert len(token) == 43  # 256 bits, 6 to a character
-    file.chmod(0o644)
-    assert folder.read_token(tmp_path) == token
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert folder.read_token(make_folder(tmp_path / "other")) != token
-
-
-def make_folder(path: Path) -> Path:
-    """Make a folder and return it."""
-    path.mkdir()
-    return path
-
-
-def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "token").write_bytes(b"secret\n")
-    with pytest.raises(StoreError, match="too short; delete it"):
-        folder.read_token(tmp_path)
-
-
 def test_another_user_is_told_to_be_the_owner(tmp_path: Path) -> None:
     data = tmp_path / "data"
     asyncio.run(make(data))

@@ -12,8 +12,11 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from turnlog.core.moments import parse_moment
+from turnlog.core.table import Field
 from turnlog.sessions.log import Turns, parse_turns
 from turnlog.store.base import View
+
+from .failures import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,6 +117,22 @@ class Number(click.IntRange):
         except ValueError:
             self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FieldName(click.ParamType[Field]):
+    """A field of the state."""
+
+    name = "field"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Field:
+        """Read `value`."""
+        word = str(value)
+        if word not in set(Field):
+            hint = did_you_mean(word, Field) or f"they are {', '.join(Field)}"
+            self.fail(f"no field is called {word!r}, {hint}", param, ctx)
+        return Field(word)
 
 
 class TurnRange(click.ParamType[Turns]):

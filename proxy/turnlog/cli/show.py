@@ -120,7 +120,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
     commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
     payloads = "\n".join(_payload(*side, shown) for side in sides)
-    parts = (_fields(fields), _changes(row.delta), commits, payloads, _difference(item.difference))
+    parts = (_fields(fields), _changes(row.delta), commits, payloads, difference(item.difference))
     return "\n".join(part for part in parts if part) + "\n"
 
 
@@ -137,7 +137,7 @@ def _change(change: Operation) -> str:
     return f"{change.field} {change.op} {change.key}{to} ({change.evidence}{maybe})"
 
 
-def _difference(found: Comparison | None) -> str:
+def difference(found: Comparison | None) -> str:
     """Return how the answer differs from that of the attempt before."""
     if found is None:
         return ""

@@ -19,6 +19,7 @@ from msgspec import Struct
 from turnlog.observe.events import Refusal, RequestRefused, StoreFailed
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.notes import NoteError
 from turnlog.store.base import StoreError
 
 from .answers import Made, document, not_allowed, problem, with_headers
@@ -79,19 +80,19 @@ class Api:
             _pairs(query, ())
             return await self._in_thread(_described)
         endpoint, names = _find(down.method, path)
+        asked = Asked(
+            names=names,
+            query=_query(query, endpoint.query),
+            now=self._context.clock.wall(),
+            saved=self._context.states,
+        )
         match endpoint:
             case Read():
-                asked = Asked(
-                    names=names,
-                    query=_query(query, endpoint.query),
-                    now=self._context.clock.wall(),
-                )
                 return await self._in_thread(lambda: self._read(endpoint, asked))
             case Act():
-                _pairs(query, ())
-                body = await _body(down, endpoint.body)
+                body = await _body(down, endpoint.read)
                 with _told():
-                    return document(await endpoint.act(self._context, names, body))
+                    return document(await endpoint.act(self._context, asked, body))
 
     def _read(self, endpoint: Read, asked: Asked) -> Made:
         with _told(), self._context.store.view() as view:
@@ -203,17 +204,16 @@ def _bad(name: str, said: str) -> Made:
     return problem(400, "Bad Request", detail, {"parameter": name})
 
 
-async def _body(down: Downstream, kind: type[Struct]) -> Struct:
+async def _body(down: Downstream, read: Callable[[bytes], Any]) -> Any:
     body, whole = await down.read(_LARGEST)
     if not whole or len(body) > _LARGEST:
         detail = f"the body is larger than {_LARGEST} bytes"
         raise _Refused(problem(413, "Content Too Large", detail, {}))
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _Refused(
-            problem(400, "Bad Request", f"the body is not as it must be: {error}", {})
-        ) from error
+        return read(body)
+    except (ValueError, RecursionError) as error:
+        detail = f"the body is not as it must be: {error}"
+        raise _Refused(problem(400, "Bad Request", detail, {})) from error
 
 
 @contextmanager
@@ -225,6 +225,8 @@ def _told() -> Generator[None]:
         raise _Refused(_bad(error.name, str(error))) from error
     except NotFoundError as error:
         raise _Refused(problem(404, "Not Found", str(error), {})) from error
+    except NoteError as error:
+        raise _Refused(problem(400, "Bad Request", str(error), {})) from error
     except UnresolvableError as error:
         made = problem(409, "Conflict", str(error), {"reason": error.reason})
         raise _Refused(made) from error

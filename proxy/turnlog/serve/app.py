@@ -21,7 +21,7 @@ from turnlog.observe.events import (
     ProxyStopping,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
-from turnlog.store.folder import read_token
+from turnlog.store.token import read_token
 
 from .agent import AgentServer
 from .api import Api

@@ -29,6 +29,7 @@ UNKNOWN_TOOL: Final = "?"
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
 _REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WHY: Final = "turnlog/why"
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
 
@@ -86,6 +87,7 @@ class Asking:
             protocol=revision if _REVISION.fullmatch(revision) else "",
             policy=policy,
             standing=standing,
+            why=_why(meta) or self._request.why,
         )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
@@ -160,6 +162,10 @@ def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag,
     flags = (*message.flags, Flag.ID_REUSED) if reused else message.flags
     changed = standing.provenance is Provenance.MISMATCH
     return (*flags, Flag.CHANGED_DEFINITION) if changed else flags
+
+
+def _why(meta: Mapping[str, bytes]) -> str:
+    return text_of(meta[_WHY]) if _WHY in meta else ""
 
 
 def _trace(meta: Mapping[str, bytes]) -> str:

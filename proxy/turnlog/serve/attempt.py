@@ -48,6 +48,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Of the attempt; the first one is 1."""
     standing: Standing = UNVERIFIED
     """How the tool's definition stands against turnlog.lock."""
+    why: str = ""
+    """Why the caller makes the call, as it says itself."""
 
     @property
     def is_mcp(self) -> bool:

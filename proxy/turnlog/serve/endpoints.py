@@ -4,15 +4,21 @@
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from turnlog.core import ids
+from turnlog.core.note import Note
+from turnlog.core.table import Field
 from turnlog.observe.events import CallResolved
+from turnlog.sessions.changes import Changed, apart, between, ends_of_seqs, ends_of_turns
 from turnlog.sessions.dangling import Wanted
 from turnlog.sessions.listing import SessionLine, session_line
-from turnlog.sessions.log import NotFoundError, find_session
+from turnlog.sessions.log import NotFoundError, Turns, find_session, parse_turns
+from turnlog.sessions.notes import Noted, Noter, known_session, read_note
 from turnlog.sessions.pages import (
     DanglingPage,
     LogPage,
@@ -25,19 +31,26 @@ from turnlog.sessions.pages import (
 from turnlog.sessions.payloads import Attempt, attempts, find_call, without_content
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
+from turnlog.sessions.state import SessionState, end_of_turn, head_of, read_state
 from turnlog.store.base import View
+from turnlog.store.states import SavedStates
 
 from .context import Context
 from .parameters import (
+    BadParameterError,
     CallQuery,
     DanglingQuery,
+    DiffQuery,
     ListQuery,
     LogQuery,
     NoQuery,
+    NoteQuery,
     Resolution,
+    StateQuery,
     Verdict,
     log_query,
     moment,
+    read_text,
 )
 
 
@@ -50,6 +63,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Of the endpoint's type."""
     now: int
     """ns UTC."""
+    saved: SavedStates
 
 
 class Read(Struct, frozen=True):
@@ -67,12 +81,22 @@ class Act(Struct, frozen=True):
 
     path: str
     title: str
-    body: type[Struct]
+    query: type[Struct]
+    body: Any
+    """The type that the description names."""
     answer: type[Struct]
-    act: Callable[[Context, dict[str, str], Any], Awaitable[Struct]]
+    read: Callable[[bytes], Any]
+    """Reads a body. Raises `ValueError`."""
+    act: Callable[[Context, Asked, Any], Awaitable[Struct]]
 
 
 Endpoint = Read | Act
+
+
+class Differences(Struct, frozen=True, kw_only=True):
+    """What changed between two states."""
+
+    items: list[Changed]
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -136,14 +160,54 @@ def _named(view: View, asked: Asked) -> bytes | None:
     return None if name is None else find_session(view, name)
 
 
-async def _resolve(context: Context, names: dict[str, str], said: Resolution) -> Row:
+def _state(view: View, asked: Asked) -> SessionState:
+    query: StateQuery = asked.query
+    session = find_session(view, asked.names["session"])
+    fields = tuple(Field) if query.field is None else (query.field,)
+    if query.at is not None and query.turn is not None:
+        raise BadParameterError("at", "it excludes turn, give one")
+    if query.turn is not None:
+        at = end_of_turn(view, session, query.turn)
+    else:
+        at = head_of(view, session) if query.at is None else query.at
+    return read_state(view, asked.saved, session, at, fields)
+
+
+def _diff(view: View, asked: Asked) -> Differences:
+    query: DiffQuery = asked.query
+    session = find_session(view, asked.names["session"])
+    if sum(value is not None for value in (query.turns, query.seq, query.other)) != 1:
+        raise BadParameterError("turns", "give one of turns, seq and other")
+    if query.other is not None:
+        other = find_session(view, query.other)
+        heads = head_of(view, session), head_of(view, other)
+        return Differences(items=apart(view, asked.saved, session, other, heads))
+    name, found = "seq", read_text("seq", partial(ends_of_seqs, view, session), query.seq)
+    if found is None:
+        turns = read_text("turns", parse_turns, query.turns) or Turns()
+        name, found = "turns", ends_of_turns(view, session, turns)
+    before, after = found
+    if after < before:
+        raise BadParameterError(name, f"commit {after} stands before {before}, exchange them")
+    return Differences(items=between(view, asked.saved, session, before, after))
+
+
+async def _note(context: Context, asked: Asked, note: Note) -> Noted:
+    query: NoteQuery = asked.query
+    with context.store.view() as view:
+        session = known_session(view, asked.names["session"])
+    noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
+    return await noter.write(session, note, note_id=query.id or "")
+
+
+async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:
     claim = Claim(
         happened=said.verdict is Verdict.HAPPENED,
         why=context.clean(said.why),
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
     )
-    row = await resolve(context.store, names["call"], claim)
+    row = await resolve(context.store, asked.names["call"], claim)
     context.log.emit(
         CallResolved(
             session=row.session,
@@ -158,6 +222,9 @@ async def _resolve(context: Context, names: dict[str, str], said: Resolution) ->
     return row
 
 
+_resolution = msgspec.json.Decoder(Resolution).decode
+
+
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Read("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
     Read("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
@@ -166,5 +233,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Read("/log", "List attempts of all sessions", LogQuery, LogPage, _log),
     Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, _dangling),
     Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
-    Act("/calls/{call}/resolve", "Settle a call of which nobody knows", Resolution, Row, _resolve),
+    Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, _state),
+    Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, _diff),
+    Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, Noted, read_note, _note),
+    Act("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

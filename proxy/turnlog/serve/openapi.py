@@ -70,7 +70,7 @@ def parameters(kind: type[msgspec.Struct]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "query", "schema": known, **said}
 
 
-def _types(endpoint: Endpoint) -> tuple[type[msgspec.Struct], ...]:
+def _types(endpoint: Endpoint) -> tuple[Any, ...]:
     match endpoint:
         case Read():
             return (endpoint.answer,)
@@ -78,9 +78,7 @@ def _types(endpoint: Endpoint) -> tuple[type[msgspec.Struct], ...]:
             return (endpoint.body, endpoint.answer)
 
 
-def _operation(
-    endpoint: Endpoint, schemas: dict[type[msgspec.Struct], dict[str, Any]]
-) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     named = [
         {
             "name": name,
@@ -91,12 +89,12 @@ def _operation(
         }
         for name in _NAME.findall(endpoint.path)
     ]
-    operation: dict[str, Any] = {"summary": endpoint.title, "parameters": named}
-    match endpoint:
-        case Read():
-            operation["parameters"] = [*named, *parameters(endpoint.query)]
-        case Act():
-            operation["requestBody"] = {"required": True, "content": _json(schemas[endpoint.body])}
+    operation: dict[str, Any] = {
+        "summary": endpoint.title,
+        "parameters": [*named, *parameters(endpoint.query)],
+    }
+    if isinstance(endpoint, Act):
+        operation["requestBody"] = {"required": True, "content": _json(schemas[endpoint.body])}
     answered = {"description": "OK", "content": _json(schemas[endpoint.answer])}
     problem = {"$ref": "#/components/responses/Problem"}
     return {**operation, "responses": {"200": answered, "default": problem}}

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.core.moments import parse_moment
+from turnlog.core.table import Field
 from turnlog.sessions.log import Query, Turns, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY
@@ -38,6 +39,29 @@ Tool = Annotated[
 ]
 Server = Annotated[
     str, Meta(min_length=1, max_length=_LONGEST, description="One upstream, or a glob.")
+]
+Path = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=_LONGEST,
+        description="A glob: attempts that changed a file whose name matches.",
+    ),
+]
+FieldName = Annotated[Field, Meta(description="A field of the state, or what changed it.")]
+At = Annotated[int, Meta(ge=0, le=_MOST, description="After this commit; else the newest state.")]
+Turn = Annotated[
+    int, Meta(ge=-_MOST, le=_MOST, description="At the end of this turn; -1 is the newest.")
+]
+Seqs = Annotated[
+    str,
+    Meta(min_length=1, max_length=40, description="From the state after commit A to B: `A..B`."),
+]
+Other = Annotated[
+    str, Meta(min_length=1, max_length=_LONGEST, description="Against this session's newest state.")
+]
+NoteId = Annotated[
+    str, Meta(min_length=1, max_length=512, description="A note with this id is written once.")
 ]
 Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
 Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
@@ -89,6 +113,8 @@ class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True)
     error: Family | None = None
     kind: Kind | None = None
     flag: Mark | None = None
+    field: FieldName | None = None
+    path: Path | None = None
     since: Since | None = None
     until: Until | None = None
 
@@ -97,6 +123,28 @@ class CallQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of one call."""
 
     payloads: Annotated[bool, Meta(description="With what went in and came out, as text.")] = False
+
+
+class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a state."""
+
+    at: At | None = None
+    turn: Turn | None = None
+    field: FieldName | None = None
+
+
+class DiffQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a difference; one of them has to be there."""
+
+    turns: Range | None = None
+    seq: Seqs | None = None
+    other: Other | None = None
+
+
+class NoteQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a note."""
+
+    id: NoteId | None = None
 
 
 class Verdict(StrEnum):
@@ -143,8 +191,10 @@ def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Q
         session=_session(view, session, asked),
         last=asked.limit,
         around=_around(asked),
-        turns=_read("turns", parse_turns, asked.turns) or Turns(),
+        turns=read_text("turns", parse_turns, asked.turns) or Turns(),
         match=match,
+        field=asked.field or "",
+        path=asked.path or "",
     )
 
 
@@ -169,7 +219,8 @@ def _around(asked: LogQuery) -> int | None:
     return asked.around
 
 
-def _read(name: str, reader: Callable[[str], T], text: str | None) -> T | None:
+def read_text(name: str, reader: Callable[[str], T], text: str | None) -> T | None:
+    """Return what a text means; `None` for none. Raises `BadParameterError`."""
     try:
         return None if text is None else reader(text)
     except ValueError as error:

@@ -250,4 +250,5 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         trace=request.trace,
         protocol=f"http/{request.http_version}",
         policy=policy,
+        why=request.why,
     )

@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
+from turnlog.core.times import timestamp
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
 from .dangling import Standing
-from .rows import Row, row_of, timestamp
+from .rows import Row, row_of
 
 
 class SessionLine(Struct, frozen=True, kw_only=True):

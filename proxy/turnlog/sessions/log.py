@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import islice
 
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.store.base import Filter, SessionRow, View
 
 from .rows import Row, row_of
@@ -59,6 +61,10 @@ class Query(Struct, frozen=True, kw_only=True):
     """seq in the middle of what is wanted; needs `last`."""
     turns: Turns = Turns()
     match: Filter = Filter()
+    field: str = ""
+    """Only attempts that changed, or may have changed, something in this field of the state."""
+    path: str = ""
+    """Only attempts that changed something whose name, old or new, matches this glob."""
 
 
 def find_session(view: View, name: str) -> bytes:
@@ -82,22 +88,48 @@ def read(view: View, query: Query) -> Iterator[Row]:
     """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
     wanted = filter_of(view, query)
     if query.around is not None:
-        return iter(_around(view, wanted, query.around, query.last or DEFAULT_LAST))
+        return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
     if query.last is not None:
-        return iter(_newest(view, wanted, query.last))
-    return map(row_of, view.attempts(wanted, newest_first=False))
+        return iter(_newest(view, query, wanted, query.last))
+    return _rows(view, query, wanted, newest_first=False)
 
 
-def _newest(view: View, wanted: Filter, count: int) -> list[Row]:
-    newest = islice(view.attempts(wanted, newest_first=True), count)
-    return [row_of(attempt) for attempt in newest][::-1]
+def _rows(view: View, query: Query, wanted: Filter, *, newest_first: bool) -> Iterator[Row]:
+    rows = map(row_of, view.attempts(wanted, newest_first=newest_first))
+    return (row for row in rows if is_wanted(row, query))
 
 
-def _around(view: View, wanted: Filter, seq: int, count: int) -> list[Row]:
-    """Return `count` attempts with the one that holds `seq` in the middle."""
-    until = _newest(view, structs.replace(wanted, before=seq + 1), count // 2 + 1)
-    later = view.attempts(structs.replace(wanted, after=seq), newest_first=False)
-    return until + [row_of(attempt) for attempt in islice(later, count - len(until))]
+def is_wanted(row: Row, query: Query) -> bool:
+    """Tell whether an attempt changed what a query wants to have been changed."""
+    return not (query.field or query.path) or bool(changes_of(row, query))
+
+
+def changes_of(row: Row, query: Query) -> list[Operation]:
+    """Return what an attempt changed, as far as a query speaks of it."""
+    return [
+        operation
+        for operation in row.delta
+        if query.field in ("", operation.field)
+        and (not query.path or _is_named(operation, query.path))
+    ]
+
+
+def _is_named(operation: Operation, path: str) -> bool:
+    if operation.field == TOOLS_USED:
+        return False
+    return any(fnmatchcase(name, path) for name in (operation.key, operation.to) if name)
+
+
+def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
+    return list(islice(_rows(view, query, wanted, newest_first=True), count))[::-1]
+
+
+def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
+    """Return `count` attempts with the one that holds the query's seq in the middle."""
+    seq = query.around or 0
+    until = _newest(view, query, structs.replace(wanted, before=seq + 1), count // 2 + 1)
+    later = _rows(view, query, structs.replace(wanted, after=seq), newest_first=False)
+    return until + list(islice(later, count - len(until)))
 
 
 def filter_of(view: View, query: Query) -> Filter:

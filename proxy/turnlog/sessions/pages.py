@@ -14,7 +14,7 @@ from turnlog.store.base import View
 
 from .dangling import Dangling, Wanted, described, find
 from .listing import SessionLine, session_line
-from .log import Query, filter_of
+from .log import Query, filter_of, is_wanted
 from .log import read as read_log
 from .rows import Row, row_of
 
@@ -62,10 +62,12 @@ def log_page(view: View, query: Query, order: Order, cursor: int | None, limit: 
         ahead_of=cursor if newest_first else None,
         behind=None if newest_first else cursor,
     )
-    found = list(islice(view.attempts(match, newest_first=newest_first), limit + 1))
+    attempts = view.attempts(match, newest_first=newest_first)
+    read = ((attempt[0].position, row_of(attempt)) for attempt in attempts)
+    found = list(islice((one for one in read if is_wanted(one[1], query)), limit + 1))
     shown = found[:limit]
-    last = shown[-1][0].position if shown else cursor or 0
-    rows = [row_of(attempt) for attempt in shown]
+    last = shown[-1][0] if shown else cursor or 0
+    rows = [row for _, row in shown]
     more = len(found) > limit
     return LogPage(
         items=rows[::-1] if newest_first else rows,

@@ -11,11 +11,12 @@ from turnlog.core.commit import Body, Commit
 from turnlog.core.diff import Answer, Comparison, compare
 from turnlog.core.differences import Part
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
+from turnlog.core.times import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
 
 from .log import NotFoundError
-from .rows import Row, row_of, timestamp
+from .rows import Row, row_of
 
 
 class Kept(StrEnum):

@@ -1,7 +1,6 @@
 """Settle a call of which nobody knows whether it happened, by the word of an operator."""
 
-import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.classify import MEANINGS
@@ -16,7 +15,6 @@ from turnlog.core.kinds import (
     Rung,
     Status,
 )
-from turnlog.core.operation import Operation
 from turnlog.store.base import Draft, SessionRef, Store, View
 
 from .errors import Reason, UnresolvableError
@@ -25,8 +23,6 @@ from .rows import Row, row_of
 
 LONGEST_WHY = 2000
 """Characters of a reason."""
-_decode_operation = msgspec.msgpack.Decoder(Operation).decode
-_encode_operation = msgspec.msgpack.Encoder().encode
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -75,7 +71,6 @@ def _draft(view: View, call: bytes, claim: Claim) -> Draft:
         body=Body(
             summary="it happened" if claim.happened else "it did not happen",
             detail=claim.why,
-            delta=_certain(last.body) if claim.happened else (),
         ),
     )
 
@@ -96,12 +91,6 @@ def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
         retry="" if claim.happened else Retry.SAFE,
         flags=(Flag.RESOLVED,),
     )
-
-
-def _certain(body: Body | None) -> tuple[Raw, ...]:
-    """Return what the call was going to change as what it has changed."""
-    operations = map(_decode_operation, body.delta if body else ())
-    return tuple(Raw(_encode_operation(structs.replace(o, maybe=False))) for o in operations)
 
 
 def _is_of(facts: Facts, other: Facts) -> bool:

@@ -4,6 +4,7 @@ DATA/format    what this folder is        DATA/log/      headers, bodies, indexe
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
 DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
+DATA/states/   what commits came to, saved by whoever folded them; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
@@ -22,8 +23,6 @@ import msgspec
 from . import pages
 from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
 
-_TOKEN = 32
-"""Bytes of chance in a token, and the least length of one that an operator chose."""
 FORMAT = 3
 """2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
@@ -35,7 +34,18 @@ _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
 _FULL = 1 << 20
 """Bytes: a disk with less took all that it could of what was written last."""
-_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "definitions", "turnlog.lock"}
+_OURS = {
+    "format",
+    "key",
+    "log",
+    "epochs",
+    "blobs",
+    "logs",
+    "token",
+    "definitions",
+    "states",
+    "turnlog.lock",
+}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
@@ -170,7 +180,7 @@ def _strange(path: Path) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    # What `_publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
+    # What `publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
     return name in _OURS or name.startswith((".format-", ".key-", ".token-", ".turnlog.lock-"))
 
 
@@ -179,7 +189,7 @@ def mark(path: Path) -> None:
     if not (path / "format").exists():
         with translated("write", path / "format"):
             sync_folder(path / "log")
-            _publish(path / "format", f"turnlog {FORMAT}\n".encode())
+            publish(path / "format", f"turnlog {FORMAT}\n".encode())
 
 
 def check(path: Path) -> None:
@@ -243,32 +253,14 @@ def read_key(path: Path) -> bytes:
     file = path / "key"
     with translated("read", file):
         if not file.exists():
-            _publish(file, secrets.token_bytes(32))
+            publish(file, secrets.token_bytes(32))
         key = file.read_bytes()
     if len(key) != 32:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
 
 
-def read_token(path: Path) -> bytes:
-    """Return the secret of whoever may use the API; make it on first use.
-
-    Processes that race get the same one. Raises `StoreError`.
-    """
-    file = path / "token"
-    with translated("read", file):
-        if not file.exists():
-            _publish(file, secrets.token_urlsafe(_TOKEN).encode() + b"\n")
-        file.chmod(0o600)
-        token = file.read_bytes().strip()
-    if len(token) < _TOKEN:
-        raise StoreError(
-            f"the token {str(file)!r} is too short; delete it, and start turnlog again"
-        )
-    return token
-
-
-def _publish(file: Path, content: bytes) -> None:
+def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

@@ -9,10 +9,11 @@ import lmdb
 import msgspec
 
 from turnlog.core.commit import Commit
+from turnlog.core.standing import CallState
 
 from .base import Corrupt
 from .flush import call_state_after
-from .index import CallState, Entry, Head, Segment, commit_of, fold_head, read_entry
+from .index import Entry, Head, Segment, commit_of, fold_head, read_entry
 from .keys import WATERMARK, link_key, unpack
 from .tables import (
     NEVER,
