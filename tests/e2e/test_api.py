@@ -33,6 +33,12 @@ def rig(shared: Rig) -> Rig:
     return shared
 
 
+SAID = {
+    f"{V1}/calls/{{call}}/resolve": b'{"verdict": "happened"}',
+    f"{V1}/sessions/{{session}}/notes": b'{"kind": "decision", "text": "ask first"}',
+}
+
+
 def token(rig: Rig) -> str:
     return (rig.proxy.data / "token").read_text().strip()
 
@@ -290,7 +296,7 @@ def test_answers_are_as_the_description_says(rig: Rig) -> None:
         for part, text in names.items():
             target = target.replace(part, text)
         (verb,) = verbs
-        said = b'{"verdict": "happened"}' if verb == "post" else b""
+        said = SAID[path] if verb == "post" else b""
         answer = ask(rig, target, verb.upper(), said)
         assert answer.status == 200, (path, answer.body)
         schema = verbs[verb]["responses"]["200"]["content"]["application/json"]["schema"]
@@ -329,3 +335,78 @@ def test_calls_go_on_where_no_token_can_be_had(tmp_path: Path) -> None:
         wait_until(lambda: proxy.events("store.failed"), "the event")
         failed = proxy.events("store.failed")
         assert "too short" in failed[0]["error.message"]
+
+
+def test_a_state_is_that_after_any_commit(rig: Rig) -> None:
+    rig.post(call("write"))
+    rig.post(call("read"))
+    rows = rig.ended_rows(2)
+    newest = found(rig, f"/sessions/{rig.session}/state")
+    assert set(newest["state"]["tools_used"]) == {"default.write", "default.read"}
+    early = found(rig, f"/sessions/{rig.session}/state?at={rows[0].seq}&field=tools_used")
+    assert list(early["state"]) == ["tools_used"]
+    assert set(early["state"]["tools_used"]) == {"default.write"}
+    assert found(rig, f"/sessions/{rig.session}/state?turn=-1")["state_hash"] == newest["state_hash"]
+    said = problem(ask(rig, f"{V1}/sessions/{rig.session}/state?at=1&turn=1"), 400)
+    assert said["parameter"] == "at"
+    problem(ask(rig, f"{V1}/sessions/{rig.session}/state?at=999999"), 404)
+
+
+def test_a_difference_names_the_commits_that_made_it(rig: Rig) -> None:
+    rig.post(call("write"))
+    first = rig.row()
+    rig.post(call("read"))
+    rig.ended_rows(2)
+    path = f"/sessions/{rig.session}/diff"
+    (made,) = [
+        one
+        for one in found(rig, f"{path}?seq={first.seq}..")["items"]
+        if one["field"] == "tools_used"
+    ]
+    assert (made["key"], made["before"], made["after"]["calls"]) == ("default.read", None, 1)
+    assert {one["key"] for one in found(rig, path)["items"]} >= {"default.read", "default.write"}
+    assert found(rig, f"{path}?turns=-1") == found(rig, path)
+    assert found(rig, f"{path}?other={rig.session}")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("turns=1&seq=1..2", "turns"), ("seq=1", "seq"), ("seq=2..1", "seq"), ("turns=x", "turns"),
+    ],
+)  # fmt: skip
+def test_a_difference_that_makes_no_sense_is_refused(rig: Rig, query: str, name: str) -> None:
+    rig.post(call("write"))
+    rig.row()
+    said = problem(ask(rig, f"{V1}/sessions/{rig.session}/diff?{query}"), 400)
+    assert said["parameter"] == name
+
+
+def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(rig: Rig) -> None:
+    rig.post(call("write"))
+    rig.row()
+    note = b'{"kind": "decision", "id": "d1", "text": "ask first", "why": "it is dear"}'
+    target = f"{V1}/sessions/{rig.session}/notes?id=n1"
+    first = ask(rig, target, "POST", note)
+    assert first.status == 200, first.body
+    assert (first.json()["kind"], first.json()["known"]) == ("decision", False)
+    again = ask(rig, target, "POST", note).json()
+    assert (again["seq"], again["known"]) == (first.json()["seq"], True)
+    made = found(rig, f"/sessions/{rig.session}/state?field=decisions_made")["state"]
+    assert made["decisions_made"]["d1"]["why"] == "it is dear"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"kind": "rumour"}', b'{"kind": "decision"}', b'{"kind": "delivered"}', b'{"kind": "decision", "text": "a", "also": 1}', b'{"kind": "decision", "text": ' + b"[" * 20_000],
+)  # fmt: skip
+def test_what_is_no_note_is_refused(rig: Rig, body: bytes) -> None:
+    rig.post(call("write"))
+    seq = rig.row().seq
+    problem(ask(rig, f"{V1}/sessions/{rig.session}/notes", "POST", body), 400)
+    assert found(rig, f"/sessions/{rig.session}")["seq"] == seq
+
+
+def test_a_note_needs_a_session_that_is_there(rig: Rig) -> None:
+    note = b'{"kind": "decision", "text": "ask first"}'
+    problem(ask(rig, f"{V1}/sessions/nobody/notes", "POST", note), 404)

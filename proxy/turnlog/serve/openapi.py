@@ -40,7 +40,9 @@ def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
     """Return the OpenAPI document of `endpoints`, which stand below `base`."""
     endpoints = tuple(endpoints)
     types = [kind for endpoint in endpoints for kind in _types(endpoint)]
-    refs, components = msgspec.json.schema_components(types, ref_template=_REF)
+    refs, components = msgspec.json.schema_components(
+        types, schema_hook=_anything, ref_template=_REF
+    )
     schemas = dict(zip(types, refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -68,6 +70,13 @@ def parameters(kind: type[msgspec.Struct]) -> Iterator[dict[str, Any]]:
         text = known.pop("description", None)
         said = {"description": text} if text else {}
         yield {"name": name, "in": "query", "schema": known, **said}
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    """Return the schema of a value that may be anything."""
+    if kind is object:
+        return {"description": "What it is depends on the field."}
+    raise NotImplementedError(f"the API's description knows no {kind!r}")
 
 
 def _types(endpoint: Endpoint) -> tuple[Any, ...]:

@@ -134,7 +134,7 @@ class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DiffQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a difference; one of them has to be there."""
+    """Parameters of a difference, of which one at most is there; without any it is the whole session."""
 
     turns: Range | None = None
     seq: Seqs | None = None
