@@ -346,7 +346,9 @@ def test_a_state_is_that_after_any_commit(rig: Rig) -> None:
     early = found(rig, f"/sessions/{rig.session}/state?at={rows[0].seq}&field=tools_used")
     assert list(early["state"]) == ["tools_used"]
     assert set(early["state"]["tools_used"]) == {"default.write"}
-    assert found(rig, f"/sessions/{rig.session}/state?turn=-1")["state_hash"] == newest["state_hash"]
+    assert (
+        found(rig, f"/sessions/{rig.session}/state?turn=-1")["state_hash"] == newest["state_hash"]
+    )
     said = problem(ask(rig, f"{V1}/sessions/{rig.session}/state?at=1&turn=1"), 400)
     assert said["parameter"] == "at"
     problem(ask(rig, f"{V1}/sessions/{rig.session}/state?at=999999"), 404)

@@ -107,6 +107,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
         "executed": f"{row.executed} (phase {row.phase})",
         "retry": row.retry or "",
         "upstream": " ".join(str(part) for part in (upstream.protocol, upstream.code) if part),
+        "why": item.why,
         "took": "" if row.duration_ms is None else f"{row.duration_ms} ms",
         "flags": ", ".join(row.flags),
         "input hash": row.input_hash or "",

@@ -71,6 +71,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """From the attempt before, where there was one and both have ended."""
     pinned: str | None = None
     """Hash of the definition that turnlog.lock had for the tool, where that was another."""
+    why: str = ""
+    """Why the caller made the call, as it said itself."""
     changed: list[Part] = []
     """What of the definition differed from the pinned one, as far as both are kept."""
 
@@ -132,6 +134,7 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
             view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
         ),
         said=_first(body.said for body in reversed(bodies)),
+        why=_first(body.why for body in bodies),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
         pinned=next((f"sha256:{body.pinned.hex()}" for body in bodies if body.pinned), None),
     )
