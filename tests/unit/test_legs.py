@@ -21,6 +21,7 @@ from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
 from turnlog.serve.repeats import Repeats
+from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
 
 STATE = b"digest of a state".ljust(32)
@@ -34,6 +35,8 @@ def context(one: Bench) -> Context:
         digest=one.store.keyed,
         recorder=one.recorder,
         repeats=Repeats(one.store, one.recorder, NeverTwice(), clock, one.log),
+        redactor=Redactor(),
+        states=saved_states(Path("/nonexistent")),
         clean=str,
         sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),

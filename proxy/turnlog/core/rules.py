@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
+from .operation import Change, Field
 from .values import Duration, Reader, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
@@ -86,21 +87,6 @@ class Jitter(StrEnum):
     FULL = "full"
     """Evenly between nothing and all of it."""
     NONE = "none"
-
-
-class Field(StrEnum):
-    """The fields of session state that a tool's call may change (semantics, section 7)."""
-
-    FILES_MODIFIED = "files_modified"
-
-
-class Change(StrEnum):
-    """What a call does to what a key names."""
-
-    CREATED = "created"
-    MODIFIED = "modified"
-    DELETED = "deleted"
-    RENAMED = "renamed"
 
 
 def texts_like(example: str) -> Reader:

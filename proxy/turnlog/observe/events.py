@@ -38,6 +38,7 @@ class Refusal(StrEnum):
     PATH = "path"
     FRAMING = "framing"
     STORE = "store"
+    TOKEN = "token"  # noqa: S105 - a word for the log
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -169,7 +170,7 @@ class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.aband
 
 
 class _CallClosed(Event, frozen=True, kw_only=True):
-    """The store wrote the outcome of an attempt, because nobody else will."""
+    """An attempt got its outcome from somebody else than who made it."""
 
     session: str = field(name="turnlog.session")
     call: str = field(name="turnlog.call")
@@ -187,6 +188,12 @@ class CallRecovered(_CallClosed, frozen=True, kw_only=True, tag="call.recovered"
 
 class CallExpired(_CallClosed, frozen=True, kw_only=True, tag="call.expired"):
     """Nobody came back in time for a call that waited for more input or for its task."""
+
+
+class CallResolved(_CallClosed, frozen=True, kw_only=True, tag="call.resolved"):
+    """An operator said through the API whether a call happened of which nobody knew."""
+
+    executed: Executed = field(name="turnlog.executed", default=Executed.MAYBE)
 
 
 class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):
@@ -394,6 +401,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     RetryAbandoned,
     CallRecovered,
     CallExpired,
+    CallResolved,
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.classify import Ending
@@ -196,6 +196,17 @@ def retold_answer(facts: Facts, content: bytes) -> Made | None:
         return _message(b"null", {"error": Raw(content)})
     answered = facts.status is Status.OK or facts.error_kind in _OF_TOOLS
     return _message(b"null", {"result": Raw(content)}) if answered else None
+
+
+def not_allowed(path: str, allowed: tuple[str, ...]) -> Made:
+    """Return the answer to a method that a page of turnlog's own does not take."""
+    made = problem(405, "Method Not Allowed", f"{path} takes {' and '.join(allowed)}", {})
+    return with_headers(made, [(b"Allow", ", ".join(allowed).encode())])
+
+
+def with_headers(made: Made, headers: Headers) -> Made:
+    """Return an answer with more fields in its head."""
+    return structs.replace(made, headers=(*made.headers, *headers))
 
 
 def document(value: object) -> Made:

@@ -30,6 +30,7 @@ _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
 _UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
 _REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WHY: Final = "turnlog/why"
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
 
@@ -90,6 +91,7 @@ class Asking:
             is_named=effect not in _UNNAMED,
             key=_key(meta) or self._request.field(b"idempotency-key"),
             principal=self._request.credential,
+            why=_why(meta) or self._request.why,
         )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
@@ -168,6 +170,10 @@ def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag,
 
 def _key(meta: Mapping[str, bytes]) -> str:
     return text_of(meta["turnlog/key"]) if "turnlog/key" in meta else ""
+
+
+def _why(meta: Mapping[str, bytes]) -> str:
+    return text_of(meta[_WHY]) if _WHY in meta else ""
 
 
 def _trace(meta: Mapping[str, bytes]) -> str:

@@ -106,6 +106,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
     links: Links = NO_LINKS
+    why: str = ""
+    """Why the caller makes the call, as it says itself."""
 
     @property
     def is_mcp(self) -> bool:

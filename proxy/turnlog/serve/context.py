@@ -6,8 +6,10 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from turnlog.core.policy import Rulebook
+from turnlog.core.redact import Redactor
 from turnlog.observe.events import Log
 from turnlog.store.base import Store
+from turnlog.store.states import SavedStates
 
 from .calls import OpenCalls
 from .catalog import Catalog
@@ -37,6 +39,9 @@ class Context(Struct, frozen=True, kw_only=True):
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
     repeats: Repeats
+    redactor: Redactor
+    states: SavedStates
+    """States of sessions that were worked out before."""
     clean: Callable[[str], str]
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     sessions: Sessions

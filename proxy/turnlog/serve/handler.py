@@ -121,9 +121,9 @@ class Handler:
             await self._refuse(down, *refusal)
             return
         target = origin_form(down.target)
-        path = target.partition("?")[0]
+        path, _, query = target.partition("?")
         if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
-            await self._send(down, self._own.answer(down.method, path))
+            await self._send(down, await self._own.answer(down, path, query))
             return
         route = self._routes.find(target)
         if route is None:

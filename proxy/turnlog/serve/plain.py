@@ -295,4 +295,5 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         is_named=policy.effect not in {None, Effect.READ, Effect.UNKNOWN},
         key=request.field(b"idempotency-key"),
         principal=request.credential,
+        why=request.why,
     )

@@ -30,6 +30,7 @@ from turnlog.observe.events import (
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, note_lock
+from turnlog.sessions.state import saved_states
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -169,6 +170,8 @@ def _context(
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
         repeats=Repeats(store, recorder, settings.never_twice, clock, log),
+        redactor=redactor,
+        states=saved_states(settings.data),
         clean=clean,
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),

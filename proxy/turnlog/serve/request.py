@@ -133,6 +133,11 @@ class Request:
         return trace_id(self.field(b"traceparent"))
 
     @property
+    def why(self) -> str:
+        """Why the caller makes the call, as its header says."""
+        return self.field(b"turnlog-why")
+
+    @property
     def is_sealed(self) -> bool:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
         return is_sealed(self._headers) or b"content-encoding" in self.fields

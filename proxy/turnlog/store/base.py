@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import Rung
+from turnlog.core.kinds import NoteKind, Rung
 from turnlog.core.turns import Place
 
 ALIAS_SEPARATOR = "\x1f"
@@ -163,6 +163,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """ns UTC; 0 when the session's first commit cannot be read."""
     head_seq: int
     head_hash: bytes
+    position: int
+    """Of the session's newest commit: the order of `View.sessions`."""
     place: Place
 
 
@@ -197,6 +199,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Wall clock, ns UTC, inclusive."""
     until: int | None = None
+    behind: int | None = None
+    """Position of an intent, exclusive: where a reader of many pages goes on."""
+    ahead_of: int | None = None
 
 
 class Reader(Protocol):
@@ -271,6 +276,22 @@ class View(Protocol):
         """Yield the newest attempt of each call that belongs in `pending_actions`."""
         ...
 
+    def standing(self, call: bytes) -> list[Commit]:
+        """Return the attempt by which a call belongs in `pending_actions`; empty if it does not."""
+        ...
+
+    def noted(self, note: NoteKind) -> Iterator[bytes]:
+        """Yield once the calls that notes of this kind speak of, in the order of the notes."""
+        ...
+
+    def readable(self, call: bytes) -> list[Commit]:
+        """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
+        ...
+
+    def lives(self, epoch: int) -> bool:
+        """Tell whether the writer of an epoch still runs."""
+        ...
+
     def linked(self, key: bytes) -> Commit | None:
         """Return the newest commit whose body carries the link `key`."""
         ...
@@ -305,7 +326,7 @@ class View(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many records `attempts` and `ended` could not read and left out so far."""
+        """How many records could not be read and were left out so far, where that is said above."""
         ...
 
 

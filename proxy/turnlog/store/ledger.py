@@ -6,6 +6,7 @@ behind the watermark has its head here, so a head read from disk is complete.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -25,8 +26,8 @@ from turnlog.core.kinds import CommitKind, Phase, Status
 
 from . import late, runs, seals
 from .base import Draft, SessionRef, Ticket
-from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
-from .keys import SEAL, WATERMARK, alias_key, alias_text_key
+from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, link_keys, next_place
+from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
 from .tables import (
     Appended,
     Pair,
@@ -36,6 +37,7 @@ from .tables import (
     call_entries,
     last_position,
     read_head,
+    read_log,
     read_number,
     read_record,
     read_segment,
@@ -104,7 +106,7 @@ class Ledger:
         draft = pending.draft
         session = self._session(txn, draft)
         facts, raw = draft.facts, pending.facts
-        found = self._find(txn, session, facts)
+        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
         if found and late.displaced(facts, found.facts):
             facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
             raw = encode_facts(facts)
@@ -116,7 +118,7 @@ class Ledger:
         answered = self._answered(txn, session, draft, before)
         begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
         body = pending.sealed
-        links = body.links if body else ()
+        links = link_keys(session, body) if body else ()
         entry = self._extend(
             session,
             facts,
@@ -234,6 +236,19 @@ class Ledger:
         if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
             return None
         return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
+
+    def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:
+        """Return the note of a session that was written under the same id."""
+        if not (body and body.note_key):
+            return None
+        key = link_keys(session, body)[-1]
+        recent = self.tail.pick(self.tail.links.get(key, ()))
+        if recent:
+            return recent[-1]
+        stored = txn.get(link_key(key), db=self._tables.links)
+        with suppress(msgspec.DecodeError):
+            return read_log(txn, self._tables, unpack(stored)) if stored else None
+        return None
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""

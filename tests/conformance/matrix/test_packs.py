@@ -107,6 +107,30 @@ def assert_what_is_told(
         assert_so(pack, changes(row), each)
 
 
+@pytest.mark.parametrize("pack", ["filesystem", "git"])
+def test_the_state_names_the_files_that_are_on_the_disk(pack: str, tmp_path: Path) -> None:
+    make = SETTINGS[pack][1]
+    with (
+        make(tmp_path) as scene,
+        rig.turnlog([scene.command], tmp_path, packs=(pack,), variables=scene.variables) as urls,
+    ):
+        before = tree(scene.folder)
+        asyncio.run(play(urls[0], scene))
+        after = tree(scene.folder)
+    (session,) = rig.lines_of("sessions", "--json", "--data", rig.data_of(tmp_path))
+    data = ("--json", "--data", rig.data_of(tmp_path))
+    (line,) = rig.lines_of("state", session["session"], "--field", "files_modified", *data)
+    files = {Path(path): change for path, change in line["state"]["files_modified"].items()}
+    assert files
+    assert not any(change.get("maybe") for change in files.values())
+    for path, change in files.items():
+        assert path.exists() is (change["op"] != "deleted"), (path, change)
+    gone = {Path(change["origin"]) for change in files.values() if "origin" in change}
+    for path in {path for path, _ in before.items() ^ after.items()} - gone:
+        named = any(path.is_relative_to(file) or file.is_relative_to(path) for file in files)
+        assert named, f"changed and not in the state: {path}"
+
+
 async def play(server: Any, scene: Scene) -> tuple[set[str], list[Played]]:
     """Make every call; the names of all tools, and what happened."""
     played: list[Played] = []
