@@ -203,14 +203,19 @@ def run_client(script: str, *arguments: str) -> dict[str, Any]:
     if script.endswith(".py"):
         command = [PYTHON_ONE if script.endswith("_one.py") else PYTHON_TWO, source]
     else:
-        # Node looks for packages beside the script, so the scripts go where the packages are.
-        for each in source.parent.glob("*.mjs"):
-            copied = BUILD / "node" / f"{each.name}.{os.getpid()}"
-            shutil.copy(each, copied)
-            copied.replace(BUILD / "node" / each.name)
-        command = [node(), BUILD / "node" / script]
+        command = node_script(script)
     found: dict[str, Any] = json.loads(finish([*command, *arguments], PYTHONPATH=str(PACKAGE)))
     return found
+
+
+def node_script(script: str) -> list[str | Path]:
+    """Return the command that runs a client's script with Node."""
+    # Node looks for packages beside the script, so the scripts go where the packages are.
+    for each in (HERE / "clients").glob("*.mjs"):
+        copied = BUILD / "node" / f"{each.name}.{os.getpid()}"
+        shutil.copy(each, copied)
+        copied.replace(BUILD / "node" / each.name)
+    return [node(), BUILD / "node" / script]
 
 
 def node() -> Path:

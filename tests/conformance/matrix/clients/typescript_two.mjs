@@ -1,5 +1,5 @@
 // The official TypeScript client, 2.x line. Arguments: the URL that answers with event streams, the
-// URL that answers with JSON, and the protocol revision to speak.
+// URL that answers with JSON, and the protocol revision to speak: `auto` for what the two agree on.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
@@ -19,13 +19,13 @@ async function connect(url) {
     : new StreamableHTTPClientTransport(new URL(url));
   await client.connect(transport);
   const negotiated = client.getNegotiatedProtocolVersion();
-  if (negotiated !== revision) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
+  if (![negotiated, 'auto'].includes(revision)) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
-      if (revision < '2026' && !command) await transport.terminateSession();
+      if (negotiated < '2026' && !command) await transport.terminateSession();
       await client.close();
     },
   };
