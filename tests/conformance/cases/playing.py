@@ -52,7 +52,7 @@ async def play(case: Case, folder: Path) -> Played:
         return Played(
             direct=near_run,
             through=far_run,
-            kept=_kept(far),
+            kept=_kept(far, turnlog.stdout),
             log=turnlog.stdout,
             ports={str(one.port): "PORT", str(two.port): "PORT"},
         )
@@ -112,12 +112,13 @@ def _origin(url: str) -> str:
     return f"http://{urlsplit(url).netloc}"
 
 
-def _kept(folder: Path) -> Kept:
+def _kept(folder: Path, log: Path) -> Kept:
     data = proxy.data_of(folder)
     return Kept(
         rows=proxy.rows(data),
         findings=proxy.findings(data),
         payloads=proxy.payloads(data),
         files={str(file): content for file, content in proxy.written(folder).items()},
+        events=proxy.events_in(log),
         size=sum(file.stat().st_blocks * _BLOCK for file in data.rglob("*")),
     )
