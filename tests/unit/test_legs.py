@@ -14,6 +14,7 @@ from turnlog.core.redact import Redactor
 from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
+from turnlog.serve.channel import Channels
 from turnlog.serve.context import Context, Rules
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
@@ -47,6 +48,7 @@ def context(one: Bench) -> Context:
         ),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=Rules(Rulebook((), {}, ())),
         clock=clock,
         log=one.log,

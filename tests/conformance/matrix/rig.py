@@ -92,6 +92,14 @@ def feature_server(folder: Path) -> Generator[list[str]]:
         yield urls
 
 
+@contextmanager
+def sse_server(folder: Path) -> Generator[list[str]]:
+    """Run the same server over the old HTTP+SSE transport, at one URL."""
+    command: list[str | Path] = [PYTHON_TWO, HERE / "servers" / "feature_server.py", "sse"]
+    with printing_urls(command, folder) as urls:
+        yield urls
+
+
 def feature_command() -> list[str | Path]:
     """Return the command that starts the same server over stdin and stdout."""
     return [PYTHON_TWO, HERE / "servers" / "feature_server.py", "stdio"]
