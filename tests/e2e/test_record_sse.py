@@ -170,7 +170,7 @@ def test_a_call_that_wants_no_answer_is_over_when_it_is_accepted(rig: Rig) -> No
 def test_what_the_stream_says_besides_is_read(rig: Rig) -> None:
     """The handshake and the list of tools are answered there as well."""
     initialize = {"clientInfo": {"name": "old", "version": "1"}, "protocolVersion": "2024-11-05"}
-    tool = {"name": "add", "inputSchema": {}}
+    tool: dict[str, object] = {"name": "add", "inputSchema": {}}
     answers: list[tuple[str, dict[str, object]]] = [
         ("initialize", {"protocolVersion": "2024-11-05", "capabilities": {}}),
         ("tools/list", {"tools": [tool]}),

@@ -12,8 +12,6 @@ from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 from .routes import Route
 
-ENDPOINT: Final = "endpoint"
-"""Type of the event that names it."""
 _AWAITED: Final = 1024
 """Most requests of one stream that are remembered; the oldest goes first."""
 

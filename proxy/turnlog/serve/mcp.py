@@ -24,11 +24,12 @@ from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, tog
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
 from .besides import LIST_LIMIT, LISTS, Besides
-from .channel import ENDPOINT, Channel, endpoint_of, renamed
+from .channel import Channel
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
 from .legs import Legs
+from .listening import Listening
 from .request import Request
 from .underway import Underway
 from .upstream import Answer, Content
@@ -90,12 +91,7 @@ class McpExchange:
         self._unfit: Text | None = None
         """What came last in the place of a response and answers nothing."""
         self._recorded = False
-        self._opened: Channel | None = None
-        """What this stream brings the answers of (2024-11-05)."""
-        self._spoken = False
-        """Whether a stream has brought an event that says anything."""
-        self._renamed: bytes | None = None
-        """What the event that was just read says to the agent instead."""
+        self._listening = Listening(context, request, self._underway)
         self._events = 0
         self.revision = self._asking.revision(messages[0] if messages else None)
         self.stateless = mcp.is_stateless(self.revision)
@@ -275,14 +271,13 @@ class McpExchange:
     def amends(self) -> bool:
         """Whether an answer to come may get a word of turnlog's."""
         if not self._messages:
-            return not self._spoken
+            return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
         """Return the message that was just read with that word; `None` where it stays as it is."""
         if not self._messages:
-            instead, self._renamed = self._renamed, None
-            return instead
+            return self._listening.renamed()
         return amended(self.attempt, message) if self.attempt is not None else None
 
     def left(self, kind: ErrorKind) -> None:
@@ -291,7 +286,7 @@ class McpExchange:
         What may still be answered on another stream stays open.
         """
         self._unanswered()
-        self._hang_up(kind)
+        self._listening.hang_up(kind)
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER:
             self._underway.detach()
         else:
@@ -344,9 +339,7 @@ class McpExchange:
         self._resumable = self._resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
-        first, self._spoken = not self._spoken, True
-        if first and event.type == ENDPOINT and not self._messages:
-            self._open_channel(event.data.decode("utf-8", "surrogateescape"))
+        if not self._messages and self._listening.begins(event):
             return ()
         return self._read(Text(event.body, JSON, event.body.size, event.type))
 
@@ -372,7 +365,7 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._unanswered()
-        tickets = [*self._hang_up(ErrorKind.CONNECTION_LOST)]
+        tickets = [*self._listening.hang_up(ErrorKind.CONNECTION_LOST)]
         if self._goes_on:
             self._underway.detach()
             return tickets
@@ -385,8 +378,8 @@ class McpExchange:
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
-        if self._opened is not None:
-            return self._hang_up(failure.kind)
+        if self._listening.is_channel:
+            return self._listening.hang_up(failure.kind)
         if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
             self._unanswered()
             self._underway.detach()
@@ -436,7 +429,7 @@ class McpExchange:
         if not is_answer(message):
             return self._answers_nothing(message, text)
         key = self._key_of(message)
-        if self._opened is not None and (asked := self._opened.asked(key)) is not None:
+        if (asked := self._listening.asked(key)) is not None:
             return self._notice_answer(asked, message, text)
         own = self._underway.own(key)
         if own is not None:
@@ -467,15 +460,7 @@ class McpExchange:
             return next(iter(self._underway.awaited))
         return id_key(raw_id(message))
 
-    # -- the old transport, whose answers come on a stream of their own ---------------------
-
-    def _open_channel(self, named: str) -> None:
-        route = self._request.route
-        endpoint = endpoint_of(route, named)
-        if endpoint:
-            self._opened = self._context.channels.open(self._request.server, endpoint)
-            self._request.joins(self._opened)
-            self._renamed = renamed(route, named, endpoint)
+    # -- closing attempts ------------------------------------------------------------------
 
     def _accepted(self, channel: Channel) -> Sequence[Ticket]:
         """Leave what was asked to the stream on which it is answered."""
@@ -486,21 +471,6 @@ class McpExchange:
             return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
         self._underway.detach()
         return tickets
-
-    def _hang_up(self, kind: ErrorKind) -> Sequence[Ticket]:
-        """Record that nothing more is answered on this stream."""
-        channel, self._opened = self._opened, None
-        if channel is None:
-            return ()
-        self._context.channels.close(channel)
-        tickets: list[Ticket] = []
-        for attempt in self._context.calls.detached(self._request.scope):
-            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
-            ending = failed(why, Phase.BODY, attempt.ask.effect)
-            tickets += self._underway.end(attempt, ending, Reply())
-        return tickets
-
-    # -- closing attempts ------------------------------------------------------------------
 
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
