@@ -15,6 +15,7 @@ from turnlog.core.repeats import NeverTwice
 from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
+from turnlog.serve.channel import Channels
 from turnlog.serve.context import Context, Rules
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
@@ -53,6 +54,7 @@ def context(one: Bench) -> Context:
         ),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=Rules(Rulebook((), {}, ())),
         clock=clock,
         log=one.log,

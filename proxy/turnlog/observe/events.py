@@ -333,6 +333,8 @@ class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
     changed: int = field(name="turnlog.tools.changed", default=0)
     complete: bool = field(name="turnlog.complete", default=True)
     """Whether this is the whole list, and not one page of it."""
+    stuck: bool = field(name="turnlog.cursor.stuck", default=False)
+    """Whether the next page is this very one."""
 
 
 class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):

@@ -137,11 +137,11 @@ class Asking:
         """Tell whether the last complete `tools/list` of this caller lacks the tool."""
         return self._context.catalog.lacks(self._request.server, self._request.credential, tool)
 
-    def listed(self, result: Raw, *, first: bool) -> None:
-        """Take in a page of `tools/list`."""
+    def listed(self, result: Raw, *, after: Raw | None) -> None:
+        """Take in a page of `tools/list`; `after` is the cursor that was asked for, if any."""
         page = mcp.read_tools_list(result)
         server, credential = self._request.server, self._request.credential
-        learned = self._context.catalog.learn(server, credential, page, first=first)
+        learned = self._context.catalog.learn(server, credential, page, first=after is None)
         self._context.keeper.note(server, credential, page, learned.whole)
         self._context.log.emit(
             ToolsListed(
@@ -150,6 +150,7 @@ class Asking:
                 added=learned.added,
                 changed=learned.changed,
                 complete=not page.next_cursor,
+                stuck=page.next_cursor != "" and page.next_cursor == text_of(bytes(after or b"")),
             )
         )
 

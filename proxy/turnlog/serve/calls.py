@@ -175,6 +175,15 @@ class OpenCalls:
                 del self._detached[key]
         return late
 
+    def detached(self, scope: Scope) -> list[Attempt]:
+        """Take the calls of a scope whose own exchange has ended."""
+        taken: list[Attempt] = []
+        for key in [key for key in self._detached if key[0] == scope]:
+            for attempt, _ in self._detached.pop(key):
+                self.remove(*key, attempt)
+                taken.append(attempt)
+        return taken
+
     def everything_detached(self) -> list[Attempt]:
         """Take all detached calls; the process ends."""
         return self.overdue(1 << 63)

@@ -13,6 +13,7 @@ from turnlog.store.states import SavedStates
 
 from .calls import OpenCalls
 from .catalog import Catalog
+from .channel import Channels
 from .clock import Clock
 from .identity import Clients, Sessions
 from .keeper import Keeper
@@ -50,6 +51,7 @@ class Context(Struct, frozen=True, kw_only=True):
     keeper: Keeper
     pins: Pins
     calls: OpenCalls
+    channels: Channels
     rules: Rules
     clock: Clock
     log: Log

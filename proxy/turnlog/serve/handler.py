@@ -131,6 +131,9 @@ class Handler:
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
             return
         request = Request(down, route, self._context.digest, self._context.clients, connection)
+        channel = self._context.channels.find(route.target.name, route.resource)
+        if channel is not None:
+            request.joins(channel)
         transport = self._settings.upstreams[route.target.name].transport
         exchange, content = await read_exchange(down, self._context, request, transport)
         await self._carry(down, route, exchange, content)

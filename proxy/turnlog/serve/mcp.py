@@ -5,6 +5,7 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 """
 
 from collections.abc import Awaitable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -34,10 +35,12 @@ from .answers import (
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
 from .besides import LIST_LIMIT, LISTS, Besides
+from .channel import Channel
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
 from .legs import Legs
+from .listening import Listening
 from .repeats import KEPT, Repeated
 from .request import Request
 from .running import Running
@@ -57,6 +60,8 @@ from .verdicts import (
     raw_id,
     unanswered,
 )
+
+_SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
 class McpExchange:
@@ -101,6 +106,7 @@ class McpExchange:
         self._unfit: Text | None = None
         """What came last in the place of a response and answers nothing."""
         self._recorded = False
+        self._listening = Listening(context, request, self._underway)
         self._events = 0
         self.revision = self._asking.revision(messages[0] if messages else None)
         self.stateless = mcp.is_stateless(self.revision)
@@ -179,6 +185,8 @@ class McpExchange:
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
             scope, kin = self._request.scope, self._request.kin
             self._context.calls.told(scope, id_key(message.id), kin)
+        elif self._request.channel is not None:
+            self._request.channel.expect(message)
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
@@ -321,22 +329,39 @@ class McpExchange:
     @property
     def amends(self) -> bool:
         """Whether an answer to come may get a word of turnlog's."""
+        if not self._messages:
+            return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
         """Return the message that was just read with that word; `None` where it stays as it is."""
+        if not self._messages:
+            return self._listening.renamed()
         return amended(self.attempt, message) if self.attempt is not None else None
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
 
-        In the handshake revisions a stream with event ids may be resumed: its calls stay open.
+        What may still be answered on another stream stays open.
         """
         self._unanswered()
-        if self._resumable and not self.stateless and kind == ErrorKind.CANCELLED_BY_CALLER:
+        self._listening.hang_up(kind)
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER:
             self._underway.detach()
         else:
             self._end_all(kind, "")
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether an answer may come on another stream.
+
+        In the handshake revisions a stream with event ids may be resumed; in 2024-11-05 all answers
+        come on the one stream.
+        """
+        channel = self._request.channel
+        if channel is not None:
+            return channel.is_open and self.progress.phase in _SENT
+        return self._resumable and not self.stateless
 
     def _made(
         self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
@@ -348,7 +373,11 @@ class McpExchange:
             for message, ask in asks
             if message.kind is Kind.REQUEST
         ]
-        return together(answers, sentence, as_batch=self._as_batch)
+        made = together(answers, sentence, as_batch=self._as_batch)
+        if self._request.channel is None:
+            return made
+        # Clients of 2024-11-05 look at the status of a post, and not into its answer.
+        return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._underway.asks.values()]
@@ -369,6 +398,8 @@ class McpExchange:
         self._resumable = self._resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
+        if not self._messages and self._listening.begins(event):
+            return ()
         return self._read(Text(event.body, JSON, event.body.size, event.type))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
@@ -377,6 +408,8 @@ class McpExchange:
         tickets = list(self._read(text))
         if self._underway.awaited:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
+        if self._request.channel is not None and 200 <= self._status < 300:
+            return [*tickets, *self._accepted(self._request.channel)]
         for attempt in list(self._underway.attempts):
             around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
@@ -391,10 +424,10 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._unanswered()
-        if self._resumable and not self.stateless:
+        tickets = [*self._listening.hang_up(ErrorKind.CONNECTION_LOST)]
+        if self._goes_on:
             self._underway.detach()
-            return ()
-        tickets: list[Ticket] = []
+            return tickets
         for attempt in list(self._underway.attempts):
             verdict = instead(self._unfit, self._around(attempt.ask))
             if verdict is not None and not attempt.cancelled:
@@ -404,7 +437,9 @@ class McpExchange:
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
-        if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
+        if self._listening.is_channel:
+            return self._listening.hang_up(failure.kind)
+        if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
             self._unanswered()
             self._underway.detach()
             return ()
@@ -420,7 +455,8 @@ class McpExchange:
 
     def _unanswered(self) -> None:
         """Learn that all that could be read of the answer was read, as far as it has come."""
-        if self._answer is not None and self._status < 400:
+        # In 2024-11-05 they are answered elsewhere.
+        if self._answer is not None and self._status < 400 and self._request.channel is None:
             self._besides.unanswered(self._underway.awaited.values())
 
     def _read(self, text: Text) -> Sequence[Ticket]:
@@ -452,6 +488,8 @@ class McpExchange:
         if not is_answer(message):
             return self._answers_nothing(message, text)
         key = self._key_of(message)
+        if (asked := self._listening.asked(key)) is not None:
+            return self._notice_answer(asked, message, text)
         own = self._underway.own(key)
         if own is not None:
             return self._close(own, message, text)
@@ -486,6 +524,16 @@ class McpExchange:
         return id_key(raw_id(message))
 
     # -- closing attempts ------------------------------------------------------------------
+
+    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
+        """Leave what was asked to the stream on which it is answered."""
+        tickets: list[Ticket] = []
+        for attempt in self._notified & self._underway.attempts.keys():
+            tickets += self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
+        if not channel.is_open:
+            return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
+        self._underway.detach()
+        return tickets
 
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)

@@ -37,6 +37,7 @@ from turnlog.store.lmdb import LmdbStore
 from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
+from .channel import Channels
 from .clock import Clock
 from .context import Context
 from .drafts import Drafter
@@ -179,6 +180,7 @@ def _context(
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=reloader.rules,
         clock=clock,
         log=log,

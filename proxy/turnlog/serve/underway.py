@@ -115,7 +115,8 @@ class Underway:
         """Leave what is open to a stream that resumes this one."""
         now = self._context.clock.monotonic()
         for attempt, key in self.attempts.items():
-            self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
+            if not attempt.ended:
+                self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
         self.attempts.clear()
 
 
