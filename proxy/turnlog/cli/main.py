@@ -34,6 +34,7 @@ COMMANDS = {
     "demo": "Watch an agent's calls go through turnlog.",
     "diff": "Tell what changed between two states, and by which commits.",
     "log": "List attempts: what was called, and what came of it.",
+    "mcp": "Give an agent its own session as tools, over stdin and stdout.",
     "resolve": "Settle a call of which nobody knows whether it happened.",
     "rules": "Check, explain and test rules.",
     "serve": "Forward tool calls, and record each of them.",

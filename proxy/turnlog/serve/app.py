@@ -29,6 +29,7 @@ from .commands import Commands
 from .context import Context
 from .handler import Handler
 from .own import Own
+from .own_mcp import AgentTools
 from .pins import Pins
 from .readers import Address
 from .recording import end, recording
@@ -167,7 +168,8 @@ async def serving(
         _threads() as threads,
     ):
         api = Api(context, partial(read_token, settings.data), threads)
-        proxy = _proxy(settings, context, upstreams, commands, api)
+        own = Own(context.store, context.stop, api, AgentTools(context, threads))
+        proxy = _proxy(settings, context, upstreams, commands, own)
         async with _listening(proxy, settings):
             yield proxy
 
@@ -203,9 +205,8 @@ def _target(name: str, upstream: Upstream) -> Target:
 
 
 def _proxy(
-    settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, api: Api
+    settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, own: Own
 ) -> Proxy:
     routes = Routes([_target(name, up) for name, up in settings.upstreams.items()])
-    own = Own(context.store, context.stop, api)
     handler = Handler(settings, context, routes, upstreams, commands, own)
     return Proxy(settings, context, handler)

@@ -140,7 +140,8 @@ def _session(view: View, asked: Asked) -> SessionLine:
     return session_line(row)
 
 
-def _log(view: View, asked: Asked) -> LogPage:
+def log_of(view: View, asked: Asked) -> LogPage:
+    """Return a page of a log."""
     query: LogQuery = asked.query
     wanted = log_query(view, _named(view, asked), query, asked.now)
     if wanted.around is not None:
@@ -148,7 +149,8 @@ def _log(view: View, asked: Asked) -> LogPage:
     return log_page(view, wanted, query.order, query.cursor, query.limit)
 
 
-def _dangling(view: View, asked: Asked) -> DanglingPage:
+def dangling_of(view: View, asked: Asked) -> DanglingPage:
+    """Return a page of calls without an answer."""
     query: DanglingQuery = asked.query
     wanted = Wanted(
         session=_named(view, asked),
@@ -172,7 +174,8 @@ def _named(view: View, asked: Asked) -> bytes | None:
     return None if name is None else find_session(view, name)
 
 
-def _state(view: View, asked: Asked) -> SessionState:
+def state_of(view: View, asked: Asked) -> SessionState:
+    """Return a session's state."""
     query: StateQuery = asked.query
     session = find_session(view, asked.names["session"])
     fields = tuple(Field) if query.field is None else (query.field,)
@@ -185,7 +188,8 @@ def _state(view: View, asked: Asked) -> SessionState:
     return read_state(view, asked.saved, session, at, fields)
 
 
-def _diff(view: View, asked: Asked) -> Differences:
+def diff_of(view: View, asked: Asked) -> Differences:
+    """Return what changed in a session, or what is other in another one."""
     query: DiffQuery = asked.query
     session = find_session(view, asked.names["session"])
     if sum(value is not None for value in (query.turns, query.seq, query.other)) > 1:
@@ -244,13 +248,13 @@ _resolution = msgspec.json.Decoder(Resolution).decode
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Read("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
     Read("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
-    Read("/sessions/{session}/log", "List a session's attempts", LogQuery, LogPage, _log),
-    Read("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, _dangling),
-    Read("/log", "List attempts of all sessions", LogQuery, LogPage, _log),
-    Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, _dangling),
+    Read("/sessions/{session}/log", "List a session's attempts", LogQuery, LogPage, log_of),
+    Read("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    Read("/log", "List attempts of all sessions", LogQuery, LogPage, log_of),
+    Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
     Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
-    Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, _state),
-    Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, _diff),
+    Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
+    Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, Noted, read_note, _note),
     Act("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

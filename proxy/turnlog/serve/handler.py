@@ -31,7 +31,7 @@ from .plain import PlainCall
 from .repeats import Repeated
 from .request import Request
 from .requests import refusal_of
-from .routes import OWN, Route, Routes, authority_of, origin_form
+from .routes import OWN, Route, Routes, authority_of, origin_form, own_path
 from .runner import Runner
 from .settings import Settings
 from .upstream import Content, Failure, Upstreams
@@ -123,9 +123,12 @@ class Handler:
         target = origin_form(down.target)
         path, _, query = target.partition("?")
         if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
-            await self._send(down, await self._own.answer(down, path, query))
+            await self._send(down, await self._own.answer(down, path, query, connection))
             return
         route = self._routes.find(target)
+        if route is None and (own := own_path(path)):
+            await self._send(down, await self._own.answer_within(down, *own, connection))
+            return
         if route is None:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))

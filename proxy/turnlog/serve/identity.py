@@ -21,6 +21,7 @@ _SESSIONS: Final = 65_536
 _CLIENTS: Final = 65_536
 _NAME_CHARS: Final = 200
 _IDENTITIES: Final = 4096
+_NAMING: Final = frozenset({Rung.EXPLICIT, Rung.VENDOR})
 
 
 class Client(Struct, frozen=True):
@@ -69,6 +70,9 @@ class Sessions:
         """Keys of `_meta` that may name a session or a turn."""
         self._identities: dict[tuple[str | int, ...], Identity] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
+        """With when they were last met; those of late stand at the end."""
+        self._kin: dict[str, str] = {}
+        """Whose each of them is, as far as credential and client name tell."""
 
     def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
         """Return the session that `evidence` points at, a new one if need be."""
@@ -80,13 +84,31 @@ class Sessions:
         known = self._refs.get(key)
         if known is None or (implicit and now - known[1] > IDLE_GAP):
             ref = self._open(identity, client, () if implicit else (named,))
+            self._kin[key] = _kin(evidence)
         else:
             ref = known[0]
         self._refs[key] = (ref, now)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
-            self._refs.popitem(last=False)
+            self._kin.pop(self._refs.popitem(last=False)[0], None)
         return ref, identity
+
+    def own(self, evidence: Evidence, client: Client) -> list[SessionRef]:
+        """Return the sessions that an agent may mean who asks turnlog itself.
+
+        That is the one it names, as in a call; else those of its credential and client name that
+        were active of late, and are on disk.
+        """
+        if self._identify(evidence).rung in _NAMING:
+            return [self.find(evidence, client)[0]]
+        kin, now = _kin(evidence), self._clock.monotonic()
+        found: list[SessionRef] = []
+        for key, (ref, met) in reversed(self._refs.items()):
+            if now - met > IDLE_GAP:
+                break
+            if kin and self._kin.get(key) == kin and ref.id is not None:
+                found.append(ref)
+        return found
 
     def _identify(self, evidence: Evidence) -> Identity:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
@@ -130,6 +152,13 @@ class Sessions:
                 if value
             },
         )
+
+
+def _kin(evidence: Evidence) -> str:
+    """Return what agents of one credential and client name have in common; empty for neither."""
+    if not (evidence.credential or evidence.client_name):
+        return ""
+    return f"{evidence.credential}\n{evidence.client_name}"
 
 
 class Clients:

@@ -41,7 +41,7 @@ def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
     endpoints = tuple(endpoints)
     types = [kind for endpoint in endpoints for kind in _types(endpoint)]
     refs, components = msgspec.json.schema_components(
-        types, schema_hook=_anything, ref_template=_REF
+        types, schema_hook=anything, ref_template=_REF
     )
     schemas = dict(zip(types, refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -72,7 +72,7 @@ def parameters(kind: type[msgspec.Struct]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "query", "schema": known, **said}
 
 
-def _anything(kind: type) -> dict[str, Any]:
+def anything(kind: type) -> dict[str, Any]:
     """Return the schema of a value that may be anything."""
     if kind is object:
         return {"description": "What it is depends on the field."}

@@ -8,6 +8,7 @@ from turnlog.store.base import Store, StoreError
 from .answers import Made, document, not_allowed, problem
 from .api import API, Api
 from .downstream import Downstream
+from .own_mcp import PATH, AgentTools
 
 _HEALTH: Final = "/turnlog/health"
 _READY: Final = "/turnlog/ready"
@@ -16,14 +17,17 @@ _READY: Final = "/turnlog/ready"
 class Own:
     """Answers for `/turnlog/...`."""
 
-    def __init__(self, store: Store, stop: asyncio.Event, api: Api) -> None:
+    def __init__(self, store: Store, stop: asyncio.Event, api: Api, tools: AgentTools) -> None:
         """`stop` is set as soon as the proxy stops."""
         self._store = store
         self._stop = stop
         self._api = api
+        self._tools = tools
 
-    async def answer(self, down: Downstream, path: str, query: str) -> Made:
+    async def answer(self, down: Downstream, path: str, query: str, connection: int) -> Made:
         """Return the answer to a request whose path begins with `/turnlog`. Raises `Gone`."""
+        if path == PATH:
+            return await self._tools.answer(down, "", connection)
         if path == API or path.startswith(API + "/"):
             return await self._api.answer(down, path, query)
         if path not in {_HEALTH, _READY}:
@@ -33,6 +37,17 @@ class Own:
         if path == _HEALTH:
             return document({"status": "ok"})
         return self._ready()
+
+    async def answer_within(
+        self, down: Downstream, session: str, path: str, connection: int
+    ) -> Made:
+        """Return the answer to a request whose path is one of turnlog's behind a session's name.
+
+        Raises `Gone`.
+        """
+        if path == PATH:
+            return await self._tools.answer(down, session, connection)
+        return problem(404, "Not Found", f"in a session turnlog has no page {path!r}", {})
 
     def _ready(self) -> Made:
         if self._stop.is_set():

@@ -116,6 +116,15 @@ def target_of_command(name: str) -> Target:
     )
 
 
+def own_path(path: str) -> tuple[str, str] | None:
+    """Return the session that a path of turnlog's own begins with, and the path behind it; else `None`."""
+    first, rest = _split(path)
+    name, rest = _split(rest)
+    if first != SESSION or not name or _split(rest)[0] != OWN:
+        return None
+    return _text(unquote(name)), rest
+
+
 def origin_form(request_target: str) -> str:
     """Return path and query of a target, of an absolute one too (RFC 9112 section 3.2.2)."""
     if request_target.startswith("/") or request_target == "*":

@@ -173,7 +173,7 @@ def recalled(view: View, session: bytes, key: str) -> Payload | None:
 
     A key is the id of a call of the session, or the seq of one of its commits.
     """
-    for commit in _ends(view, session, key):
+    for commit in endings(view, session, key):
         handle = commit.body.output_blob if commit.body else b""
         found = payload(view, handle)
         if found.kept is Kept.WHOLE and not found.redacted:
@@ -181,7 +181,7 @@ def recalled(view: View, session: bytes, key: str) -> Payload | None:
     return None
 
 
-def _ends(view: View, session: bytes, key: str) -> Iterator[Commit]:
+def endings(view: View, session: bytes, key: str) -> Iterator[Commit]:
     """Yield the outcomes that a key may stand for, the newest first."""
     if key.isascii() and key.isdigit() and len(key) < _SEQ_DIGITS:
         commit = view.get(session, int(key))

@@ -42,6 +42,20 @@ def text_of_result(result: bytes, limit: int = TEXT_LIMIT) -> str:
     return "\n".join(found)[:limit]
 
 
+def blocks_of_result(result: bytes) -> list[Raw]:
+    """Return the blocks of a `tools/call` result's content."""
+    return items(load(_Result, result).content)
+
+
+def only_text(result: bytes) -> str | None:
+    """Return the texts of a `tools/call` result, one below the other; `None` where it has other blocks,
+    or none."""
+    blocks = [load(_Block, raw) for raw in blocks_of_result(result)]
+    if not blocks or any(bytes(block.type) != b'"text"' for block in blocks):
+        return None
+    return "\n".join(text_of(bytes(block.text), len(result)) for block in blocks)
+
+
 def text_of_error(error: bytes) -> str:
     """Return the message of a JSON-RPC error, and its data where that is a text."""
     found = load(_Error, error)

@@ -17,14 +17,14 @@ from .rawjson import Shape, members, shape, text_of
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
-_METHOD_NOT_FOUND: Final = -32601
-_INVALID_PARAMS: Final = -32602
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
 _HEADER_MISMATCH: Final = -32020
 _MISSING_CAPABILITY: Final = -32021
 _UNSUPPORTED_VERSION: Final = -32022
 _STATUSES: Final = {
-    _METHOD_NOT_FOUND: 404,
-    **dict.fromkeys((PARSE_ERROR, INVALID_REQUEST, _INVALID_PARAMS), 400),
+    METHOD_NOT_FOUND: 404,
+    **dict.fromkeys((PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS), 400),
     **dict.fromkeys((_HEADER_MISMATCH, _MISSING_CAPABILITY, _UNSUPPORTED_VERSION), 400),
 }
 _META: Final = "io.modelcontextprotocol/"
@@ -56,28 +56,38 @@ def _meta(message: Message) -> dict[str, Raw]:
     return members(params["_meta"]) if "_meta" in params else {}
 
 
-def refusal(message: Message, headers: Mapping[bytes, bytes]) -> Refused | None:
-    """Return why a request is none of 2026-07-28, whose headers have names in lower case."""
+def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> Refused | None:
+    """Return why a request is none of 2026-07-28, whose headers have names in lower case.
+
+    `headers` are `None` where there are none to mirror anything: on a pipe.
+    """
     if message.method == "initialize":
-        return Refused(_METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
+        return Refused(METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
     meta = _meta(message)
     version = text_of(bytes(meta.get(f"{_META}protocolVersion", b"")))
     if not version:
-        return Refused(_INVALID_PARAMS, "params._meta names no protocol version")
+        return Refused(INVALID_PARAMS, "params._meta names no protocol version")
     if shape(meta.get(f"{_META}clientCapabilities", b"")) not in {Shape.FULL, Shape.EMPTY}:
-        return Refused(_INVALID_PARAMS, "params._meta holds no client capabilities")
-    mirrors = {b"mcp-protocol-version": version, b"mcp-method": message.method}
-    if named_by := _NAMED_BY.get(message.method):
-        mirrors[b"mcp-name"] = text_of(bytes(members(message.params).get(named_by, b"")))
-    for header, value in mirrors.items():
-        if _decoded(headers.get(header, b"").decode("latin-1")) != value:
-            return Refused(
-                _HEADER_MISMATCH, f"the header {header.decode()} is not what the body says"
-            )
+        return Refused(INVALID_PARAMS, "params._meta holds no client capabilities")
+    if headers is not None and (mismatch := _mismatch(message, version, headers)):
+        return Refused(_HEADER_MISMATCH, f"the header {mismatch} is not what the body says")
     if not is_stateless(version) or version > STATELESS_SINCE:
         data = {"supported": [STATELESS_SINCE], "requested": version}
         return Refused(_UNSUPPORTED_VERSION, "the protocol version is not supported", data)
     return None
+
+
+def _mismatch(message: Message, version: str, headers: Mapping[bytes, bytes]) -> str:
+    """Return the name of a header that is not as the body says; empty where all are."""
+    mirrors = {b"mcp-protocol-version": version, b"mcp-method": message.method}
+    if named_by := _NAMED_BY.get(message.method):
+        mirrors[b"mcp-name"] = text_of(bytes(members(message.params).get(named_by, b"")))
+    wrong = (
+        header
+        for header, value in mirrors.items()
+        if _decoded(headers.get(header, b"").decode("latin-1")) != value
+    )
+    return next(wrong, b"").decode()
 
 
 def _decoded(value: str) -> str:

@@ -1,0 +1,111 @@
+"""Fetch back the recorded answer of a call, for the model that no longer sees it."""
+
+from typing import assert_never
+
+import msgspec
+from msgspec import Raw, Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Status
+from turnlog.core.times import timestamp
+from turnlog.store.base import View
+from turnlog.wire.content import blocks_of_result, only_text
+
+from .payloads import Kept, Payload, payload
+from .state import endings
+
+
+class NotRecallableError(Exception):
+    """The log cannot give an answer back. The message says why."""
+
+
+class Recalled(Struct, frozen=True, kw_only=True):
+    """The answer of a call, as it was recorded."""
+
+    key: str
+    call: str
+    seq: int
+    """Of the outcome."""
+    turn: int
+    server: str
+    tool: str
+    timestamp: str
+    """When it came, RFC 3339, UTC."""
+    status: Status
+    error: str | None
+    """The family of the error that the answer was."""
+    text: str
+    """Its texts; all of it where it is more than texts."""
+
+
+class Answer(Struct, frozen=True):
+    """A recalled answer with its blocks of content; without any where it was no result of MCP."""
+
+    recalled: Recalled
+    blocks: list[Raw]
+
+
+def recall(view: View, session: bytes, key: str) -> Answer:
+    """Return the newest answer that a key stands for: a call's id, or the seq of one of its commits.
+
+    Raises `NotRecallableError`.
+    """
+    why = f"{key!r} is no call of this session that has ended: give its id or the seq of its row"
+    for number, commit in enumerate(endings(view, session, key)):
+        handle = commit.body.output_blob if commit.body else b""
+        found = payload(view, handle)
+        blob = view.blob(handle) if _is_exact(found) else None
+        if blob is not None:
+            return _answer(commit, key, blob.data)
+        why = _why_not(key, found) if number == 0 else why
+    raise NotRecallableError(why)
+
+
+def _is_exact(found: Payload) -> bool:
+    return found.kept is Kept.WHOLE and not found.redacted
+
+
+def _why_not(key: str, found: Payload) -> str:
+    match found.kept:
+        case Kept.NONE:
+            return f"the call {key!r} left no answer in the log"
+        case Kept.WHOLE:
+            return f"the answer to {key!r} was recorded without its secrets, it is not given back"
+        case Kept.CUT:
+            return f"only the first {found.size} bytes of the answer to {key!r} were recorded"
+        case Kept.LOST:
+            return f"the answer to {key!r} is no longer in the log"
+        case Kept.ALTERED:
+            return f"the answer to {key!r} is not what was recorded, it is not given back"
+    assert_never(found.kept)
+
+
+def _answer(commit: Commit, key: str, data: bytes) -> Answer:
+    try:
+        whole = data.decode()
+    except UnicodeDecodeError:
+        raise NotRecallableError(f"the answer to {key!r} is no text") from None
+    facts = commit.facts
+    is_result = facts.method == "tools/call" and facts.code is None and _is_json(data)
+    recalled = Recalled(
+        key=key,
+        call=ids.to_text(facts.call),
+        seq=commit.link.seq,
+        turn=commit.link.turn,
+        server=facts.server,
+        tool=facts.tool,
+        timestamp=timestamp(facts.at),
+        status=Status(facts.status),
+        error=facts.error or None,
+        text=(only_text(data) or whole) if is_result else whole,
+    )
+    return Answer(recalled, blocks_of_result(data) if is_result else [])
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
