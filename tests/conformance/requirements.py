@@ -39,6 +39,12 @@ class Requirement(StrEnum):
     API_GUARDED = (
         "turnlog's own API answers nobody without the token, and no page of another origin"
     )
+    AGENT_OWN_SESSION = (
+        "an agent that asks turnlog sees and notes its own session, and no other, in every revision"
+    )
+    AGENT_RECALLS = (
+        "an agent learns what it no longer sees and why, and gets back what was recorded of it"
+    )
     DANGLING_FACTS = (
         "each call without an answer is listed, with what is recorded of it or that nobody knows"
     )

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.serve.routes import Route, Routes, origin_form, target_of
+from turnlog.serve.routes import Route, Routes, origin_form, own_path, target_of
 
 FILES = target_of("files", "http://127.0.0.1:9000/base/mcp?key=1")
 GIT = target_of("git", "https://git.example:8443")
@@ -91,3 +91,21 @@ def test_a_session_is_named_by_its_segment(segment: str, session: str) -> None:
 
 def test_a_session_without_a_name_is_no_route() -> None:
     assert TWO.find("/s//files") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/s/my%20run/turnlog/mcp", ("my run", "/turnlog/mcp")),
+        ("/s/x/turnlog", ("x", "/turnlog")),
+        ("/s/x/turnlogs", None),
+        ("/s//turnlog/mcp", None),
+        ("/s/x", None),
+        ("/s", None),
+        ("/x/y/turnlog/mcp", None),
+        ("*", None),
+    ],
+)
+def test_a_path_of_turnlogs_own_may_name_a_session(path: str, own: tuple[str, str] | None) -> None:
+    assert own_path(path) == own
+    assert own is None or (TWO.find(path), ONE.find(path)) == (None, None)

@@ -6,9 +6,11 @@ import pytest
 
 from turnlog.wire.content import (
     TEXT_LIMIT,
+    blocks_of_result,
     has_error_member,
     hints_at_error,
     is_structured,
+    only_text,
     text_of_body,
     text_of_error,
     text_of_result,
@@ -38,6 +40,24 @@ def test_the_text_of_a_result_is_that_of_its_blocks(result: object, wanted: str)
 def test_no_more_text_is_read_than_is_asked_for() -> None:
     result = json.dumps({"content": [text("abc"), text("def"), text("ghi")]}).encode()
     assert text_of_result(result, 5) == "abc\nd"
+
+
+@pytest.mark.parametrize(
+    ("result", "wanted", "blocks"),
+    [
+        ({"content": [text("a"), text("b" * 5000)]}, "a\n" + "b" * 5000, 2),
+        ({"content": [text("a"), {"type": "image", "data": "x"}]}, None, 2),
+        ({"content": []}, None, 0),
+        ({"structuredContent": {"text": "a"}}, None, 0),
+        (7, None, 0),
+    ],
+)
+def test_a_result_of_texts_alone_is_told_from_others(
+    result: object, wanted: str | None, blocks: int
+) -> None:
+    data = json.dumps(result).encode()
+    assert only_text(data) == wanted
+    assert len(blocks_of_result(data)) == blocks
 
 
 @pytest.mark.parametrize(

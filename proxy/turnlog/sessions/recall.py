@@ -57,7 +57,8 @@ def recall(view: View, session: bytes, key: str) -> Answer:
         found = payload(view, handle)
         blob = view.blob(handle) if _is_exact(found) else None
         if blob is not None:
-            return _answer(commit, key, blob.data)
+            asked = view.get(session, commit.link.ref) if commit.link.ref is not None else None
+            return _answer(asked or commit, commit, key, blob.data)
         why = _why_not(key, found) if number == 0 else why
     raise NotRecallableError(why)
 
@@ -81,20 +82,20 @@ def _why_not(key: str, found: Payload) -> str:
     assert_never(found.kept)
 
 
-def _answer(commit: Commit, key: str, data: bytes) -> Answer:
+def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> Answer:
     try:
         whole = data.decode()
     except UnicodeDecodeError:
         raise NotRecallableError(f"the answer to {key!r} is no text") from None
-    facts = commit.facts
-    is_result = facts.method == "tools/call" and facts.code is None and _is_json(data)
+    asked, facts = intent.facts, commit.facts
+    is_result = asked.method == "tools/call" and facts.code is None and _is_json(data)
     recalled = Recalled(
         key=key,
         call=ids.to_text(facts.call),
         seq=commit.link.seq,
         turn=commit.link.turn,
-        server=facts.server,
-        tool=facts.tool,
+        server=asked.server,
+        tool=asked.tool,
         timestamp=timestamp(facts.at),
         status=Status(facts.status),
         error=facts.error or None,

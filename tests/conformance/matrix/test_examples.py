@@ -26,11 +26,20 @@ cancel_order: raised: connection_lost, so look first
 refund: given up, permission_denied
 done
 """
+REMEMBERED: Final = """\
+sees: order 7 is not placed
+sees: order 7 is not placed, order 8 is not placed
+sees: order 7 is not placed, order 8 is not placed, order 9 is not placed
+evicts: order 7 is not placed
+lost to its budget: what find_order said; it was: order 7 is not placed
+still lost: 0; calls: [3]
+"""
 PROGRAMS: Final = {
     "with_mcp.py": ("examples", FOUND.format(wait=0.2)),
     "with_httpx.py": ("examples", FOUND.format(wait=1.0)),
     "with_langchain.py": ("langchain", FOUND.format(wait=0.2)),
     "with_agents.py": ("examples", ADVISED),
+    "with_recall.py": ("examples", REMEMBERED),
 }
 
 

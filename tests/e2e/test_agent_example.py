@@ -1,0 +1,52 @@
+"""The program that shows an agent what it lost, run as a reader would."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.requirements import Requirement, proves
+from kit.clients import BOUND
+from kit.proxy import running
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRINTED = """\
+sees: order 7 is not placed
+sees: order 7 is not placed, order 8 is not placed
+sees: order 7 is not placed, order 8 is not placed, order 9 is not placed
+evicts: order 7 is not placed
+lost to its budget: what find_order said; it was: order 7 is not placed
+still lost: 0; calls: [3]
+"""
+
+
+@pytest.fixture
+def shop() -> Iterator[str]:
+    command = [sys.executable, str(EXAMPLES / "shop.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["urls"][0]
+        finally:
+            process.terminate()
+
+
+@proves(Requirement.AGENT_RECALLS)
+async def test_the_model_knows_what_it_lost_and_gets_it_back(shop: str, tmp_path: Path) -> None:
+    rules = ("--rules", str(EXAMPLES / "rules.yaml"))
+    async with running(tmp_path, shop, flags=rules) as proxy:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(EXAMPLES / "with_recall.py"),
+            proxy.url,
+            stdout=subprocess.PIPE,
+        )
+        async with asyncio.timeout(BOUND):
+            printed, _ = await program.communicate()
+    assert printed.decode() == PRINTED
+    # Three lookups; each was lost on the way at first, and made again by a rule.
+    assert [row.tool for row in proxy.rows()] == ["find_order"] * 6

@@ -1,0 +1,424 @@
+"""An agent's own session as tools at `/turnlog/mcp`, with the official client and without."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp
+import mcp_types
+import pytest
+from mcp.client.streamable_http import streamable_http_client
+
+from conformance.requirements import Requirement, proves
+from kit.beside import Rig, proxy_beside, session_notes, session_rows
+from kit.clients import MCP_HEADERS, Client, Response, call, message
+from kit.upstreams import Peer, RawUpstream, text_result
+from turnlog.client import ErrorKind, Retry, outcome_of
+
+Mode = str
+MODES = ("2026-07-28", "legacy")
+META = "io.modelcontextprotocol/"
+STATELESS = (
+    *MCP_HEADERS,
+    ("MCP-Protocol-Version", "2026-07-28"),
+    ("Mcp-Method", "tools/call"),
+)
+IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path_factory.mktemp("tools"), upstream.url) as proxy,
+    ):
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fresh()
+    return shared
+
+
+def origin(rig: Rig) -> str:
+    return rig.proxy.url.rpartition("/")[0]
+
+
+@asynccontextmanager
+async def agent(
+    url: str, mode: Mode, *, name: str = "mcp", **headers: str
+) -> AsyncGenerator[mcp.Client]:
+    """Connect the official client, under a name and with headers."""
+    info = mcp_types.Implementation(name=name, version="1")
+    async with httpx2.AsyncClient(headers=headers) as http:
+        transport = streamable_http_client(url, http_client=http)
+        async with mcp.Client(transport, mode=mode, client_info=info) as client:
+            yield client
+
+
+async def used(client: mcp.Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Use a tool; its structured content, which the client has held against the schema."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    found: dict[str, Any] = result.structured_content
+    return found
+
+
+async def failure(client: mcp.Client, tool: str, **arguments: Any) -> str:
+    """Use a tool that must say in a sentence what is wrong."""
+    result = await client.call_tool(tool, arguments)
+    (block,) = result.content
+    assert (result.is_error, result.structured_content) == (True, None)
+    assert isinstance(block, mcp_types.TextContent)
+    return block.text
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
+    async with agent(f"{origin(rig)}/turnlog/mcp", mode) as client:
+        tools = (await client.list_tools()).tools
+    hints = {tool.name: tool.annotations and tool.annotations.read_only_hint for tool in tools}
+    assert hints == {
+        "state": True, "log": True, "diff": True, "dangling": True, "note": False, "recall": False,
+    }  # fmt: skip
+    assert all(tool.output_schema and tool.description and tool.title for tool in tools)
+
+
+@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_agent_learns_what_it_lost_and_gets_it_back(rig: Rig, mode: Mode) -> None:
+    rig.post(call("read_file", {"path": "/a"}))
+    (row,) = rig.rows()
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", mode) as client:
+        (seen,) = (await used(client, "log"))["items"]
+        assert (seen["call"], seen["tool"], seen["status"]) == (row.call, "read_file", "ok")
+        evict = {"kind": "evict", "keys": [row.call], "reason": "budget"}
+        await used(client, "note", note=evict)
+        lost = await used(client, "state", field="evicted_keys")
+        assert lost["state"]["evicted_keys"] == {
+            row.call: {"seq": 3, "reason": "budget", "retrievable": True}
+        }
+        back = await client.call_tool("recall", {"key": row.call})
+        assert back.content == [mcp_types.TextContent(text="done")]
+        assert back.structured_content["text"] == "done"
+        found = await used(client, "state", field="evicted_keys")
+        assert found["state"]["evicted_keys"] == {}
+    assert rig.notes() == ["evict", "recall"]
+    # Nothing of all this is a call.
+    assert rig.rows() == [row]
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("mode", MODES)
+async def test_two_agents_at_once_see_each_its_own(rig: Rig, mode: Mode) -> None:
+    names = [f"{rig.session}-{one}" for one in ("a", "b")]
+    with rig.client() as raw:
+        for name in names:
+            raw.request("POST", f"/s/{name}/mcp", call(f"tool-{name}"), headers=MCP_HEADERS)
+    one, other = (f"{origin(rig)}/s/{name}/turnlog/mcp" for name in names)
+    async with agent(one, mode) as first, agent(other, mode) as second:
+        for client, name in ((first, names[0]), (second, names[1])) * 2:
+            await used(client, "note", note={"kind": "decision", "text": f"of {name}"})
+            seen = await used(client, "state")
+            assert list(seen["state"]["tools_used"]) == [f"default.tool-{name}"]
+            said = {decided["text"] for decided in seen["state"]["decisions_made"].values()}
+            assert said == {f"of {name}"}
+            (row,) = (await used(client, "log"))["items"]
+            theirs = session_rows(rig.proxy.data, next(n for n in names if n != name))
+            assert row["tool"] == f"tool-{name}"
+            assert "no call of this session" in await failure(client, "recall", key=theirs[0].call)
+    assert [session_notes(rig.proxy.data, name) for name in names] == [["decision"] * 2] * 2
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_session_may_be_named_by_header_or_by_a_vendors_key(rig: Rig, mode: Mode) -> None:
+    rig.post(call("read_file"))
+    named = {"Turnlog-Session": rig.session}
+    async with agent(f"{origin(rig)}/turnlog/mcp", mode, **named) as client:
+        (row,) = (await used(client, "log"))["items"]
+    assert row["tool"] == "read_file"
+    meta: Any = {"openai/session": f"chat-{rig.session}"}
+    rig.upstream.requests.clear()
+    with rig.client() as raw:
+        raw.request("POST", "/mcp", call("search", _meta=meta), headers=MCP_HEADERS)
+    async with agent(f"{origin(rig)}/turnlog/mcp", mode) as client:
+        result = await client.call_tool("log", {}, meta=meta)
+    assert [item["tool"] for item in result.structured_content["items"]] == ["search"]
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("mode", MODES)
+async def test_without_a_name_it_is_the_only_session_of_client_and_credential(
+    rig: Rig, mode: Mode
+) -> None:
+    name, own = f"agent-{rig.session}", f"{origin(rig)}/turnlog/mcp"
+    key = {"Authorization": f"Bearer of {rig.session}"}
+
+    async def unavailable(client: mcp.Client) -> str:
+        result = await client.call_tool("state", {})
+        outcome = outcome_of(result)
+        assert outcome is not None
+        assert (result.is_error, outcome.kind) == (True, ErrorKind.SESSION_UNAVAILABLE)
+        assert outcome.retry is Retry.SAFE
+        assert isinstance(result.content[0], mcp_types.TextContent)
+        return result.content[0].text
+
+    def work(session: str, **more: Any) -> None:
+        info = {f"{META}clientInfo": {"name": name, "version": "1"}}
+        asked = call("write_file", _meta=info)
+        with rig.client() as raw:
+            raw.request(
+                "POST", f"{session}/mcp", asked, headers=(*MCP_HEADERS, *key.items(), *more.items())
+            )
+
+    async with agent(own, mode, name=name, **key) as client:
+        assert (await unavailable(client)).startswith("no session of this credential")
+        work("")
+        state = await used(client, "state", field="tools_used")
+        assert list(state["state"]["tools_used"]) == ["default.write_file"]
+        noted = await used(client, "note", note={"kind": "turn", "name": "next"})
+        assert noted["session"] == state["at"]["session"]
+        # Another credential, and another client, have none.
+        async with agent(own, mode, name=name) as stranger:
+            assert (await unavailable(stranger)).startswith("no session of this credential")
+        async with agent(own, mode, name="another", **key) as stranger:
+            assert (await unavailable(stranger)).startswith("no session of this credential")
+        work(f"/s/second-{rig.session}")
+        assert (await unavailable(client)).startswith("2 sessions of this credential")
+    # A name leads to no session of another credential.
+    async with agent(f"{origin(rig)}/s/second-{rig.session}/turnlog/mcp", mode) as stranger:
+        assert (await unavailable(stranger)).startswith("nothing is recorded yet")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_first_note_opens_a_named_session_that_calls_then_belong_to(
+    rig: Rig, mode: Mode
+) -> None:
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", mode) as client:
+        said = {"kind": "user_input", "text": "find my keys"}
+        first = await used(client, "note", note=said, id="said-1")
+        again = await used(client, "note", note=said, id="said-1")
+        assert (first["known"], again["known"], again["seq"]) == (False, True, first["seq"])
+        rig.post(call("read_file"))
+        (row,) = (await used(client, "log"))["items"]
+    assert row["session"] == first["session"]
+
+
+@proves(Requirement.AGENT_RECALLS)
+async def test_what_is_not_whole_is_not_recalled_and_the_answer_says_why(rig: Rig) -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    texts = iter([f"the key is {secret}", "x" * (2 << 20)])
+
+    def script(peer: Peer) -> None:
+        asked = peer.read().json()
+        peer.send_json(text_result(asked["id"], next(texts)))
+
+    rig.upstream.script = script
+    for tool in ("secret", "large"):
+        rig.post(call(tool))
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[0]) as client:
+        told = await failure(client, "recall", key="2")
+        assert told == "the answer to '2' was recorded without its secrets, it is not given back"
+        told = await failure(client, "recall", key="4")
+        assert told == "only the first 1047552 bytes of the answer to '4' were recorded"
+    assert rig.notes() == []
+
+
+@proves(Requirement.AGENT_RECALLS)
+async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        asked = peer.read().json()
+        peer.send_json(
+            {"jsonrpc": "2.0", "id": asked["id"], "result": {"content": [IMAGE], "isError": False}}
+        )
+
+    rig.upstream.script = script
+    rig.post(call("draw"))
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[0]) as client:
+        back = await client.call_tool("recall", {"key": "1"})
+    assert back.content == [mcp_types.ImageContent(data="aGVsbG8=", mime_type="image/png")]
+    assert json.loads(back.structured_content["text"]) == {"content": [IMAGE], "isError": False}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        ("log", {"nope": 1}, "the arguments are not as they must be: Object contains unknown field `nope`"),
+        ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
+        ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
+        ("diff", {"other": "work"}, "the arguments are not as they must be: Object contains unknown field `other`"),
+        ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
+        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: Invalid value 'budget' - at `$.note.kind`"),
+        ("recall", {"key": "read_file"}, "'read_file' is no call of this session that has ended: give its id or the seq of its row"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_use_is_told_in_a_sentence(
+    rig: Rig, tool: str, arguments: dict[str, Any], told: str
+) -> None:
+    rig.post(call("read_file"))
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[1]) as client:
+        assert await failure(client, tool, **arguments) == told
+
+
+async def test_state_diff_and_dangling_are_those_of_the_api(rig: Rig) -> None:
+    def silent(peer: Peer) -> None:
+        peer.read()
+        peer.reset()
+
+    rig.post(call("read_file"))
+    rig.upstream.script = silent
+    rig.post(call("send"))
+    token = (rig.proxy.data / "token").read_text().strip()
+
+    def asked(path: str) -> Any:
+        target = f"/turnlog/api/v1/sessions/{rig.session}/{path}"
+        with rig.client() as raw:
+            return raw.request(
+                "GET", target, headers=(("Authorization", f"Bearer {token}"),)
+            ).json()
+
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[0]) as client:
+        assert await used(client, "state", at=2) == asked("state?at=2")
+        assert await used(client, "diff", seq="1..") == asked("diff?seq=1..")
+        assert await used(client, "dangling") == asked("dangling")
+        assert await used(client, "log", limit=1) == asked("log?limit=1")
+
+
+def post(rig: Rig, body: bytes, *headers: tuple[str, str], path: str = "/turnlog/mcp") -> Response:
+    with rig.client() as raw:
+        return raw.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        (b"{", (), 400, -32700),
+        (b"\xff\xfe", (), 400, -32700),
+        (b"7", (), 400, -32600),
+        (b'{"jsonrpc":"2.0","id":1}', (), 400, -32600),
+        (b'{"id":1,"method":"ping"}', (), 200, -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', (), 200, -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', (), 200, -32600),
+        (message("resources/list"), (), 200, -32601),
+        (message("server/discover"), (), 200, -32601),
+        (call("nothing"), (), 200, -32602),
+        (message("tools/call", {}), (), 200, -32602),
+        (message("tools/call", {"name": "log", "arguments": [1]}), (), 200, -32602),
+        (message("tools/list", {"cursor": "x"}), (), 200, -32602),
+        (message("ping"), (("MCP-Protocol-Version", "2025-13-01"),), 400, -32600),
+        (message("ping"), (("Mcp-Session-Id", "of another server"),), 404, -32001),
+        (b"[" + message("ping") + b"]", (("MCP-Protocol-Version", "2025-06-18"),), 400, -32600),
+        (message("ping"), (("MCP-Protocol-Version", "2026-07-28"),), 400, -32602),
+        (call("nothing", _meta={f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}),
+         (*STATELESS[2:], ("Mcp-Name", "nothing")), 400, -32602),
+        (call("log", _meta={f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}),
+         (*STATELESS[2:], ("Mcp-Name", "state")), 400, -32020),
+        (message("ping", {"_meta": {f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}}),
+         (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "ping")), 404, -32601),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_gets_the_protocols_error(
+    rig: Rig, body: bytes, headers: tuple[tuple[str, str], ...], status: int, code: int
+) -> None:
+    answer = post(rig, body, *headers)
+    assert (answer.status, answer.json()["error"]["code"]) == (status, code), answer.body
+    assert answer.head.one("cache-control") == "no-store"
+
+
+def test_what_is_no_request_gets_no_answer(rig: Rig) -> None:
+    notice = message("notifications/initialized", request_id=None)
+    reply = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    stateless = ("MCP-Protocol-Version", "2026-07-28")
+    for given in (post(rig, notice), post(rig, reply), post(rig, reply, stateless)):
+        assert (given.status, given.body) == (202, b"")
+
+
+def test_a_batch_of_the_revision_that_has_them_is_answered_in_order(rig: Rig) -> None:
+    items = [message("ping", request_id="a"), b"1", message("x", request_id=None), call("log")]
+    said = post(rig, b"[" + b",".join(items) + b"]").json()
+    assert [item.get("id") for item in said] == ["a", None, 1]
+    assert said[0]["result"] == {}
+    assert said[1]["error"]["code"] == -32600
+    assert said[2]["result"]["isError"]
+    assert post(rig, b"[" + items[2] + b"]").status == 202
+
+
+def test_the_oldest_revision_gets_nothing_that_it_does_not_know(rig: Rig) -> None:
+    rig.post(call("read_file"))
+    path = f"/s/{rig.session}/turnlog/mcp"
+    tools = post(rig, message("tools/list"), path=path).json()["result"]["tools"]
+    assert not any("outputSchema" in tool for tool in tools)
+    result = post(rig, call("log"), path=path).json()["result"]
+    assert result.keys() == {"content", "isError"}
+    assert json.loads(result["content"][0]["text"])["items"][0]["tool"] == "read_file"
+
+
+@pytest.mark.parametrize(
+    ("asked", "agreed"), [("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
+)
+def test_a_handshake_comes_to_a_revision_and_a_session(rig: Rig, asked: str, agreed: str) -> None:
+    info = {"name": "händler", "version": "1"}
+    said = {"protocolVersion": asked, "capabilities": {}, "clientInfo": info}
+    answer = post(rig, message("initialize", said), ("MCP-Protocol-Version", asked))
+    assert answer.json()["result"]["protocolVersion"] == agreed
+    session = answer.head.one("mcp-session-id")
+    assert session is not None
+    later = (("MCP-Protocol-Version", agreed), ("Mcp-Session-Id", session))
+    assert post(rig, message("ping"), *later).json()["result"] == {}
+
+
+@proves(Requirement.API_GUARDED)
+def test_a_page_of_another_origin_and_another_host_are_refused(rig: Rig) -> None:
+    path = f"/s/{rig.session}/turnlog/mcp"
+    assert post(rig, message("ping"), ("Origin", "http://evil.example"), path=path).status == 403
+    with rig.client() as raw:
+        evil = (*MCP_HEADERS, ("Host", "evil.example"))
+        assert raw.request("POST", path, message("ping"), headers=evil).status == 421
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+def test_messages_are_posted(rig: Rig, method: str) -> None:
+    with rig.client() as raw:
+        given = raw.request(method, "/turnlog/mcp", headers=MCP_HEADERS)
+    assert (given.status, given.head.one("allow")) == (405, "POST")
+
+
+def test_a_session_has_no_other_page_of_turnlogs(rig: Rig) -> None:
+    with rig.client() as raw:
+        for path in ("/s/x/turnlog/health", "/s/x/turnlog", "/s/x/turnlog/mcp/x"):
+            assert raw.request("GET", path).status == 404
+
+
+def test_a_message_beyond_the_limit_is_refused_unread(rig: Rig) -> None:
+    assert post(rig, call("note", {"x": "y" * (256 << 10)})).status == 413
+
+
+def test_an_agent_that_leaves_midway_disturbs_nobody(rig: Rig) -> None:
+    with Client(rig.proxy.url) as raw:
+        raw.send(b"POST /turnlog/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{")
+        raw.reset()
+    assert post(rig, message("ping")).status == 200
+
+
+def test_the_tools_work_on_after_a_restart(tmp_path: Path) -> None:
+    info = {"name": "an agent", "version": "1"}
+    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+    with RawUpstream() as upstream:
+        with proxy_beside(tmp_path, upstream.url) as proxy:
+            first = Rig(upstream, proxy)
+            first.fresh()
+            session = post(first, message("initialize", begin)).head.one("mcp-session-id") or ""
+        with proxy_beside(tmp_path, upstream.url) as proxy:
+            second = Rig(upstream, proxy)
+            meta = {f"{META}clientInfo": info}
+            with second.client() as raw:
+                raw.request("POST", "/mcp", call("read_file", _meta=meta), headers=MCP_HEADERS)
+            later = (("Mcp-Session-Id", session), ("MCP-Protocol-Version", "2025-11-25"))
+            said = post(second, call("log"), *later).json()["result"]["structuredContent"]
+    assert [row["tool"] for row in said["items"]] == ["read_file"]

@@ -1,0 +1,96 @@
+"""`sessions.recall`: what the log gives back of a call, from a real store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from e2e.stores import Call, call_id, fill, session_id
+from turnlog.core import ids
+from turnlog.core.kinds import Status
+from turnlog.sessions.recall import NotRecallableError, recall
+from turnlog.store.base import View
+from turnlog.store.lmdb import LmdbReader
+
+WORK = session_id("work")
+IMAGE = b'{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}]}'
+CALLS = [
+    Call(tool="read", minute=0),
+    Call(tool="draw", minute=1, output=IMAGE),
+    Call(tool="fail", minute=2, output=b"\xff\xfe", status=Status.ERROR, error="timeout"),
+    Call(tool="fail", minute=3, output=b"", status=Status.ERROR),
+    Call(tool="odd", minute=4, output=b'{"content": NaN'),
+    Call(tool="wait", minute=5, status=None),
+    Call(tool="read", minute=6, session="other"),
+    Call(tool="again", minute=7, output=b'{"content":[]}', status=Status.ERROR, error="connection"),
+    Call(tool="again", minute=7, attempt=2, of=7, output=b""),
+]
+"""Commits of a call at place N of the session: 2N + 1, 2N + 2."""
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    data: Path = tmp_path_factory.mktemp("recall")
+    fill(data, CALLS)
+    with LmdbReader.open(data) as reader, reader.view() as view:
+        yield view
+
+
+def why_not(view: View, key: str) -> str:
+    with pytest.raises(NotRecallableError) as caught:
+        recall(view, WORK, key)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", [ids.to_text(call_id(0)), "1", "2"])
+def test_a_result_comes_back_with_its_texts_and_its_blocks(view: View, key: str) -> None:
+    found = recall(view, WORK, key)
+    told = found.recalled
+    assert (told.key, told.text, told.tool, told.server, told.seq) == (
+        key, "hello", "read", "files", 2,
+    )  # fmt: skip
+    assert (told.call, told.status, told.error) == (ids.to_text(call_id(0)), "ok", None)
+    assert [msgspec.json.decode(block) for block in found.blocks] == [
+        {"type": "text", "text": "hello"}
+    ]
+
+
+def test_a_result_of_more_than_texts_stands_there_as_json(view: View) -> None:
+    found = recall(view, WORK, "3")
+    assert found.recalled.text == IMAGE.decode()
+    assert len(found.blocks) == 1
+
+
+def test_what_is_no_json_comes_back_as_text_alone(view: View) -> None:
+    found = recall(view, WORK, "9")
+    assert (found.recalled.text, found.blocks) == ('{"content": NaN', [])
+
+
+def test_an_earlier_answer_stands_in_where_the_newest_left_none(view: View) -> None:
+    found = recall(view, WORK, "13")
+    assert (found.recalled.text, found.recalled.error) == ('{"content":[]}', "connection")
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("5", "the answer to '5' is no text"),
+        ("7", "the call '7' left no answer in the log"),
+        ("11", "'11' is no call of this session that has ended"),
+        ("0", "'0' is no call of this session that has ended"),
+        ("99", "'99' is no call of this session that has ended"),
+        ("notes.txt", "'notes.txt' is no call of this session that has ended"),
+        (ids.to_text(call_id(6)), "is no call of this session that has ended"),
+    ],
+)
+def test_what_cannot_come_back_says_why(view: View, key: str, why: str) -> None:
+    assert why in why_not(view, key)
+
+
+def test_an_answer_that_is_gone_says_so(tmp_path: Path) -> None:
+    fill(tmp_path, CALLS[:1])
+    for bucket in (tmp_path / "blobs").iterdir():
+        bucket.rename(tmp_path / bucket.name)
+    with LmdbReader.open(tmp_path) as reader, reader.view() as view:
+        assert why_not(view, "1") == "the answer to '1' is no longer in the log"
