@@ -1,7 +1,7 @@
 """Write the generated parts of the reference: `python docs/reference/generate.py`.
 
 A part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; WHAT is a command, and the part
-its `--help`, or one of the API's tables. `rules/schema.json` is made of the types of the rule language, with the docstrings of
+its `--help`, or one of the tables of the API and of the agent's tools. `rules/schema.json` is made of the types of the rule language, with the docstrings of
 their fields. `tests/unit/test_reference.py` fails when any of it is out of date.
 """
 
@@ -21,8 +21,9 @@ from turnlog.core import rules
 from turnlog.core.values import READ
 from turnlog.serve.endpoints import ENDPOINTS, Read, method
 from turnlog.serve.openapi import parameters
+from turnlog.serve.tools import TOOLS
 
-PAGES = ("api.md", "cli.md", "configuration.md")
+PAGES = ("agent.md", "api.md", "cli.md", "configuration.md")
 _PART = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 88
 SCHEMA = Path(__file__).parents[2] / "rules" / "schema.json"
@@ -44,6 +45,8 @@ def _part(what: str) -> str:
             return _endpoints()
         case "parameters":
             return _parameters()
+        case "tools":
+            return _tools()
         case _:
             return f"```\n{_help(what)}\n```\n"
 
@@ -52,6 +55,15 @@ def _endpoints() -> str:
     """Return the table of the API's endpoints."""
     lines = ["| endpoint, below `/turnlog/api/v1` | what |", "|---|---|"]
     lines += [f"| `{method(e)} {e.path}` | {e.title} |" for e in ENDPOINTS]
+    return "\n".join(lines) + "\n"
+
+
+def _tools() -> str:
+    """Return the table of the agent's own tools."""
+    lines = ["| tool | arguments | what |", "|---|---|---|"]
+    for tool in TOOLS:
+        names = ", ".join(f"`{name}`" for name in tool.arguments.__struct_fields__)
+        lines.append(f"| `{tool.name}` | {names} | {tool.description} |")
     return "\n".join(lines) + "\n"
 
 
