@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
-from turnlog.sessions.changes import Changed, apart, between
-from turnlog.sessions.log import NotFoundError, Turns, find_session
+from turnlog.sessions.changes import Changed, apart, between, ends_of_seqs, ends_of_turns
+from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import Attempt, attempts, find_call
-from turnlog.sessions.state import end_of_turn, head_of, saved_states
+from turnlog.sessions.state import head_of, saved_states
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
@@ -85,7 +85,8 @@ def _changes(
         heads = head_of(view, session), head_of(view, other)
         return apart(view, saved, session, other, heads)
     else:
-        before, after = _turns(view, session, TurnRange().convert(what[1], None, None))
+        turns = TurnRange().convert(what[1], None, None)
+        before, after = ends_of_turns(view, session, turns)
     if after < before:
         raise NotFoundError(f"commit {after} stands before {before}, write the older one first")
     return between(view, saved, session, before, after)
@@ -96,30 +97,11 @@ def _is_range(text: str) -> bool:
     return ".." in text or text.lstrip("-").isdecimal()
 
 
-def _turns(view: View, session: bytes, turns: Turns) -> tuple[int, int]:
-    first, last = turns.first, turns.last
-    if first is not None and first == last:
-        end = end_of_turn(view, session, first)
-        newest = _turn_number(view, session, first)
-        return end_of_turn(view, session, newest - 1), end
-    return (
-        0 if first is None else end_of_turn(view, session, first),
-        head_of(view, session) if last is None else end_of_turn(view, session, last),
-    )
-
-
-def _turn_number(view: View, session: bytes, turn: int) -> int:
-    """Return the number of a turn that may count from the newest."""
-    row = view.session(session)
-    return turn if turn >= 0 or row is None else max(row.place.turn + 1 + turn, 1)
-
-
 def _seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
-    first, dots, last = text.partition("..")
-    numbers = [part for part in (first, last) if part]
-    if not dots or not all(n.isascii() and n.isdigit() and len(n) < 13 for n in numbers):
-        raise click.UsageError(f"{text!r} is no range of commits, write 17..42, 17.. or ..42")
-    return int(first or 0), int(last) if last else head_of(view, session)
+    try:
+        return ends_of_seqs(view, session, text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _compared(attempt: Attempt) -> Compared:

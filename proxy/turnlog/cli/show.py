@@ -6,7 +6,7 @@ import click
 
 from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
@@ -159,7 +159,8 @@ def _provenance(item: Attempt) -> str:
 
 
 def _commit(item: Entry) -> str:
-    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}"
+    by = "" if item.actor is Actor.AGENT else f" by {item.actor}"
+    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}{by}"
 
 
 def _fields(fields: dict[str, str]) -> str:

@@ -11,7 +11,8 @@ from turnlog.core.table import Field, Table, Value, diff, table
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
-from .state import Point, commit_at, point, state_at
+from .log import Turns
+from .state import Point, commit_at, end_of_turn, head_of, point, state_at
 
 
 class By(Struct, frozen=True, kw_only=True):
@@ -57,6 +58,37 @@ def apart(
     commits = takewhile(lambda c: c.link.seq <= at[1], view.commits(other))
     last, told = explain(State(), commits)
     return _changed(point(start), point(end), table(first), table(last), told)
+
+
+def ends_of_turns(view: View, session: bytes, turns: Turns) -> tuple[int, int]:
+    """Return the commits whose states a range of turns lies between; one turn is that turn alone.
+
+    Raises `NotFoundError`.
+    """
+    first, last = turns.first, turns.last
+    if first is not None and first == last:
+        end = end_of_turn(view, session, first)
+        number = _turn_number(view, session, first)
+        return end_of_turn(view, session, number - 1), end
+    return (
+        0 if first is None else end_of_turn(view, session, first),
+        head_of(view, session) if last is None else end_of_turn(view, session, last),
+    )
+
+
+def _turn_number(view: View, session: bytes, turn: int) -> int:
+    """Return the number of a turn that may count from the newest."""
+    row = view.session(session)
+    return turn if turn >= 0 or row is None else max(row.place.turn + 1 + turn, 1)
+
+
+def ends_of_seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
+    """Return the commits that `A..B` names; an open end is the newest. Raises `ValueError`."""
+    first, dots, last = text.partition("..")
+    numbers = [part for part in (first, last) if part]
+    if not dots or not all(n.isascii() and n.isdigit() and len(n) < 13 for n in numbers):
+        raise ValueError(f"{text!r} is no range of commits, write 17..42, 17.. or ..42")
+    return int(first or 0), int(last) if last else head_of(view, session)
 
 
 def _changed(

@@ -11,6 +11,7 @@ from turnlog.core.kinds import Rung, TurnSource
 from turnlog.core.times import timestamp
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
+from .dangling import Standing
 from .rows import Row, row_of
 
 
@@ -45,6 +46,8 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
     writers: list[Writer] | None
     """`None` where the system does not tell who holds a lock."""
     pending: list[Row]
+    dangling: dict[Standing, int]
+    """How many calls have no answer, and why; reasons that nothing has are left out."""
 
 
 def sessions(view: View) -> Iterator[SessionLine]:

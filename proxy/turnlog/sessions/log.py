@@ -1,5 +1,6 @@
 """Read the log: which attempts a reader wants, and in what order they come."""
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -12,6 +13,7 @@ from turnlog.store.base import Filter, SessionRow, View
 
 from .rows import Row, row_of
 
+_TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50
 """Attempts that a reader gets who did not say how many."""
 
@@ -25,6 +27,28 @@ class Turns(Struct, frozen=True):
 
     first: int | None = None
     last: int | None = None
+
+
+def parse_turns(text: str) -> Turns:
+    """Return the range that `A..B` means, either end open; a number alone is that turn.
+
+    Raises `ValueError`.
+    """
+    match = _TURNS.fullmatch(text)
+    if match is None or not (match[1] or match[3]):
+        raise ValueError(f"{text!r} is no range of turns, write 3..7, -5.. or 4")
+    first = int(match[1]) if match[1] else None
+    last = int(match[3]) if match[3] else None
+    if _ends_before(first, last):
+        raise ValueError(f"{text!r} ends before it begins, write the older turn first")
+    return Turns(first, last) if match[2] else Turns(first, first)
+
+
+def _ends_before(first: int | None, last: int | None) -> bool:
+    """Tell whether a range is empty, whatever there is; of -1..3 only a session knows."""
+    if first is None or last is None:
+        return False
+    return (first < 0) == (last < 0) and last < first
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -62,7 +86,7 @@ def only_session(view: View) -> bytes | None:
 
 def read(view: View, query: Query) -> Iterator[Row]:
     """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
-    wanted = _filter(view, query)
+    wanted = filter_of(view, query)
     if query.around is not None:
         return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
     if query.last is not None:
@@ -72,9 +96,12 @@ def read(view: View, query: Query) -> Iterator[Row]:
 
 def _rows(view: View, query: Query, wanted: Filter, *, newest_first: bool) -> Iterator[Row]:
     rows = map(row_of, view.attempts(wanted, newest_first=newest_first))
-    if not (query.field or query.path):
-        return rows
-    return (row for row in rows if changes_of(row, query))
+    return (row for row in rows if is_wanted(row, query))
+
+
+def is_wanted(row: Row, query: Query) -> bool:
+    """Tell whether an attempt changed what a query wants to have been changed."""
+    return not (query.field or query.path) or bool(changes_of(row, query))
 
 
 def changes_of(row: Row, query: Query) -> list[Operation]:
@@ -105,7 +132,8 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
     return until + list(islice(later, count - len(until)))
 
 
-def _filter(view: View, query: Query) -> Filter:
+def filter_of(view: View, query: Query) -> Filter:
+    """Return what a query asks of the store. Raises `NotFoundError` where turns count from no end."""
     wanted = query.match
     if query.session is not None:
         wanted = structs.replace(wanted, sessions=(query.session,))

@@ -186,3 +186,13 @@ def payload(view: View, handle: bytes) -> Payload:
 
 def _first(texts: Iterable[str]) -> str:
     return next((text for text in texts if text), "")
+
+
+def without_content(attempt: Attempt) -> Attempt:
+    """Return an attempt without what only its input and its output say."""
+    return structs.replace(
+        attempt,
+        input=structs.replace(attempt.input, text=""),
+        output=structs.replace(attempt.output, text=""),
+        difference=None,
+    )

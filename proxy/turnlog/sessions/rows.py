@@ -11,7 +11,9 @@ from turnlog.core.times import timestamp
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
-_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH})
+_NO_RESULT = frozenset(
+    {Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH, Flag.RESOLVED}
+)
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class Row(Struct, frozen=True, kw_only=True):
     delta: list[Operation]
     """That the tool was used, then what the call changed."""
     status: Status
-    tool_result: UnsetType | None
+    tool_result: UnsetType | None = UNSET
     """`None` where the tool gave no result; absent where there is one."""
     error: str | None
     kind: str | None
