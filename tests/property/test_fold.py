@@ -27,6 +27,7 @@ from turnlog.core.standing import CallState, next_call_state
 from turnlog.core.state import State, decode_state, encode_state, state_hash
 from turnlog.core.table import apply, diff, table
 
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])
 NAMES = st.sampled_from(["a", "b", "c"])
 OPERATIONS: st.SearchStrategy[Operation] = st.builds(
@@ -177,7 +178,7 @@ def as_recorded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@LAW
 @given(steps=STEPS.map(as_recorded))
 def test_pending_are_the_calls_that_stand_open(steps: list[dict[str, Any]]) -> None:
     log = log_of(steps)
