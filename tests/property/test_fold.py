@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.requirements import Requirement, proves
 from kit.commits import Log, changed
 from turnlog.core.fold import explain, fold
 from turnlog.core.ids import to_text
@@ -101,7 +102,8 @@ def log_of(steps: list[dict[str, Any]]) -> Log:
     return log
 
 
-@settings(max_examples=2000, deadline=None)
+@proves(Requirement.STATE_FOLD)
+@LAW
 @given(steps=STEPS, cuts=st.lists(st.integers(0, 26), max_size=4))
 def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
     steps: list[dict[str, Any]], cuts: list[int]
@@ -120,7 +122,7 @@ def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
     assert explain(State(), commits)[0] == whole
 
 
-@settings(max_examples=2000, deadline=None)
+@LAW
 @given(steps=STEPS, at=st.integers(0, 26), to=st.integers(0, 26))
 def test_a_difference_makes_one_table_into_the_other(
     steps: list[dict[str, Any]], at: int, to: int
@@ -131,7 +133,7 @@ def test_a_difference_makes_one_table_into_the_other(
     assert not diff(after, after)
 
 
-@settings(max_examples=2000, deadline=None)
+@LAW
 @given(steps=STEPS, at=st.integers(0, 26))
 def test_every_difference_but_of_usage_has_a_commit_that_made_it(
     steps: list[dict[str, Any]], at: int
@@ -145,7 +147,7 @@ def test_every_difference_but_of_usage_has_a_commit_that_made_it(
             assert (change.field, change.key) in named, change
 
 
-@settings(max_examples=2000, deadline=None)
+@LAW
 @given(steps=STEPS)
 def test_tools_count_what_the_last_outcomes_say(steps: list[dict[str, Any]]) -> None:
     state = fold(State(), log_of(steps).commits)
