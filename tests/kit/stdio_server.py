@@ -1,9 +1,9 @@
 """A stdio tool server whose tools do what a test asks for: `python stdio_server.py`.
 
 It does not check what it gets. `asks` waits for the agent's answer and says it; `told` says what it
-was told before: how often `initialize`, and which notifications. `flood` says so many notifications
-and writes into a file after how many bytes nobody read on for a while. After `stubborn` it ends by
-nothing but SIGKILL.
+was told before: how often `initialize`, and which notifications. `flood` reports progress so
+often, and writes into a file after how many bytes nobody read on for a while. After `stubborn` it
+ends by nothing but SIGKILL.
 """
 
 import json
@@ -110,8 +110,9 @@ def _leaves(_: dict[str, Any], arguments: dict[str, Any]) -> None:
 
 
 def _flood(message: dict[str, Any], arguments: dict[str, Any]) -> None:
-    params = {"level": "info", "data": "x" * 100_000}
-    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    token = message["params"]["_meta"]["progressToken"]
+    params = {"progressToken": token, "progress": 1, "message": "x" * 100_000}
+    note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
     line = json.dumps(note).encode() + b"\n"
     told = Path(arguments["told"])
     os.set_blocking(1, False)

@@ -149,9 +149,11 @@ class Reply:
 
     async def first(self) -> None:
         """Wait until there is a message, or there will be none. Raises `Failure`."""
-        while not self._messages and not self.over:
+        while not self._messages:
             if self._failure is not None:
                 raise self._failure
+            if self.over:
+                return
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
