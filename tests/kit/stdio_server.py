@@ -1,16 +1,23 @@
 """A stdio tool server whose tools do what a test asks for: `python stdio_server.py`.
 
 It does not check what it gets. `asks` waits for the agent's answer and says it; `told` says what it
-was told before: how often `initialize`, and which notifications.
+was told before: how often `initialize`, and which notifications. `flood` says so many notifications
+and writes into a file after how many bytes nobody read on for a while. After `stubborn` it ends by
+nothing but SIGKILL.
 """
 
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _told: list[str] = []
+_stubborn: list[bool] = []
 
 
 def main() -> None:
@@ -21,6 +28,8 @@ def main() -> None:
             _told.append(message["method"] + _about(message))
         elif "method" in message:
             _answer(message)
+    while _stubborn:
+        signal.pause()
 
 
 def _about(message: dict[str, Any]) -> str:
@@ -84,6 +93,41 @@ def _last(message: dict[str, Any], _: dict[str, Any]) -> None:
     os._exit(0)
 
 
+def _be_stubborn(message: dict[str, Any], _: dict[str, Any]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _stubborn.append(True)
+    _text(message, str(os.getpid()))
+
+
+def _later(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    select.select([], [], [], arguments["seconds"])
+    _text(message, str(os.getpid()))
+
+
+def _leaves(_: dict[str, Any], arguments: dict[str, Any]) -> None:
+    with subprocess.Popen(["sleep", "300"], stdin=subprocess.DEVNULL):
+        os._exit(arguments["code"])
+
+
+def _flood(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    params = {"level": "info", "data": "x" * 100_000}
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    line = json.dumps(note).encode() + b"\n"
+    told = Path(arguments["told"])
+    os.set_blocking(1, False)
+    written = 0
+    for _ in range(arguments["notes"]):
+        rest = memoryview(line)
+        while rest:
+            while not select.select([], [1], [], 1.0)[1]:
+                if not told.exists():
+                    told.write_text(str(written))
+            size = os.write(1, rest)
+            rest, written = rest[size:], written + size
+    os.set_blocking(1, True)
+    _text(message, str(written))
+
+
 _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "say": lambda message, arguments: _text(message, arguments["text"]),
     "pid": lambda message, _: _text(message, str(os.getpid())),
@@ -96,6 +140,10 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "nameless": _nameless,
     "last": _last,
     "stray": _stray,
+    "stubborn": _be_stubborn,
+    "later": _later,
+    "leaves": _leaves,
+    "flood": _flood,
 }
 
 if __name__ == "__main__":

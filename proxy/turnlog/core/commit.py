@@ -100,7 +100,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     turn_source: TurnSource
     ref: int | None
     """seq of the commit this one follows: an outcome's intent, a later outcome's intent, the outcome
-    before another attempt's intent, what a note speaks of."""
+    before another attempt's intent, what a note speaks of, the outcome that a call was answered from."""
     body_hash: bytes
     """sha256 of the body's bytes; empty where a commit has no body."""
     prev: bytes

@@ -246,3 +246,4 @@ class Flag(StrEnum):
     REDIRECTED = "redirected"
     INFERRED = "inferred"
     NOT_SEARCHED = "not_searched"
+    SESSION_SUSPECT = "session_suspect"

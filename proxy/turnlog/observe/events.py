@@ -233,7 +233,7 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
 
 
 class StrayOutput(Event, frozen=True, kw_only=True, tag="output.stray"):
-    """A command wrote something to its stdout that is no message. It was passed on."""
+    """A command wrote something to its stdout that is no message. Through a wrap it was passed on."""
 
     level: ClassVar[Level] = Level.WARNING
     server: str = field(name="turnlog.server")
@@ -255,6 +255,8 @@ class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
     level: ClassVar[Level] = Level.ERROR
     server: str = field(name="turnlog.server")
     reason: str = field(name="turnlog.reason")
+    exit_code: int | None = field(name="process.exit.code", default=None)
+    """Below zero where a signal ended it."""
 
 
 class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
@@ -331,6 +333,8 @@ class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
     changed: int = field(name="turnlog.tools.changed", default=0)
     complete: bool = field(name="turnlog.complete", default=True)
     """Whether this is the whole list, and not one page of it."""
+    stuck: bool = field(name="turnlog.cursor.stuck", default=False)
+    """Whether the next page is this very one."""
 
 
 class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):

@@ -144,6 +144,7 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.shutdown(_CANCEL_TIME)
+        await self._context.repeats.stop()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
@@ -162,7 +163,7 @@ async def serving(
     async with (
         recording(settings, log, reload, pins) as context,
         Upstreams() as upstreams,
-        Commands(settings.upstreams, log, context.recorder) as commands,
+        Commands(settings.upstreams, log, context.recorder, context.rules) as commands,
         _threads() as threads,
     ):
         api = Api(context, partial(read_token, settings.data), threads)

@@ -9,6 +9,7 @@ what authenticates their callers.
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -30,13 +31,15 @@ from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
 from turnlog.wire.splice import with_id
 
 from .connection import Interim
+from .context import Rules
 from .fault import Failure, Progress
-from .lane import Lane
+from .lane import Lane, unopened
 from .recorder import Recorder
 from .reply import Replied, Reply, Said
 from .request import CREDENTIALS
 from .routes import COMMAND
 from .settings import Upstream
+from .startup import startup_limit
 from .upstream import Answer, Content, connected
 
 IDLE: Final = 30 * 60.0
@@ -132,6 +135,9 @@ class Front:
         lane = self._new_lane(False)
         try:
             reply = await self._ask(asked, messages, lane, cancel=False)
+        except Failure as failure:
+            self._end(lane)
+            raise unopened(failure) from failure
         except BaseException:
             self._end(lane)
             raise
@@ -214,9 +220,12 @@ class Front:
 class Commands:
     """All command upstreams, by the origin that stands for each. An async context manager."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder) -> None:
+    def __init__(
+        self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder, rules: Rules
+    ) -> None:
         self._tasks = asyncio.TaskGroup()
         self._recorder = recorder
+        self._rules = rules
         self._fronts = {
             f"{COMMAND}{name}": self._front(name, upstream, log, recorder)
             for name, upstream in upstreams.items()
@@ -224,8 +233,10 @@ class Commands:
         }
 
     def _front(self, name: str, upstream: Upstream, log: Log, recorder: Recorder) -> Front:
+        startup = partial(startup_limit, self._rules, name)
+
         def lane(shared: bool) -> Lane:
-            return Lane(name, upstream.command, log, recorder, self._tasks, shared=shared)
+            return Lane(name, upstream.command, log, recorder, self._tasks, startup, shared=shared)
 
         return Front(lane)
 

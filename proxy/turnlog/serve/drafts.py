@@ -18,7 +18,7 @@ from turnlog.core.commit import Body, Facts
 from turnlog.core.delta import Delta, changes
 from turnlog.core.expression import Seen
 from turnlog.core.hide import Hidden, cut_json, cut_text, hidden
-from turnlog.core.kinds import CommitKind, Executed, Flag, Phase, Status
+from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
 from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
@@ -79,6 +79,7 @@ class Drafter:
         body = Body(
             input_hash=read.hash,
             preview="" if keep is Keep.NOTHING else read.short,
+            links=ask.links.stored,
             pinned=ask.standing.pinned,
             delta=_packed(read.delta),
             why="" if keep is Keep.NOTHING else read.why,
@@ -107,6 +108,25 @@ class Drafter:
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
+        )
+
+    def note(self, kind: NoteKind, on: Facts) -> Facts:
+        """Return what a note says on a commit of a call."""
+        return Facts(
+            kind=CommitKind.NOTE,
+            at=self._clock.wall(),
+            clock=self._clock.monotonic(),
+            actor=Actor.TURNLOG,
+            call=on.call,
+            leg=on.leg,
+            attempt=on.attempt,
+            server=on.server,
+            tool=on.tool,
+            method=on.method,
+            effect=on.effect,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=kind,
         )
 
     def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:

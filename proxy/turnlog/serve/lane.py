@@ -7,11 +7,14 @@ as they came.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
 from subprocess import SubprocessError
 from typing import Final
 
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.classify import MEANINGS
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
@@ -19,12 +22,12 @@ from turnlog.wire.splice import with_id, with_member
 
 from .child import start
 from .fault import Failure, Progress
+from .hearing import Hearing
 from .process import Process
 from .recorder import Recorder
 from .reply import Reply
+from .startup import ENDED, Startup
 
-STARTUP: Final = 600.0
-"""s: how long a command may take to answer `initialize` (semantics, section 4: `startup`)."""
 _SHORT_LIFE: Final = 10.0
 """s: a process that lived less has failed to start: the next one is started later each time."""
 _FIRST_WAIT: Final = 0.5
@@ -49,15 +52,20 @@ class Lane:
         log: Log,
         recorder: Recorder,
         tasks: asyncio.TaskGroup,
+        startup: Callable[[], float],
         *,
         shared: bool,
     ) -> None:
+        """`startup` tells how long a process may take to say anything, in s."""
         self._name = name
         self._command = command
         self._log = log
         self._recorder = recorder
         self._tasks = tasks
+        self._limit = startup
         self._shared = shared
+        self._startup = Startup(inf, self.close)
+        """Of the latest process."""
         self._process: Process | None = None
         self._starting = asyncio.Lock()
         self._began = 0.0
@@ -92,7 +100,7 @@ class Lane:
                 await asyncio.sleep(self._wait())
                 await self._begin()
         if (process := self._process) is not None:
-            await process.room()
+            await process.outbox.room()
         return self
 
     async def _begin(self) -> None:
@@ -118,33 +126,53 @@ class Lane:
         self._began = asyncio.get_running_loop().time()
         try:
             child = start(self._command)
-            process = Process(child, self._recorder, self._take)
+            process = Process(child, self._recorder)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
             self._log.emit(ProcessFailed(server=self._name, reason=reason))
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self._tasks.create_task(self._live(process))
+        self._startup = Startup(self._limit(), lambda: self._overdue(process))
+        self._tasks.create_task(self._live(process, self._startup))
         return process
 
-    async def _live(self, process: Process) -> None:
+    async def _live(self, process: Process, startup: Startup) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended = "it could not be talked to"
         try:
-            code = await process.run()
-            ended = f"the command has ended with code {code}"
-            self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
-            lived = asyncio.get_running_loop().time() - self._began
-            died = self._process is process  # and was not ended by us
-            self._failures = self._failures + 1 if died and lived < _SHORT_LIFE else 0
+            hearing = Hearing(process, partial(self._take, process), self._crowded)
+            code = await process.run(hearing)
+            ended = startup.detail if startup.over else f"the command has ended with code {code}"
+            self._note_end(process, startup, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
+        startup.close()
         if self._process is process:
             self._process = None
+        untouched = process.is_untouched
         for reply in [one for one in set(self._replies.values()) if one.process is process]:
             self._forget(reply)
-            reply.fail(ErrorKind.CONNECTION_LOST, ended)
+            reply.mark(Flag.PROCESS_EXIT)
+            phase = Phase.CONNECTING if untouched else None
+            reply.fail(startup.loss(untouched=untouched), ended, phase)
+
+    def _note_end(self, process: Process, startup: Startup, code: int) -> None:
+        """Log how a process has ended; one that nobody has ended may have failed to start."""
+        died = self._process is process
+        if died and not startup.heard:
+            self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
+        self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
+        lived = asyncio.get_running_loop().time() - self._began
+        failed = startup.over or (died and lived < _SHORT_LIFE)
+        self._failures = self._failures + 1 if failed else 0
+
+    def _overdue(self, process: Process) -> None:
+        """End a process that takes too long to say anything; the next request gets another."""
+        self._log.emit(ProcessFailed(server=self._name, reason=self._startup.detail))
+        if self._process is process:
+            self._process = None
+        process.stop()
 
     async def _shake_hands(self) -> None:
         """Open the conversation again, as the agent did once. Raises `Failure`.
@@ -155,13 +183,9 @@ class Lane:
         line = self._renamed(reply, Message(kind=Kind.REQUEST), self.handshake)
         self._write(line)
         try:
-            async with asyncio.timeout(STARTUP):
-                await reply.first()
-        except TimeoutError:
-            detail = f"no answer to initialize within {STARTUP:g} s"
-            raise Failure(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, detail) from None
+            await reply.first()
         except Failure as failure:
-            raise Failure(failure.kind, Phase.CONNECTING, failure.detail) from failure
+            raise unopened(failure) from failure
         finally:
             self._forget(reply)
         if reply.result is None:
@@ -172,8 +196,9 @@ class Lane:
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
         process, self._process = self._process, None
+        self._startup.close()
         if process is not None:
-            process.close()
+            process.leave()
 
     def end(self) -> None:
         """End the process, and start no other."""
@@ -188,7 +213,8 @@ class Lane:
         """Send requests whose answers belong to `reply`."""
         self.used = asyncio.get_running_loop().time()
         if self._process is None:
-            reply.fail(ErrorKind.CONNECTION_LOST, "the command has ended")
+            detail = "the command has ended"
+            reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
             return
         if self._shared and len(messages) == 1:
             line = self._renamed(reply, messages[0], line)
@@ -231,7 +257,7 @@ class Lane:
 
     def _write(self, line: bytes) -> None:
         if self._process is not None:
-            self._process.send(line + b"\n")
+            self._process.outbox.line(line + b"\n")
 
     def _renamed(self, reply: Reply, message: Message, line: bytes) -> bytes:
         """Give a request an id and a token that nobody else has."""
@@ -247,6 +273,7 @@ class Lane:
 
     def _await(self, reply: Reply, raw_id: bytes) -> None:
         key = id_key(raw_id)
+        self._startup.ask()
         reply.process = self._process
         reply.awaited[key] = raw_id
         self._replies[key] = reply
@@ -258,6 +285,7 @@ class Lane:
 
     def _forget(self, reply: Reply) -> list[bytes]:
         """Wait for no answer any more; return the ids that there would have been one for."""
+        reply.lift()
         ids, reply.awaited = reply.awaited, {}
         for key in ids:
             # Another request may have taken the same id since.
@@ -269,8 +297,15 @@ class Lane:
 
     # -- from the command ------------------------------------------------------------------
 
-    def _take(self, line: bytes) -> None:
+    def _crowded(self) -> Reply | None:
+        """Return an answer that its agent leaves too much of unread, where nobody else waits for it."""
+        replies = () if self._shared else self._replies.values()
+        return next((reply for reply in replies if reply.is_crowded), None)
+
+    def _take(self, process: Process, line: bytes) -> None:
         """Take a line; whatever goes wrong with it, the process and turnlog go on."""
+        if self._process is not process and self._process is not None:
+            return  # another one has its place, where ids begin anew
         try:
             # Between values, where alone it may stand, a CR would end an event's line.
             self._read(line.replace(b"\r", b" "))
@@ -279,11 +314,13 @@ class Lane:
 
     def _read(self, line: bytes) -> None:
         content = parse(line)
+        if not isinstance(content, Malformed):
+            self._startup.hear()
         match content:
             case Malformed(reason=Reason.EMPTY):
                 pass
             case Malformed():
-                self._log.emit(StrayOutput(server=self._name, size=len(line)))
+                self._stray(line)
             case Batch(items=items):
                 keys = [id_key(item.id) for item in items if isinstance(item, Message)]
                 self._answer([key for key in keys if key in self._replies], line)
@@ -294,6 +331,12 @@ class Lane:
                 self._answer([id_key(content.id)], line)
             case _:
                 self._pass_on(content, line)
+
+    def _stray(self, line: bytes) -> None:
+        """Note a line that is no message: something else in the server writes to its stdout."""
+        for reply in set(self._replies.values()):
+            reply.mark(Flag.STRAY_OUTPUT)
+        self._log.emit(StrayOutput(server=self._name, size=len(line)))
 
     def _answer(self, keys: Sequence[str], line: bytes) -> None:
         reply = next((self._replies[key] for key in keys if key in self._replies), None)
@@ -312,14 +355,20 @@ class Lane:
         reported = self._tokens.get(mcp.progress_token(message))
         if reported is not None and reported.streams:
             own = reported.own_token
-            reported.add((with_member(line, _TOKEN_TOLD, own) or line) if own else line)
+            self._give(reported, (with_member(line, _TOKEN_TOLD, own) or line) if own else line)
         elif subscribed := self._replies.get(mcp.subscription(message)):
             own = subscribed.id
-            subscribed.add((with_member(line, _SUBSCRIPTION, own) or line) if own else line)
+            self._give(subscribed, (with_member(line, _SUBSCRIPTION, own) or line) if own else line)
         elif (hearer := self._hearer()) is not None:
-            hearer.add(line)
+            self._give(hearer, line)
         elif not mcp.progress_token(message) and len(line) <= _KEPT:
             self._backlog.append(line)
+
+    def _give(self, reply: Reply, line: bytes) -> None:
+        """Give an agent what is no answer; it keeps nobody waiting but itself."""
+        reply.add(line)
+        if self._shared or reply is self.listener:
+            reply.cut()
 
     def _hearer(self) -> Reply | None:
         """Return who hears what names no request: the only one that waits, else who listens."""
@@ -327,3 +376,10 @@ class Lane:
         if len(waiting) == 1:
             return waiting[0]
         return self.listener or (waiting[-1] if waiting else None)
+
+
+def unopened(failure: Failure) -> Failure:
+    """Return why no conversation was opened: nothing was asked yet, so nothing was done."""
+    late = MEANINGS[failure.kind].family is ErrorFamily.TIMEOUT
+    kind = ErrorKind.CONNECT_TIMEOUT if late else ErrorKind.CONNECT_FAILED
+    return Failure(kind, Phase.CONNECTING, failure.detail)

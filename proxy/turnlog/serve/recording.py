@@ -37,6 +37,7 @@ from turnlog.store.lmdb import LmdbStore
 from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
+from .channel import Channels
 from .clock import Clock
 from .context import Context
 from .drafts import Drafter
@@ -45,6 +46,7 @@ from .keeper import Keeper
 from .pins import Pins
 from .recorder import Recorder
 from .reload import Reloader
+from .repeats import Repeats
 from .settings import Settings
 
 SWEEP: Final = 30.0
@@ -168,6 +170,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
+        repeats=Repeats(store, recorder, settings.never_twice, clock, log),
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
@@ -177,12 +180,14 @@ def _context(
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=reloader.rules,
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
+        work=work,
         stop=asyncio.Event(),
     )
 

@@ -99,15 +99,14 @@ class Draft(Struct, kw_only=True):
     body: Body | None = None
     intent: "Ticket | None" = None
     """The intent that this outcome answers, or the commit that a note follows (its seq becomes
-    `Link.ref`, its turn is copied).
+    `Link.ref`, its turn is copied). Of an intent: the commit from which its call is answered.
     Without one the store looks the attempt up. If the intent could not be written, it is tried
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None
     output_blob: Blob | None = None
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
-    outcome there answers the intent before it when `intent` is not given. Nobody gives one yet:
-    calls that are answered without being sent (never twice) will."""
+    outcome there answers the intent before it when `intent` is not given."""
 
 
 class FlawKind(StrEnum):

@@ -116,9 +116,18 @@ class Ledger:
             pending.commit = self._read(txn, found)
             return
         answered = self._answered(txn, session, draft, before)
+        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
         body = pending.sealed
         links = link_keys(session, body) if body else ()
-        entry = self._extend(session, facts, raw, pending.body, answered=answered, links=links)
+        entry = self._extend(
+            session,
+            facts,
+            raw,
+            pending.body,
+            place=None if begins else answered,
+            ref=answered.seq if answered else None,
+            links=links,
+        )
         pending.position, pending.link = entry.position, entry.link
         pending.hash = self.heads[session].hash
 
@@ -129,20 +138,21 @@ class Ledger:
         raw: bytes,
         body: bytes,
         *,
-        answered: Link | None = None,
+        place: Link | None = None,
+        ref: int | None = None,
         links: tuple[bytes, ...] = (),
     ) -> Entry:
         head = self.heads.get(session)
-        place = next_place(head.place if head else NOWHERE, facts)
-        where = answered or place
+        now = next_place(head.place if head else NOWHERE, facts)
+        where = place or now
         link = Link(
             session=session,
             seq=head.seq + 1 if head else 0,
             epoch=self._epoch,
             turn=where.turn,
             step=where.step,
-            turn_source=answered.turn_source if answered else place.source,
-            ref=answered.seq if answered else None,
+            turn_source=place.turn_source if place else now.source,
+            ref=ref,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
             linked=bool(links),
@@ -154,7 +164,7 @@ class Ledger:
         if links:
             self.tail.add_links(position, links)
         self.heads[session] = Head(
-            link.seq, digest(header), place, position, head.opened if head else position
+            link.seq, digest(header), now, position, head.opened if head else position
         )
         self._headers.append(header)
         self._bodies.append(body)
@@ -266,8 +276,10 @@ class Ledger:
             )
             found = self._find(txn, session, earlier)
             return found.link if found else None
-        if draft.facts.kind is CommitKind.NOTE:
-            return self._followed(txn, draft.intent)
+        if draft.facts.kind is CommitKind.NOTE or draft.facts.kind is CommitKind.INTENT:
+            followed = self._followed(txn, draft.intent)
+            # A key holds across sessions; a seq does not.
+            return followed if followed and followed.session == session else None
         if draft.facts.kind is not CommitKind.OUTCOME:
             return None
         intent = draft.intent or before
