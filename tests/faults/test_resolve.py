@@ -170,6 +170,9 @@ RULES = """
 rules:
   - match: {tool: pay}
     effect: irreversible
+  - match: {tool: pay_slowly}
+    effect: irreversible
+    timeout: {response: 200ms}
 """
 
 
@@ -247,3 +250,23 @@ def pay(proxy: Proxy, amount: int) -> dict[str, Any]:
         given = client.request("POST", "/s/work/mcp", body, headers=MCP_HEADERS)
     result: dict[str, Any] = given.json()["result"]
     return result
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_a_call_that_was_timed_out_and_runs_on_is_not_settled_where_it_runs(tmp_path: Path) -> None:
+    slow = SlowHead(ok(json.dumps(text_result(1, "paid")).encode()))
+    with (
+        RawUpstream(slow) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=_ruled(tmp_path)) as proxy,
+        Client(proxy.url) as client,
+    ):
+        given = client.request("POST", "/s/work/mcp", call("pay_slowly"), headers=MCP_HEADERS)
+        assert given.json()["result"]["isError"] is True
+        (found,) = dangling(proxy)
+        assert (found["standing"], found["row"]["kind"]) == ("unknown", "response_timeout")
+        path = f"/calls/{found['row']['call']}/resolve"
+        refused = api(proxy, path, {"verdict": "did_not"})
+        assert (refused.status, refused.json()["reason"]) == (409, "in_flight")
+        slow.go.set()
+        wait_until(lambda: dangling(proxy)[0]["standing"] == "undelivered", "the late answer")
+        assert dangling(proxy)[0]["row"]["flags"] == ["late"]

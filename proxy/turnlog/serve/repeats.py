@@ -165,6 +165,10 @@ class Repeats:
                 break
             self._forget(oldest)
 
+    def runs(self, call: bytes) -> bool:
+        """Tell whether a guarded call has not ended, whatever its caller was told."""
+        return any(running.ask.call == call for running in self._under_way)
+
     @property
     def under_way(self) -> int:
         """How many guarded calls have not ended."""
