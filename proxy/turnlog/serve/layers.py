@@ -28,7 +28,6 @@ LATER = frozenset(
         "retention",
         "identity",
         "never_twice",
-        "upstreams.*.share=all",
         "upstreams.*.transport=sse",
     }
 )
