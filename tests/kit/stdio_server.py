@@ -1,7 +1,8 @@
 """A stdio tool server whose tools do what a test asks for: `python stdio_server.py`.
 
-It does not check what it gets. `asks` waits for the agent's answer and says it; `told` says what it
-was told before: how often `initialize`, and which notifications.
+It does not check what it gets. `asks` is answered as soon as its question is; `hang` once somebody
+calls `release`; `told` says what the server was told before: how often `initialize`, and which
+notifications. It takes no `initialize` for the revision `none`.
 """
 
 import json
@@ -11,16 +12,26 @@ from collections.abc import Callable
 from typing import Any
 
 _told: list[str] = []
+_asking: dict[str, dict[str, Any]] = {}
+"""Calls by the questions that they have asked."""
+_hanging: list[dict[str, Any]] = []
 
 
 def main() -> None:
     """Answer until stdin ends."""
     for line in sys.stdin:
-        message = json.loads(line)
-        if "id" not in message:
-            _told.append(message["method"] + _about(message))
-        elif "method" in message:
-            _answer(message)
+        content = json.loads(line)
+        for message in content if isinstance(content, list) else [content]:
+            _take(message)
+
+
+def _take(message: dict[str, Any]) -> None:
+    if "id" not in message:
+        _told.append(message["method"] + _about(message))
+    elif "method" in message:
+        _answer(message)
+    elif message["id"] in _asking:
+        _text(_asking.pop(message["id"]), _said(message))
 
 
 def _about(message: dict[str, Any]) -> str:
@@ -29,6 +40,9 @@ def _about(message: dict[str, Any]) -> str:
 
 def _answer(message: dict[str, Any]) -> None:
     match message["method"]:
+        case "initialize" if message["params"]["protocolVersion"] == "none":
+            error = {"code": -32602, "message": "unsupported"}
+            _write({"jsonrpc": "2.0", "id": message["id"], "error": error})
         case "initialize":
             _told.append("initialize")
             revision = message["params"]["protocolVersion"]
@@ -63,9 +77,31 @@ def _progress(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     _text(message, f"progress for {arguments['for']}")
 
 
-def _asks(message: dict[str, Any], _: dict[str, Any]) -> None:
-    _write({"jsonrpc": "2.0", "id": "question", "method": "elicitation/create", "params": {}})
-    _text(message, json.loads(sys.stdin.readline())["result"]["content"]["answer"])
+def _asks(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    question, method = (
+        arguments.get("as", "question"),
+        arguments.get("method", "elicitation/create"),
+    )
+    _asking[question] = message
+    _write({"jsonrpc": "2.0", "id": question, "method": method, "params": {}})
+
+
+def _said(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return str(answer["error"]["message"])
+    return str(answer["result"].get("content", {}).get("answer", "nothing"))
+
+
+def _notifies(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    _write({"jsonrpc": "2.0", "method": arguments["method"], "params": arguments.get("params", {})})
+    _text(message, "notified")
+
+
+def _release(message: dict[str, Any], _: dict[str, Any]) -> None:
+    for hanging in _hanging:
+        _text(hanging, "released")
+    _hanging.clear()
+    _text(message, "released all")
 
 
 def _stray(message: dict[str, Any], _: dict[str, Any]) -> None:
@@ -89,7 +125,10 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "pid": lambda message, _: _text(message, str(os.getpid())),
     "told": lambda message, _: _text(message, json.dumps(_told)),
     "id": lambda message, _: _text(message, str(message["id"])),
-    "hang": lambda message, _: None,
+    "large": lambda message, arguments: _text(message, arguments["text"] * arguments["times"]),
+    "hang": lambda message, _: _hanging.append(message),
+    "release": _release,
+    "notifies": _notifies,
     "die": lambda message, arguments: os._exit(arguments["code"]),
     "progress": _progress,
     "asks": _asks,
