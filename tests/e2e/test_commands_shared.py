@@ -212,7 +212,7 @@ def test_a_later_session_gets_the_revision_that_is_spoken_or_is_told_why_not(pro
     later = Agent(proxy, revision="2025-11-25")
     assert later.greeting["result"]["protocolVersion"] == "2025-06-18"
     assert later.text("say", {"text": "on"}) == "on"
-    params = {"protocolVersion": "2025-03-26", "capabilities": {}}
+    params: dict[str, Any] = {"protocolVersion": "2025-03-26", "capabilities": {}}
     with Client(proxy.url) as client:
         given = client.request("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
     assert (given.status, given.head.one("mcp-session-id")) == (200, None)

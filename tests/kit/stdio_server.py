@@ -20,8 +20,7 @@ _hanging: list[dict[str, Any]] = []
 def main() -> None:
     """Answer until stdin ends."""
     for line in sys.stdin:
-        content = json.loads(line)
-        for message in content if isinstance(content, list) else [content]:
+        for message in json.loads(line if line.startswith("[") else f"[{line}]"):
             _take(message)
 
 
