@@ -136,6 +136,29 @@ def test_a_question_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None
         assert other.chunk() == b""
 
 
+def test_the_only_session_is_asked_without_a_call(proxy: Proxy) -> None:
+    agent = Agent(proxy, roots={})
+    with listening(agent) as stream:
+        (question,) = events_of(stream.event())
+        assert question["method"] == "roots/list"
+    answers(agent, "roots", "here")
+    answers(agent, "roots", "twice")
+    assert json.loads(agent.text("told"))[2:] == ["roots: here"]
+
+
+def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "asks", {"as": "q"})
+    one.client.head()
+    one.client.event()
+    asked(two, "hang")
+    pending(proxy, 2)
+    withdraws = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+    assert Agent(proxy).text("notifies", withdraws) == "notified"
+    (taken,) = events_of(one.client.event())
+    assert taken["params"] == {"requestId": "q"}
+
+
 def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     proxy: Proxy,
 ) -> None:
@@ -173,10 +196,10 @@ def test_the_end_of_a_session_takes_back_what_it_asked_and_was_asked(proxy: Prox
     one.client.event()
     with Client(proxy.url) as client:
         assert client.request("DELETE", "/mcp", headers=one.headers).status == 200
-    told = json.loads(two.text("told"))
-    assert told[-1].startswith("notifications/cancelled turnlog-")
     answers(two, "first", "forged")
-    assert two.text("say", {"text": "on"}) == "on"
+    *_, cancel, answer = json.loads(two.text("told"))
+    assert cancel.startswith("notifications/cancelled turnlog-")
+    assert answer == "first: the session has ended"
     (row,) = [row for row in proxy.rows() if row.tool == "asks"]
     assert row.kind == "cancelled_by_caller"
 

@@ -30,11 +30,13 @@ class Agent:
 
     opened: ClassVar[list["Agent"]] = []
 
-    def __init__(self, proxy: Proxy, *, revision: str = REVISION, request_id: Any = 1) -> None:
+    def __init__(
+        self, proxy: Proxy, *, revision: str = REVISION, request_id: Any = 1, **capabilities: Any
+    ) -> None:
         self.opened.append(self)
         self.url = proxy.url
         self.client = Client(proxy.url)
-        params: dict[str, Any] = {"protocolVersion": revision, "capabilities": {}}
+        params: dict[str, Any] = {"protocolVersion": revision, "capabilities": capabilities}
         said = self._post(message("initialize", params, request_id=request_id), MCP_HEADERS)
         self.greeting = said.json()
         """What came in answer to `initialize`."""

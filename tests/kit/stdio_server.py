@@ -2,7 +2,8 @@
 
 It does not check what it gets. `asks` is answered as soon as its question is; `hang` once somebody
 calls `release`; `told` says what the server was told before: how often `initialize`, and which
-notifications. It takes no `initialize` for the revision `none`.
+notifications and answers. It takes no `initialize` for the revision `none`, and asks a client that
+has roots for them.
 """
 
 import json
@@ -15,6 +16,8 @@ _told: list[str] = []
 _asking: dict[str, dict[str, Any]] = {}
 """Calls by the questions that they have asked."""
 _hanging: list[dict[str, Any]] = []
+_client: dict[str, Any] = {}
+"""What the client can do."""
 
 
 def main() -> None:
@@ -27,10 +30,14 @@ def main() -> None:
 def _take(message: dict[str, Any]) -> None:
     if "id" not in message:
         _told.append(message["method"] + _about(message))
+        if message["method"] == "notifications/initialized" and _client.get("roots") is not None:
+            _write({"jsonrpc": "2.0", "id": "roots", "method": "roots/list"})
     elif "method" in message:
         _answer(message)
-    elif message["id"] in _asking:
-        _text(_asking.pop(message["id"]), _said(message))
+    else:
+        _told.append(f"{message['id']}: {_said(message)}")
+        if message["id"] in _asking:
+            _text(_asking.pop(message["id"]), _said(message))
 
 
 def _about(message: dict[str, Any]) -> str:
@@ -44,6 +51,7 @@ def _answer(message: dict[str, Any]) -> None:
             _write({"jsonrpc": "2.0", "id": message["id"], "error": error})
         case "initialize":
             _told.append("initialize")
+            _client.update(message["params"].get("capabilities", {}))
             revision = message["params"]["protocolVersion"]
             info = {"name": "scripted", "version": "1"}
             _say(message, {"protocolVersion": revision, "capabilities": {}, "serverInfo": info})

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+import shlex
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from kit.attempts import bench
 from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
+from kit.proxy import until
 from turnlog.serve.fault import Progress
 from turnlog.serve.front import IDLE, Asked, Front
 from turnlog.serve.lane import Lane
@@ -22,11 +24,13 @@ EVENTS = {b"accept": b"application/json, text/event-stream"}
 
 
 @asynccontextmanager
-async def fronting(folder: Path, share: Share) -> AsyncGenerator[Front]:
+async def fronting(
+    folder: Path, share: Share, command: Sequence[str] = COMMAND
+) -> AsyncGenerator[Front]:
     async with bench(folder) as one, asyncio.TaskGroup() as tasks:
 
         def lane(renames: bool) -> Lane:
-            return Lane("cmd", COMMAND, one.log, one.recorder, tasks, renames=renames)
+            return Lane("cmd", command, one.log, one.recorder, tasks, renames=renames)
 
         front = Front(lane, share)
         yield front
@@ -78,6 +82,29 @@ async def test_a_process_that_nobody_uses_is_ended_and_its_sessions_go_on(
         after = {await pid(front, fields) for fields in (one, two)}
         assert len(before) == len(after) == (1 if share is Share.ALL else 2)
         assert not before & after
+
+
+async def test_who_opens_at_the_same_time_meets_in_one_process(tmp_path: Path) -> None:
+    async with fronting(tmp_path, Share.ALL) as front:
+        sessions = await asyncio.gather(*(opened(front) for _ in range(3)))
+        assert len({await pid(front, fields) for fields in sessions}) == 1
+
+
+async def test_who_leaves_before_the_command_has_answered_keeps_no_other_from_opening(
+    tmp_path: Path,
+) -> None:
+    mark = tmp_path / "started"
+    # The first process says nothing.
+    script = f"test -e {mark} && exec {shlex.join(COMMAND)}; touch {mark}; exec sleep 300"
+    async with (
+        fronting(tmp_path / "store", Share.ALL, ("sh", "-c", script)) as front,
+        asyncio.TaskGroup() as tasks,
+    ):
+        leaves, stays = (tasks.create_task(opened(front)) for _ in range(2))
+        await until(lambda: mark.exists() or None, "the first process")
+        leaves.cancel()
+        assert await pid(front, await stays)
+        assert len(front.lanes) == 1
 
 
 async def test_a_session_that_listens_keeps_the_process_of_all(tmp_path: Path) -> None:
