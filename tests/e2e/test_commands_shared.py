@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conformance.requirements import Requirement, proves
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.commands import (
@@ -84,6 +85,7 @@ def test_the_process_ends_with_the_last_session_and_the_next_one_opens_anew(prox
     assert other.text("pid") != pid
 
 
+@proves(Requirement.SHARED_APART)
 def test_equal_ids_and_tokens_at_the_same_time_are_kept_apart(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang", request_id=5)
@@ -103,6 +105,7 @@ def test_equal_ids_and_tokens_at_the_same_time_are_kept_apart(proxy: Proxy) -> N
         assert (answer["id"], text_of(answer)) == (5, "released")
 
 
+@proves(Requirement.SHARED_APART)
 def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang", request_id=5)
@@ -120,6 +123,7 @@ def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) ->
     assert ended == [("cancelled_by_caller", "unknown"), (None, "ok")]
 
 
+@proves(Requirement.SHARED_APART)
 def test_a_question_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     with listening(one) as other:
@@ -159,6 +163,7 @@ def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> 
     assert taken["params"] == {"requestId": "q"}
 
 
+@proves(Requirement.SHARED_APART)
 def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     proxy: Proxy,
 ) -> None:
@@ -174,6 +179,7 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     assert (event["turnlog.server"], event["mcp.method.name"]) == ("cmd", "elicitation/create")
 
 
+@proves(Requirement.SHARED_APART)
 def test_what_a_session_has_left_open_makes_no_question_another_ones(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang")
@@ -214,6 +220,7 @@ def test_what_is_said_of_the_command_reaches_all_who_listen(proxy: Proxy) -> Non
             assert said["method"] == changed
 
 
+@proves(Requirement.SHARED_APART)
 def test_what_is_said_meanwhile_reaches_the_only_one_that_calls(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     log = {"method": "notifications/message", "params": {"level": "info", "data": "for two"}}
@@ -269,6 +276,7 @@ def test_a_session_opens_no_second_conversation_and_sends_no_request_of_two_ids(
     assert json.loads(agent.text("told")) == ["initialize", "notifications/initialized"]
 
 
+@proves(Requirement.SHARED_APART)
 def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     calls = [call("say", {"text": str(n)}, request_id=n) for n in (1, 2)]
@@ -322,6 +330,7 @@ def test_stateless_requests_share_a_process_whoever_asks(proxy: Proxy) -> None:
     assert (said[-1]["id"], text_of(said[-1])) == (5, "progress for two")
 
 
+@proves(Requirement.SHARED_APART)
 def test_a_stateless_call_hears_nothing_that_may_be_anothers(proxy: Proxy) -> None:
     log: dict[str, Any] = {"method": "notifications/message", "params": {"data": "secret"}}
     alone = events_of(stateless(proxy, "notifies", "one", **log).body)
