@@ -13,7 +13,7 @@ MATRIX := tests/conformance/matrix
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo lint bench bench-full bench-peers conformance lock clean
+.PHONY: help install test demo lint bench bench-full bench-peers torture conformance lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench-full: $(INSTALLED) ## the same for longer, with the memory over 200,000 ca
 
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
+
+torture: $(INSTALLED) ## kill proxy and tool server 200 times under agents that ask until they know
+	PYTHONPATH=tests $(BIN)/python -m faults.torture
 
 conformance: $(MATRIX_INSTALLED) ## compare direct and through turnlog: suites and clients of other versions
 	$(BIN)/python -m pytest -m matrix -n $(WORKERS) --dist loadgroup -rfEP --timeout 1500 $(MATRIX)

@@ -1,7 +1,7 @@
 """Write the generated parts of the reference: `python docs/reference/generate.py`.
 
 A part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; WHAT is a command, and the part
-its `--help`. `rules/schema.json` is made of the types of the rule language, with the docstrings of
+its `--help`, or one of the API's tables. `rules/schema.json` is made of the types of the rule language, with the docstrings of
 their fields. `tests/unit/test_reference.py` fails when any of it is out of date.
 """
 
@@ -19,21 +19,72 @@ import msgspec
 from turnlog.cli.main import turnlog
 from turnlog.core import rules
 from turnlog.core.values import READ
+from turnlog.serve.endpoints import ENDPOINTS, Read, method
+from turnlog.serve.openapi import parameters
 
-PAGES = ("cli.md", "configuration.md")
-_PART = re.compile(r"(<!-- generated: (turnlog[a-z ]*) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = ("api.md", "cli.md", "configuration.md")
+_PART = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 88
 SCHEMA = Path(__file__).parents[2] / "rules" / "schema.json"
 
 
 def refreshed(page: str) -> str:
     """Return a page with its generated parts as they ought to be."""
-    return _PART.sub(lambda part: f"{part[1]}```\n{_help(part[2])}\n```\n{part[3]}", page)
+    return _PART.sub(lambda part: f"{part[1]}{_part(part[2])}{part[3]}", page)
 
 
 def documented(page: str) -> set[str]:
     """Return the commands whose help a page shows."""
     return {part[2] for part in _PART.finditer(page)}
+
+
+def _part(what: str) -> str:
+    match what:
+        case "endpoints":
+            return _endpoints()
+        case "parameters":
+            return _parameters()
+        case _:
+            return f"```\n{_help(what)}\n```\n"
+
+
+def _endpoints() -> str:
+    """Return the table of the API's endpoints."""
+    lines = ["| endpoint, below `/turnlog/api/v1` | what |", "|---|---|"]
+    lines += [f"| `{method(e)} {e.path}` | {e.title} |" for e in ENDPOINTS]
+    return "\n".join(lines) + "\n"
+
+
+def _parameters() -> str:
+    """Return the table of the parameters of all endpoints."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for endpoint in ENDPOINTS:
+        for one in parameters(endpoint.query) if isinstance(endpoint, Read) else ():
+            line = f"{_takes(one['schema'])} | {one['description']}"
+            found.setdefault(one["name"], (line, []))[1].append(f"`{endpoint.path}`")
+    lines = ["| parameter | takes | meaning | of |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {line} | {', '.join(of)} |" for name, (line, of) in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _takes(schema: dict[str, Any]) -> str:
+    """Return in words what a parameter may be, with its default."""
+    match schema:
+        case {"enum": list(words)} if len(words) > 5:
+            takes = "a word of [outcomes](outcomes.md)"
+        case {"enum": list(words)}:
+            takes = " or ".join(f"`{word}`" for word in words)
+        case {"type": "integer", "minimum": least, "maximum": 1000}:
+            takes = f"{least} to 1000"
+        case {"type": "integer"}:
+            takes = "a number"
+        case {"type": "boolean"}:
+            takes = "`true` or `false`"
+        case _:
+            takes = "a text"
+    default = schema.get("default")
+    shown = default if isinstance(default, str) else json.dumps(default)
+    return takes if default is None else f"{takes}; `{shown}`"
 
 
 def _help(command_line: str) -> str:

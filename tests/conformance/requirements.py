@@ -30,6 +30,20 @@ class Requirement(StrEnum):
     RECORD_DEFINITION = "a row names the definition that the tool had when it was called"
     RECORD_CHAIN = "the log that a run leaves behind verifies"
     REDACT_SECRETS = "what is to be cut stands nowhere in the data folder and in the log"
+    COMMAND_STARTS = (
+        "a command that does not start is told, and its calls say that nothing was done"
+    )
+    COMMAND_ENDS = (
+        "a command ends with all that it has started, within 2 s, and its calls are typed"
+    )
+    COMMAND_PACE = "a command waits for the agent that its answers are for, and for no other"
+    API_GUARDED = (
+        "turnlog's own API answers nobody without the token, and no page of another origin"
+    )
+    DANGLING_FACTS = (
+        "each call without an answer is listed, with what is recorded of it or that nobody knows"
+    )
+    RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
     STORE_LIMIT = "the data folder stays within its limit, and calls go on"
 
 

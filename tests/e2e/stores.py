@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from turnlog.cli.main import main
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
+from turnlog.core.note import Note
 from turnlog.core.operation import Operation
+from turnlog.core.redact import Redactor
+from turnlog.sessions.notes import Noter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 
@@ -44,6 +48,9 @@ class Call(Struct, frozen=True, kw_only=True):
     of: int | None = None
     """Place of the call that this is another attempt of."""
     delta: tuple[Operation, ...] = ()
+    why: str = ""
+    notes: tuple[Note, ...] = ()
+    """Written after the call."""
 
 
 def call_id(number: int) -> bytes:
@@ -67,6 +74,10 @@ async def _fill(data: Path, calls: Sequence[Call]) -> None:
     try:
         for number, call in enumerate(calls):
             await _write(store, sessions[call.session], number, call)
+            at = START + call.minute * MINUTE
+            noter = Noter(store, Redactor(), partial(int, at), partial(int, at))
+            for note in call.notes:
+                await noter.write(sessions[call.session], note)
     finally:
         await store.close()
 
@@ -91,7 +102,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 tool=call.tool, method="tools/call", effect=Effect.WRITE, protocol="2025-11-25",
                 bytes_in=len(call.input),
             ),
-            body=Body(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a"),
+            body=Body(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a", why=call.why),
             input_blob=Blob(call.input),
         ),
         wait=True,

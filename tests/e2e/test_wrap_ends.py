@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.requirements import Requirement, proves
 from kit.clients import BOUND, call, message, wait_until
 from kit.proxy import environment
 from kit.wraps import Wrap, is_gone, outcome, pumped, text_answer, wrapped, wrapping
@@ -397,3 +398,100 @@ def test_what_waits_for_another_attempt_gets_the_answer_that_there_is(
         assert wrap.stdout.rest() == b""
         assert wrap.exited() == (-signal.SIGTERM if how == "told" else 3)
     assert (wrap.row().attempt, wrap.row().kind) == (1, "upstream_internal")
+
+
+@proves(Requirement.COMMAND_ENDS)
+@pytest.mark.parametrize("how", ["gone", *SIGNALS])
+def test_a_stubborn_command_with_an_open_call_is_gone_within_two_seconds(
+    tmp_path: Path, how: signal.Signals | str
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        wrap.server.do("[signal.signal(n, signal.SIG_IGN) and None for n in (1, 2, 15)] and None")
+        began = time.monotonic()
+        if isinstance(how, str):
+            wrap.stdin.close()
+            wrap.stdout.close()
+        else:
+            wrap.process.send_signal(how)
+            assert outcome(wrap.stdout.json())["kind"] == "connection_lost"
+        assert wrap.exited() == -signal.SIGKILL
+        assert time.monotonic() - began < 2 + SLACK
+    row = wrap.row()
+    assert (row.status, row.kind, row.flags) == ("unknown", "connection_lost", ["process_exit"])
+
+
+@proves(Requirement.COMMAND_STARTS)
+def test_a_call_that_the_command_never_read_was_not_executed(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.send(call("put"))
+        wait_until(lambda: bool(wrap.events("proxy.ready")), "the store")
+        wait_until(lambda: [row.status for row in wrap.rows()] == ["pending"], "the call")
+        wrap.server.exit(3)
+        failed = outcome(wrap.stdout.json())
+        assert (failed["kind"], failed["executed"]) == ("connect_failed", "no")
+        assert wrap.exited() == 3
+    (event,) = wrap.events("process.failed")
+    assert event["process.exit.code"] == 3
+    assert (wrap.row().phase, wrap.row().flags) == ("connecting", ["process_exit"])
+
+
+def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Path) -> None:
+    child = "exec 3<&0; (read line; echo '[]'; exec cat) <&3 3<&- & exit 0"
+    with wrapped(tmp_path, ["sh", "-c", child]) as wrap:
+        wrap.send(message("ping"))
+        assert wrap.stdout.line() == b"[]\n"
+        # It has had the time in which what reads nothing is ended.
+        assert wrap.stdout.can_read(1) is False
+        wrap.send(message("ping"))
+        assert wrap.stdout.json()["method"] == "ping"
+        wrap.stdin.close()
+        assert wrap.exited() == 0
+
+
+def test_what_reads_nothing_is_no_server_that_was_left_behind(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        child = wrap.server.spawn(stdout=True)
+        wrap.server.exit(0)
+        assert outcome(wrap.stdout.json())["kind"] == "connection_lost"
+        assert wrap.exited() == 0
+        assert is_gone(child)
+
+
+STARTUP = "rules: [{timeout: {startup: 300ms}}]"
+
+
+@proves(Requirement.COMMAND_STARTS)
+def test_a_command_that_answers_nothing_in_time_is_ended(tmp_path: Path) -> None:
+    with wrapping(tmp_path, rules=STARTUP) as wrap:
+        # It may take its time until it is asked something.
+        assert wrap.stdout.can_read(0.5) is False
+        wrap.asked(message("initialize", {}))
+        wrap.asked(call("put", request_id=2))
+        failed = outcome(wrap.stdout.json())
+        assert (failed["kind"], failed["executed"]) == ("response_timeout", "maybe")
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == -signal.SIGTERM
+    (event,) = wrap.events("process.failed")
+    assert event["turnlog.reason"] == "the limit timeout.startup of 0.3 s was reached"
+
+
+def test_a_call_to_a_command_that_never_starts_was_not_executed(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(STARTUP)
+    rules = ("--rules", str(tmp_path / "rules.yaml"))
+    with wrapped(tmp_path, ["sleep", "300"], *rules) as wrap:
+        wrap.send(call("put"))
+        failed = outcome(wrap.stdout.json())
+        assert (failed["kind"], failed["executed"]) == ("connect_timeout", "no")
+        assert wrap.exited() == -signal.SIGTERM
+
+
+def test_a_command_that_has_answered_once_has_started(tmp_path: Path) -> None:
+    with wrapping(tmp_path, rules=STARTUP) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))
+        wrap.stdout.json()
+        wrap.asked(call("put", request_id=2))
+        assert wrap.stdout.can_read(0.5) is False
+        wrap.server.answer({"id": 2})
+        assert wrap.stdout.json() == text_answer(2)

@@ -75,6 +75,10 @@ class Rig:
         """Return this test's rows, oldest first."""
         return session_rows(self.proxy.data, self.session)
 
+    def notes(self) -> list[str]:
+        """Return the kinds of the notes in this test's session, oldest first."""
+        return session_notes(self.proxy.data, self.session)
+
     def ended_rows(self, count: int = 1) -> list[Row]:
         """Wait until this test's session has `count` rows and none is pending; return them."""
         wait_until(lambda: _ended(self.rows(), count), f"{count} rows of {self.session!r} end")
@@ -106,6 +110,18 @@ def session_rows(data: Path, name: str) -> list[Row]:
         with reader.view() as view:
             found = [one.session for one in view.sessions() if name in _names(one.aliases)]
             return [row for one in found for row in log.read(view, Query(session=one))]
+    finally:
+        reader.close()
+
+
+def session_notes(data: Path, name: str) -> list[str]:
+    """Return the kinds of the notes in the session that is called `name`, oldest first."""
+    reader = LmdbReader.open(data)
+    try:
+        with reader.view() as view:
+            found = [one.session for one in view.sessions() if name in _names(one.aliases)]
+            commits = [commit for one in found for commit in view.commits(one)]
+            return [commit.facts.note for commit in commits if commit.facts.note]
     finally:
         reader.close()
 

@@ -3,13 +3,18 @@
 It does not check what it gets. `asks` is answered as soon as its question is; `hang` once somebody
 calls `release`; `told` says what the server was told before: how often `initialize`, and which
 notifications and answers. It takes no `initialize` for the revision `none`, and asks a client that
-has roots for them.
+has roots for them. `flood` says so many notifications and writes into a file after how many bytes
+nobody read on for a while. After `stubborn` it ends by nothing but SIGKILL.
 """
 
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _told: list[str] = []
@@ -18,6 +23,7 @@ _asking: dict[str, dict[str, Any]] = {}
 _hanging: list[dict[str, Any]] = []
 _client: dict[str, Any] = {}
 """What the client can do."""
+_stubborn: list[bool] = []
 
 
 def main() -> None:
@@ -25,6 +31,8 @@ def main() -> None:
     for line in sys.stdin:
         for message in json.loads(line if line.startswith("[") else f"[{line}]"):
             _take(message)
+    while _stubborn:
+        signal.pause()
 
 
 def _take(message: dict[str, Any]) -> None:
@@ -127,6 +135,41 @@ def _last(message: dict[str, Any], _: dict[str, Any]) -> None:
     os._exit(0)
 
 
+def _be_stubborn(message: dict[str, Any], _: dict[str, Any]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _stubborn.append(True)
+    _text(message, str(os.getpid()))
+
+
+def _later(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    select.select([], [], [], arguments["seconds"])
+    _text(message, str(os.getpid()))
+
+
+def _leaves(_: dict[str, Any], arguments: dict[str, Any]) -> None:
+    with subprocess.Popen(["sleep", "300"], stdin=subprocess.DEVNULL):
+        os._exit(arguments["code"])
+
+
+def _flood(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    params = {"level": "info", "data": "x" * 100_000}
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    line = json.dumps(note).encode() + b"\n"
+    told = Path(arguments["told"])
+    os.set_blocking(1, False)
+    written = 0
+    for _ in range(arguments["notes"]):
+        rest = memoryview(line)
+        while rest:
+            while not select.select([], [1], [], 1.0)[1]:
+                if not told.exists():
+                    told.write_text(str(written))
+            size = os.write(1, rest)
+            rest, written = rest[size:], written + size
+    os.set_blocking(1, True)
+    _text(message, str(written))
+
+
 _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "say": lambda message, arguments: _text(message, arguments["text"]),
     "pid": lambda message, _: _text(message, str(os.getpid())),
@@ -142,6 +185,10 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "nameless": _nameless,
     "last": _last,
     "stray": _stray,
+    "stubborn": _be_stubborn,
+    "later": _later,
+    "leaves": _leaves,
+    "flood": _flood,
 }
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
 from turnlog.core.expression import Seen
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
-from turnlog.core.operation import Evidence, Operation, used
-from turnlog.core.rules import Change, Extractor, Field
+from turnlog.core.operation import Change, Evidence, Field, Operation, used
+from turnlog.core.rules import Extractor
 
 OK = succeeded()
 

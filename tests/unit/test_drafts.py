@@ -10,9 +10,10 @@ from kit.attempts import Time, ask, session
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.operation import Change, Field
 from turnlog.core.policy import Policy
 from turnlog.core.redact import Redactor
-from turnlog.core.rules import Change, Extractor, Field, Keep
+from turnlog.core.rules import Extractor, Keep
 from turnlog.serve.attempt import Attempt, Reply
 from turnlog.serve.drafts import Drafter
 from turnlog.store.base import Draft
@@ -40,13 +41,14 @@ class Made:
         result: bytes = encoded(RESULT),
         arguments: bytes = encoded(ARGUMENTS),
         broken: bool = False,
+        why: str = "",
         **changes: Any,
     ) -> None:
         self.faults: list[Exception] = []
         self._broken = broken
         clock = Time().clock()
         drafter = Drafter(Redactor(), clock, self._keyed, self.faults.append, record_limit=1 << 20)
-        asked = ask(session(), b"call", policy=policy, arguments=arguments)
+        asked = ask(session(), b"call", policy=policy, arguments=arguments, why=why)
         self.intent = drafter.intent(asked)
         attempt = Attempt(asked, self.intent.facts, 0, waits=False)
         plain = Reply(
@@ -231,3 +233,21 @@ def test_a_fault_makes_the_record_say_less() -> None:
     assert [str(fault) for fault in made.faults] == ["no key"]
     assert made.said.summary == "content that could not be read"
     assert made.facts.flags == (Flag.TRUNCATED_RECORD,)
+
+
+def test_an_intent_says_what_the_call_may_change() -> None:
+    made = Made(Policy(delta=(PATH, MADE)))
+    assert [msgspec.msgpack.decode(raw) for raw in made.asked.delta] == [
+        {"field": "files_modified", "op": "modified", "key": "/tmp/a", "evidence": "declared", "maybe": True}
+    ]  # fmt: skip
+
+
+def test_the_reason_of_a_call_is_kept_without_secrets() -> None:
+    made = Made(redacting("$.args.note"), why="a private note, password: hunter2 " + "x" * 2000)
+    assert made.asked.why.startswith("[redacted], password: [redacted] xxx")
+    assert len(made.asked.why) == 1024
+    assert made.said.why == ""
+
+
+def test_the_reason_of_a_call_goes_with_its_content() -> None:
+    assert Made(Policy(store=Keep.NOTHING), why="because").asked.why == ""

@@ -30,7 +30,9 @@ async def fronting(
     async with bench(folder) as one, asyncio.TaskGroup() as tasks:
 
         def lane(renames: bool) -> Lane:
-            return Lane("cmd", command, one.log, one.recorder, tasks, renames=renames)
+            return Lane(
+                "cmd", command, one.log, one.recorder, tasks, lambda: 600.0, renames=renames
+            )
 
         front = Front(lane, share)
         yield front

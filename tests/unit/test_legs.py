@@ -11,14 +11,18 @@ from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
 from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
+from turnlog.core.repeats import NeverTwice
 from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
+from turnlog.serve.channel import Channels
 from turnlog.serve.context import Context, Rules
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
+from turnlog.serve.repeats import Repeats
+from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
 
 STATE = b"digest of a state".ljust(32)
@@ -31,6 +35,9 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
+        repeats=Repeats(one.store, one.recorder, NeverTwice(), clock, one.log),
+        redactor=Redactor(),
+        states=saved_states(Path("/nonexistent")),
         clean=str,
         sessions=Sessions(clock, (), Redactor().text),
         clients=Clients(),
@@ -47,12 +54,14 @@ def context(one: Bench) -> Context:
         ),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=Rules(Rulebook((), {}, ())),
         clock=clock,
         log=one.log,
         trusted=frozenset(),
         vendor_headers=frozenset(),
         keep=1 << 20,
+        work=asyncio.TaskGroup(),
         stop=asyncio.Event(),
     )
 

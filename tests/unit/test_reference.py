@@ -82,6 +82,7 @@ def test_the_schema_of_rules_is_fresh() -> None:
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
     shown = {"1048576": "1MiB", "10737418240": "10GiB", "turnlog-data": "./turnlog-data"}
+    shown |= {"5.0": "5s", "600.0": "10m"}
 
     defaults = {path: str(value) if value else "none" for path, value in _leaves(Settings).items()}
 
@@ -127,7 +128,7 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
 
 
 def test_every_field_of_what_show_prints_is_described_in_order() -> None:
-    names = [name for row in _rows("cli.md", "turnlog show")[:10] for name in row[0].split(", ")]
+    names = [name for row in _rows("cli.md", "turnlog show")[:11] for name in row[0].split(", ")]
 
     assert names == list(Attempt.__struct_fields__)
     text = _page("cli.md").partition("\nA commit has ")[2].partition("\n\n")[0]
@@ -162,7 +163,7 @@ def _default(value: object) -> str:
 
 LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
     ("match", Match, {"path": "any", "effect": "any"}),
-    ("timeout", Timeouts, {}),
+    ("timeout", Timeouts, {"startup": "10m"}),
     ("retry", RetryRule, {"factor": "2"}),
     ("map_error", ErrorMap, {"text": "any", "code": "any", "status": "any"}),
     ("delta", Extractor, {}),

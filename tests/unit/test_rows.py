@@ -8,7 +8,8 @@ from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts, Link
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation
-from turnlog.sessions.rows import row_of, timestamp
+from turnlog.core.times import timestamp
+from turnlog.sessions.rows import row_of
 from turnlog.store.recovery import closing
 
 SESSION, CALL = ids.uuid7(10**18, bytes(10)), ids.uuid7(10**18, bytes(9) + b"1")

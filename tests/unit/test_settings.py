@@ -4,6 +4,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.kinds import Durability, WhenFull
+from turnlog.core.repeats import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.sources import RuleSource, pack
 from turnlog.serve.layers import (
@@ -101,6 +102,10 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         "TURNLOG_REDACT_HEADERS": "x-one,x-two",
         "TURNLOG_REDACT_KEYS": "pin",
         "TURNLOG_REDACT_PATTERNS": "sk-[a-z]{3,9}\nAKIA[0-9]+",
+        "TURNLOG_NEVER_TWICE_JOIN_AFTER": "1s",
+        "TURNLOG_NEVER_TWICE_CANCEL_GRACE": "2s",
+        "TURNLOG_NEVER_TWICE_DRAIN": "1h",
+        "TURNLOG_NEVER_TWICE_WINDOW": "1m",
         "TURNLOG_LOG_FORMAT": "console",
         "TURNLOG_LOG_LEVEL": "warning",
     }
@@ -120,6 +125,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         redact=Redact(
             headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
         ),
+        never_twice=NeverTwice(join_after=1.0, cancel_grace=2.0, drain=3600.0, window=60.0),
         log_format=LogFormat.CONSOLE,
         log_level=LogLevel.WARNING,
     )
@@ -236,7 +242,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
         ("identity: []", "1:1: 'identity' is not supported yet, remove it"),
-        ("never_twice: {}", "1:1: 'never_twice' is not supported yet, remove it"),
+        ("retention: {}", "1:1: 'retention' is not supported yet, remove it"),
         ("upstreams: {s: {url: http://a}}", "1:13: 's' is reserved for turnlog's own paths"),
         (
             "upstreams: {a: {packs: [git]}}",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from turnlog.store.epochs import lock_epoch, sweep
+from turnlog.store.epochs import is_locked, lock_epoch, sweep
 
 
 def test_an_epoch_has_one_holder(tmp_path: Path) -> None:
@@ -32,3 +32,13 @@ def test_only_dead_epochs_that_count_already_are_swept(tmp_path: Path) -> None:
         "x.lock",
     ]
     living.release()
+
+
+def test_whether_an_epoch_has_a_holder_is_seen_without_taking_it(tmp_path: Path) -> None:
+    (tmp_path / "6.lock").touch()
+    mine = lock_epoch(tmp_path, 7)
+    assert mine is not None
+    assert [is_locked(tmp_path, epoch) for epoch in (5, 6, 7)] == [False, False, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6.lock", "7.lock"]
+    mine.release()
+    assert not is_locked(tmp_path, 7)

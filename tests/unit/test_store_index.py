@@ -3,10 +3,10 @@
 from conformance.store import kit
 from turnlog.core.commit import GENESIS, Facts, Link, encode_facts, encode_header
 from turnlog.core.kinds import CommitKind, Status, TurnSource
+from turnlog.core.standing import CallState
 from turnlog.core.turns import Place
 from turnlog.store.base import Draft
 from turnlog.store.index import (
-    CallState,
     Entry,
     Segment,
     begins_call,

@@ -69,3 +69,6 @@ def test_a_commit_is_posted_under_what_it_says() -> None:
     ]
     assert keys.terms_of(Facts(kind=CommitKind.OUTCOME, at=0, clock=0)) == []
     assert keys.terms_of(Facts(kind=CommitKind.OPEN, at=0, clock=0, server="s")) == []
+    note = Facts(kind=CommitKind.NOTE, at=0, clock=0, note="abandoned", flags=(Flag.BOM,))
+    assert keys.terms_of(note) == [b"nabandoned\0"]
+    assert keys.terms_of(Facts(kind=CommitKind.NOTE, at=0, clock=0)) == []

@@ -11,6 +11,7 @@ ANSWER = Facts(
     kind=CommitKind.OUTCOME, at=1, clock=1, call=bytes(16), n=1, status=Status.OK, tool="t"
 )
 CLOSED = structs.replace(ANSWER, actor=Actor.TURNLOG, status=Status.UNKNOWN)
+SAID = structs.replace(ANSWER, actor=Actor.OPERATOR, flags=(Flag.RESOLVED,))
 MOVED = structs.replace(ANSWER, n=2, flags=(Flag.LATE,))
 
 
@@ -21,12 +22,17 @@ MOVED = structs.replace(ANSWER, n=2, flags=(Flag.LATE,))
         (ANSWER, CLOSED, True),
         (CLOSED, CLOSED, False),
         (CLOSED, MOVED, False),
+        (ANSWER, SAID, True),
+        (SAID, ANSWER, False),
+        (SAID, CLOSED, False),
+        (SAID, MOVED, False),
+        (CLOSED, SAID, False),
         (structs.replace(ANSWER, n=2), MOVED, True),
         (MOVED, MOVED, False),
         (structs.replace(ANSWER, kind=CommitKind.INTENT), CLOSED, False),
     ],
 )
-def test_an_outcome_moves_only_behind_what_the_store_wrote(
+def test_an_answer_moves_only_behind_what_the_store_wrote_or_an_operator(
     draft: Facts, stored: Facts, displaced: bool
 ) -> None:
     assert late.displaced(draft, stored) is displaced

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnlog.core import turns
 from turnlog.core.kinds import TurnSource
 from turnlog.core.turns import STEP_GAP, TURN_GAP, Place, start, touch
 
@@ -102,3 +103,21 @@ def test_turns_only_rise_and_steps_begin_at_one(events: list[tuple[str, int, str
             place = touch(before, at, ended=1)
             assert (place.turn, place.step) == (before.turn, before.step)
         assert place.in_flight >= 0
+
+
+def test_who_says_so_begins_another_turn() -> None:
+    place = touch(start(Place(), AT, "", TurnSource.GAP), AT, ended=1)
+    marked = turns.begin(place, AT + 1, "b")
+    assert (marked.turn, marked.step, marked.label) == (2, 0, "b")
+    assert (marked.source, marked.active_at) == (TurnSource.EXPLICIT, AT + 1)
+    called = start(marked, AT + 2 * TURN_GAP, "", TurnSource.GAP)
+    assert (called.turn, called.step, called.source) == (2, 1, TurnSource.EXPLICIT)
+
+
+def test_a_turn_that_is_named_before_its_first_call_is_one_turn() -> None:
+    place = turns.begin(Place(), AT, "a")
+    assert (place.turn, turns.begin(place, AT, "a").turn) == (1, 1)
+    assert (turns.begin(place, AT, "b").turn, turns.begin(place, AT, "").turn) == (2, 2)
+    called = start(place, AT, "", TurnSource.GAP)
+    assert turns.begin(called, AT, "a").turn == 1
+    assert turns.begin(touch(called, AT, ended=1), AT, "").turn == 2

@@ -127,6 +127,52 @@ def test_a_lost_session_counts_before_a_result(said: object) -> None:
     assert (ending.kind, ending.executed) == ("session_lost", "no")
 
 
+SUSPECT = [
+    "Session not found",
+    "Bad Request: No valid session ID provided",
+    "unknown session",
+    "Invalid session ID",
+    "Mcp-Session-Id 7 does not exist",
+    "session has been terminated",
+]
+UNSUSPECTED = [
+    "no such file",
+    "the obsession is invalid",
+    "session 7 is open. The file was not found",
+    "Bad Request: no session" + " " * 1024 + "session not found",
+]
+
+
+@pytest.mark.parametrize("words", SUSPECT)
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_an_error_that_speaks_of_a_lost_session_is_marked_and_keeps_its_kind(
+    status: int, words: str
+) -> None:
+    said: dict[str, object] = {"error": {"code": -32000, "message": words}}
+    page = text_of(json.dumps({"error": words}).encode())
+    for found in (
+        ended(status, said, in_session=True),
+        unanswered(page, around(status, in_session=True)),
+    ):
+        ending, reply = found
+        assert "session_suspect" in reply.flags
+        assert ending.kind != "session_lost"
+    for found in (ended(status, said), unanswered(page, around(status))):
+        assert "session_suspect" not in found[1].flags
+
+
+@pytest.mark.parametrize("words", UNSUSPECTED)
+def test_other_errors_raise_no_suspicion(words: str) -> None:
+    said: dict[str, object] = {"error": {"code": -32000, "message": words}}
+    assert "session_suspect" not in ended(400, said, in_session=True)[1].flags
+
+
+def test_where_the_status_says_it_there_is_no_suspicion() -> None:
+    said: dict[str, object] = {"error": {"code": -32001, "message": SUSPECT[0]}}
+    ending, reply = ended(404, said, in_session=True)
+    assert (ending.kind, reply.flags) == ("session_lost", ())
+
+
 REDIRECTS = [
     (300, "invalid_request", "no", ("redirected",)),
     (301, "invalid_request", "no", ("redirected",)),

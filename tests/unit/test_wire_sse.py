@@ -127,3 +127,24 @@ def test_an_event_without_data_has_no_body() -> None:
     (event,) = events(b"id: 1\n\n")
     assert event.body is None
     assert event.data == b""
+
+
+@pytest.mark.parametrize(
+    ("come", "in_data"),
+    [
+        (b"", False),
+        (b"event: x\n", False),
+        (b"event: x\nd", True),
+        (b"event: x\ndata", True),
+        (b"event: x\ndato", False),
+        (b"data: x", True),
+        (b"data: x\nid: 1\n", True),
+        (b"data: x\n\n", False),
+    ],
+)
+def test_an_event_is_in_its_data_from_the_first_letter_of_the_name(
+    come: bytes, in_data: bool
+) -> None:
+    reader = EventReader()
+    reader.feed(come)
+    assert reader.in_data == in_data

@@ -8,6 +8,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 import click
 
 from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
 from turnlog.store.base import StoreError
 
@@ -36,7 +37,15 @@ class OutputError(Exception):
 _NOT_TAKEN = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
 """What a device says that takes no more."""
 
-FAILURES = (click.ClickException, ConfigError, SettingError, NotFoundError, StoreError, OSError)
+FAILURES = (
+    click.ClickException,
+    ConfigError,
+    SettingError,
+    NotFoundError,
+    UnresolvableError,
+    StoreError,
+    OSError,
+)
 """Everything else is a bug and ends in a traceback."""
 
 

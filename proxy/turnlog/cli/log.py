@@ -13,8 +13,9 @@ from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
 from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
-from .filters import MOST, filter_of, filter_options
+from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import (
+    FieldName,
     Moment,
     Number,
     TurnRange,
@@ -25,6 +26,7 @@ from .options import (
     warn_of_damage,
 )
 from .render import Cell, Style, json_line, table, terminal_width
+from .values import changed
 
 _HEADER = ("TIME", "SEQ", "TURN", "TOOL", *OUTCOME)
 _BATCH = 1000
@@ -39,6 +41,8 @@ _BATCH = 1000
 @click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
+@click.option("--field", type=FieldName(), metavar="NAME", help="What changed this field.")
+@click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
 @click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
 @data_option
@@ -48,13 +52,17 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
 
     SESSION is an id, the beginning of one, or a name. --after, --before, --around and --turns
     need one, unless the store holds only one session. --last says how many, also with --before
-    and --around.
+    and --around. With --field or --path the last column is what was changed, `?` where that is
+    not sure:
+
+      turnlog log SESSION --turns -5.. --field files_modified
     """
     _check(wanted)
     match = filter_of(wanted)
     with printout() as write, open_view(data) as view:
-        rows = log.read(view, _query(view, session, wanted, match))
-        lines = map(json_line, rows) if as_json else _text(rows, with_session=session is None)
+        query = _query(view, session, wanted, match)
+        rows = log.read(view, query)
+        lines = map(json_line, rows) if as_json else _text(rows, query, session is None)
         for line in lines:
             write(line)
         warn_of_damage(view)
@@ -66,6 +74,7 @@ def _check(wanted: dict[str, Any]) -> None:
         raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
     if wanted["after"] is not None and wanted["last"] is not None:
         raise click.UsageError("--after gives all that follows, leave out --last")
+    refuse_empty("path", wanted["path"])
     since, until = wanted["since"], wanted["until"]
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since lies after --until, exchange them")
@@ -87,16 +96,25 @@ def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) 
         around=wanted["around"],
         turns=turns,
         match=structs.replace(match, **bounds),
+        field=wanted["field"] or "",
+        path=wanted["path"] or "",
     )
 
 
-def _text(rows: Iterable[Row], *, with_session: bool) -> Iterator[str]:
+def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
     """Yield lines; columns are aligned batch by batch, so that any number of rows fits in memory."""
     names = ("SESSION", *_HEADER) if with_session else _HEADER
+    by_change = bool(query.field or query.path)
+    names = (*names[:-1], "CHANGED") if by_change else names
     rows = iter(rows)
     skip = 0
     while batch := list(islice(rows, _BATCH)):
         cells = [_cells(row, with_session) for row in batch]
+        if by_change:
+            cells = [
+                [*line[:-1], Cell(_changed(row, query))]
+                for line, row in zip(cells, batch, strict=True)
+            ]
         yield from table(names, cells, width=terminal_width())[skip:]
         skip = 1
     if not skip:
@@ -112,3 +130,7 @@ def _cells(row: Row, with_session: bool) -> list[Cell]:
         *outcome_cells(row),
     ]
     return [session_cell(row), *cells] if with_session else cells
+
+
+def _changed(row: Row, query: Query) -> str:
+    return "; ".join(changed(operation) for operation in log.changes_of(row, query))

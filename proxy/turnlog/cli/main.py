@@ -30,12 +30,16 @@ from .failures import (
 )
 
 COMMANDS = {
+    "dangling": "List calls that their agent has no answer to.",
     "demo": "Watch an agent's calls go through turnlog.",
+    "diff": "Tell what changed between two states, and by which commits.",
     "log": "List attempts: what was called, and what came of it.",
+    "resolve": "Settle a call of which nobody knows whether it happened.",
     "rules": "Check, explain and test rules.",
     "serve": "Forward tool calls, and record each of them.",
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",
+    "state": "Show what a session has come to.",
     "status": "Tell what the store holds, and what is in flight.",
     "tail": "Print attempts as they end.",
     "trust": "Pin what the tools are, and tell what has changed.",

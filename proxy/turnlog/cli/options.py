@@ -1,30 +1,28 @@
 """Options and arguments that several commands share, and how people write times and ranges."""
 
-import re
 import shutil
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, Protocol, TypeVar
 
 import click
 
-from turnlog.core.values import duration
-from turnlog.sessions.log import Turns
+from turnlog.core.moments import parse_moment
+from turnlog.core.table import Field
+from turnlog.sessions.log import Turns, parse_turns
 from turnlog.store.base import View
+
+from .failures import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATA = "./turnlog-data"
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_AGO = re.compile(r"\d+(\.\d+)?\s*[a-z]+", re.ASCII)
-_TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
-_NS = 1_000_000_000
 
 
 def data_option(command: F) -> F:
@@ -107,30 +105,6 @@ class Moment(click.ParamType[int]):
             )
 
 
-def parse_moment(text: str, now: datetime, *, end: bool = False) -> int:
-    """Return ns UTC. Raises `ValueError` and `OverflowError`. A time without a zone is UTC."""
-    if _AGO.fullmatch(text):
-        return _nanoseconds(now - timedelta(seconds=duration(text)))
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    if end and _DATE.fullmatch(text):
-        return _nanoseconds(moment) + 86_400 * _NS - 1
-    return _nanoseconds(moment)
-
-
-def _nanoseconds(moment: datetime) -> int:
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1000
-
-
-def _ends_before(first: int | None, last: int | None) -> bool:
-    """Tell whether a range is empty, whatever there is; of -1..3 only a session knows."""
-    if first is None or last is None:
-        return False
-    return (first < 0) == (last < 0) and last < first
-
-
 class Number(click.IntRange):
     """A whole number in a range, and an error that says so."""
 
@@ -145,6 +119,22 @@ class Number(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+class FieldName(click.ParamType[Field]):
+    """A field of the state."""
+
+    name = "field"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Field:
+        """Read `value`."""
+        word = str(value)
+        if word not in set(Field):
+            hint = did_you_mean(word, Field) or f"they are {', '.join(Field)}"
+            self.fail(f"no field is called {word!r}, {hint}", param, ctx)
+        return Field(word)
+
+
 class TurnRange(click.ParamType[Turns]):
     """`A..B`, either end open; negative numbers count from the newest turn."""
 
@@ -154,11 +144,7 @@ class TurnRange(click.ParamType[Turns]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Turns:
         """Read `value`; a single number is that turn alone."""
-        match = _TURNS.fullmatch(str(value))
-        if match is None or not (match[1] or match[3]):
-            self.fail(f"{value!r} is no range of turns, write 3..7, -5.. or 4", param, ctx)
-        first = int(match[1]) if match[1] else None
-        last = int(match[3]) if match[3] else None
-        if _ends_before(first, last):
-            self.fail(f"{value!r} ends before it begins, write the older turn first", param, ctx)
-        return Turns(first, last) if match[2] else Turns(first, first)
+        try:
+            return parse_turns(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

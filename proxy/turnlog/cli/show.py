@@ -6,7 +6,7 @@ import click
 
 from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
@@ -107,6 +107,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
         "executed": f"{row.executed} (phase {row.phase})",
         "retry": row.retry or "",
         "upstream": " ".join(str(part) for part in (upstream.protocol, upstream.code) if part),
+        "why": item.why,
         "took": "" if row.duration_ms is None else f"{row.duration_ms} ms",
         "flags": ", ".join(row.flags),
         "input hash": row.input_hash or "",
@@ -120,7 +121,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
     commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
     payloads = "\n".join(_payload(*side, shown) for side in sides)
-    parts = (_fields(fields), _changes(row.delta), commits, payloads, _difference(item.difference))
+    parts = (_fields(fields), _changes(row.delta), commits, payloads, difference(item.difference))
     return "\n".join(part for part in parts if part) + "\n"
 
 
@@ -137,7 +138,7 @@ def _change(change: Operation) -> str:
     return f"{change.field} {change.op} {change.key}{to} ({change.evidence}{maybe})"
 
 
-def _difference(found: Comparison | None) -> str:
+def difference(found: Comparison | None) -> str:
     """Return how the answer differs from that of the attempt before."""
     if found is None:
         return ""
@@ -158,7 +159,8 @@ def _provenance(item: Attempt) -> str:
 
 
 def _commit(item: Entry) -> str:
-    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}"
+    by = "" if item.actor is Actor.AGENT else f" by {item.actor}"
+    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}{by}"
 
 
 def _fields(fields: dict[str, str]) -> str:

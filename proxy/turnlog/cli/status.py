@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from turnlog.core.escapes import clean
+from turnlog.sessions.dangling import count
 from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
 from turnlog.store.base import Usage
 
@@ -21,7 +22,8 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 def command(data: str, as_json: bool) -> None:
     """Tell what the store holds, how much room is left, who writes to it, and what is pending.
 
-    Pending are calls whose last status is pending, input_required, accepted or unknown.
+    Pending are calls whose last status is pending, input_required, accepted or unknown. Dangling
+    are those, and others that their agent has no answer to.
     """
     with printout() as write, open_view(data) as view:
         status = StoreStatus(
@@ -29,6 +31,7 @@ def command(data: str, as_json: bool) -> None:
             usage=view.usage(),
             writers=writers(Path(data).expanduser()),
             pending=list(pending(view)),
+            dangling=count(view),
         )
         write(json_line(status) if as_json else _text(status))
 
@@ -44,6 +47,7 @@ def _text(status: StoreStatus) -> str:
         f"disk free   {_size(usage.disk_free)}",
         f"proxies     {_writers(status.writers)}",
         f"pending     {len(status.pending)}",
+        f"dangling    {_dangling(status)}",
     ]
     if status.pending:
         rows = [
@@ -59,6 +63,11 @@ def _text(status: StoreStatus) -> str:
         ]
         lines += ["", *table(_HEADER, rows, width=terminal_width())]
     return "\n".join(lines)
+
+
+def _dangling(status: StoreStatus) -> str:
+    found = [f"{number} {standing}" for standing, number in status.dangling.items()]
+    return f"{', '.join(found)} (`turnlog dangling` lists them)" if found else "0"
 
 
 def _limit(usage: Usage) -> str:

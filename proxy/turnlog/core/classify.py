@@ -7,6 +7,7 @@ belongs to one family, and `executed` is an axis of its own.
 
 from msgspec import Struct, structs
 
+from .commit import Facts
 from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
 
 
@@ -198,6 +199,18 @@ def succeeded(status: Status = Status.OK) -> Ending:
 def refused(kind: ErrorKind, effect: Effect) -> Ending:
     """Return the ending of an attempt whose whole answer says that it failed so."""
     return failed(kind, Phase.DONE, effect, answered=True)
+
+
+def ending_of(facts: Facts) -> Ending:
+    """Return how an attempt ended, as its outcome says."""
+    return Ending(
+        status=facts.status,
+        phase=facts.phase,
+        executed=facts.executed,
+        error=facts.error,
+        kind=facts.error_kind,
+        retry=facts.retry,
+    )
 
 
 def kind_of_status(status: int) -> ErrorKind | None:

@@ -100,13 +100,13 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     turn_source: TurnSource
     ref: int | None
     """seq of the commit this one follows: an outcome's intent, a later outcome's intent, the outcome
-    before another attempt's intent, what a note speaks of."""
+    before another attempt's intent, what a note speaks of, the outcome that a call was answered from."""
     body_hash: bytes
     """sha256 of the body's bytes; empty where a commit has no body."""
     prev: bytes
     """`digest` of the session's commit before this one."""
     linked: bool = False
-    """Whether the body carries `links`, so that an index decodes only those bodies."""
+    """Whether the body carries `links` or a `note_key`, so that an index decodes only those bodies."""
 
 
 class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -133,6 +133,12 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """sha256 of the definition that turnlog.lock had for the tool, where that was another."""
     said: str = ""
     """What turnlog told the caller itself, where the tool server gave no answer to hand on."""
+    note: bytes = b""
+    """On a note: what it says, see `core.note`; empty where its kind says all."""
+    note_key: bytes = b""
+    """Keyed digest of the id that a note's writer gave it; empty for none."""
+    why: str = ""
+    """On an intent: why the caller makes the call, as it says itself."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from .classify import Ending
 from .expression import Seen, locate, select
-from .kinds import ErrorKind, Executed, Status
-from .operation import Evidence, Operation
+from .kinds import Executed
+from .operation import Evidence, Operation, had_effect
 from .rules import Extractor
 
 MOST: Final = 256
@@ -33,7 +33,7 @@ def changes(
     extractors: Sequence[Extractor], seen: Seen, ending: Ending, clean: Callable[[str], str]
 ) -> Delta:
     """Return what a call that ended so did, or may have done. `clean` cuts secrets out of a key."""
-    if not _counts(ending):
+    if not had_effect(ending.executed, ending.status, ending.kind):
         return Delta()
     maybe = ending.executed is Executed.MAYBE
     found: dict[tuple[str, str, str, str], Operation] = {}
@@ -45,13 +45,6 @@ def changes(
         if name not in found or made.evidence == Evidence.OBSERVED:
             found[name] = made
     return _bounded(list(found.values()))
-
-
-def _counts(ending: Ending) -> bool:
-    """Tell whether a call may have had an effect of its own (semantics, section 7)."""
-    if ending.executed is Executed.NO or ending.status is Status.REPLAYED:
-        return False
-    return ending.kind != ErrorKind.TOOL_FAILED
 
 
 def _operations(extractors: Sequence[Extractor], seen: Seen) -> Iterator[Operation]:

@@ -29,6 +29,22 @@ class NoteKind(StrEnum):
     """The server was told that nobody waits for the call."""
     DELIVERED = "delivered"
     """The answer was handed to the caller's socket whole, while the caller was there."""
+    DECISION = "decision"
+    """What was decided, and why."""
+    FACT = "fact"
+    """What is held to be so, or no more."""
+    EVICT = "evict"
+    """The model no longer sees something."""
+    RECALL = "recall"
+    """It sees it again."""
+    TURN = "turn"
+    """Another turn begins."""
+    USER_INPUT = "user_input"
+    """What the user said: a source of values."""
+    METADATA = "metadata"
+    """What the session is about."""
+    BUDGET = "budget"
+    """What the session may use."""
 
 
 class Status(StrEnum):
@@ -230,3 +246,4 @@ class Flag(StrEnum):
     REDIRECTED = "redirected"
     INFERRED = "inferred"
     NOT_SEARCHED = "not_searched"
+    SESSION_SUSPECT = "session_suspect"

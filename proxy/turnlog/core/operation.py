@@ -5,7 +5,24 @@ from typing import Final
 
 from msgspec import Struct
 
+from .kinds import ErrorKind, Executed, Status
+
 TOOLS_USED: Final = "tools_used"
+
+
+class Field(StrEnum):
+    """The fields of session state that a tool's call may change (semantics, section 7)."""
+
+    FILES_MODIFIED = "files_modified"
+
+
+class Change(StrEnum):
+    """What a call does to what a key names."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RENAMED = "renamed"
 
 
 class Evidence(StrEnum):
@@ -32,6 +49,13 @@ class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """See `Evidence`; empty where the record itself is the evidence."""
     maybe: bool = False
     """Whether nobody knows if it happened."""
+
+
+def had_effect(executed: Executed, status: Status, kind: str) -> bool:
+    """Tell whether a call that ended so may have had an effect of its own (semantics, section 7)."""
+    if executed is Executed.NO or status is Status.REPLAYED:
+        return False
+    return kind != ErrorKind.TOOL_FAILED
 
 
 def used(server: str, tool: str) -> Operation:

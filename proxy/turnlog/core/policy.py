@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
+from math import inf
 from typing import Any, Final
 
 from msgspec import Struct, field, structs
@@ -22,6 +23,8 @@ from .rules import (
     Extractor,
     Keep,
     Match,
+    OnDisconnect,
+    OnDuplicate,
     Retry,
     Rule,
     Surface,
@@ -60,6 +63,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     redact: tuple[str, ...] = ()
     store: Keep = Keep.FULL
     provenance: Demand = Demand.ANY
+    on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    on_disconnect: OnDisconnect | None = None
+    """`None` where no rule says so: as the protocol's revision has it."""
+    replay_if_slower_than: float = inf
+    """s."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the rule behind each aspect that one decided."""
 

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
+from .operation import Change, Field
 from .values import Duration, Reader, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
@@ -58,27 +59,34 @@ class Demand(StrEnum):
     """Pinned in turnlog.lock, and unchanged since."""
 
 
+class OnDuplicate(StrEnum):
+    """What becomes of a call that asks what a call under way asks."""
+
+    JOIN = "join"
+    """It waits for the answer to that one."""
+    PASS = "pass"  # noqa: S105 - a word, no password
+    """It is one of its own."""
+    BLOCK = "block"
+    """It is refused."""
+
+
+class OnDisconnect(StrEnum):
+    """What becomes of a call whose caller is gone."""
+
+    CANCEL = "cancel"
+    """It is taken back at once."""
+    GRACE = "grace"
+    """It is taken back, unless somebody asks the same within `never_twice.cancel_grace`."""
+    DRAIN = "drain"
+    """It runs on, and its answer is recorded."""
+
+
 class Jitter(StrEnum):
     """How a wait between attempts is spread."""
 
     FULL = "full"
     """Evenly between nothing and all of it."""
     NONE = "none"
-
-
-class Field(StrEnum):
-    """The fields of session state that a tool's call may change (semantics, section 7)."""
-
-    FILES_MODIFIED = "files_modified"
-
-
-class Change(StrEnum):
-    """What a call does to what a key names."""
-
-    CREATED = "created"
-    MODIFIED = "modified"
-    DELETED = "deleted"
-    RENAMED = "renamed"
 
 
 def texts_like(example: str) -> Reader:
@@ -197,6 +205,8 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Between two events of a stream, or two pieces of a body."""
     total: Limit = inf
     """From its arrival to its end, over all attempts."""
+    startup: Limit | None = None
+    """Until a command says anything, from when it is asked something; else 10 minutes."""
 
     @property
     def bounds_queue(self) -> bool:
@@ -270,6 +280,10 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     redact: Expressions | None = None
     store: Keep | None = None
     provenance: Demand | None = None
+    on_duplicate: OnDuplicate | None = None
+    on_disconnect: OnDisconnect | None = None
+    replay_if_slower_than: Limit | None = None
+    """s: an answer that took longer is given again to who asks the same, delivered or not."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

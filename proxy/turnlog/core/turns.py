@@ -47,6 +47,25 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
     )
 
 
+def begin(place: Place, at: int, label: str) -> Place:
+    """Return the place where somebody says that another turn begins; `label` may name it.
+
+    A turn without a call that is not named otherwise is that turn.
+    """
+    is_new = place.step > 0 or place.label != ""
+    if label and label == place.label:
+        is_new = False
+    return Place(
+        turn=place.turn + 1 if is_new else place.turn,
+        step=0 if is_new else place.step,
+        label=label,
+        source=TurnSource.EXPLICIT,
+        started_at=place.started_at,
+        active_at=max(place.active_at, at),
+        in_flight=place.in_flight,
+    )
+
+
 def touch(place: Place, at: int, *, ended: int) -> Place:
     """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
     as many began again where it is negative."""
@@ -72,4 +91,4 @@ def _turn_changed(place: Place, at: int, label: str) -> bool:
 def _source(place: Place, given: TurnSource | None, turn_changed: bool) -> TurnSource:
     if given is not None:
         return given
-    return TurnSource.GAP if turn_changed or place.step == 0 else place.source
+    return TurnSource.GAP if turn_changed else place.source

@@ -38,6 +38,7 @@ class Refusal(StrEnum):
     PATH = "path"
     FRAMING = "framing"
     STORE = "store"
+    TOKEN = "token"  # noqa: S105 - a word for the log
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -169,7 +170,7 @@ class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.aband
 
 
 class _CallClosed(Event, frozen=True, kw_only=True):
-    """The store wrote the outcome of an attempt, because nobody else will."""
+    """An attempt got its outcome from somebody else than who made it."""
 
     session: str = field(name="turnlog.session")
     call: str = field(name="turnlog.call")
@@ -187,6 +188,12 @@ class CallRecovered(_CallClosed, frozen=True, kw_only=True, tag="call.recovered"
 
 class CallExpired(_CallClosed, frozen=True, kw_only=True, tag="call.expired"):
     """Nobody came back in time for a call that waited for more input or for its task."""
+
+
+class CallResolved(_CallClosed, frozen=True, kw_only=True, tag="call.resolved"):
+    """An operator said through the API whether a call happened of which nobody knew."""
+
+    executed: Executed = field(name="turnlog.executed", default=Executed.MAYBE)
 
 
 class RequestRelayed(Event, frozen=True, kw_only=True, tag="request.relayed"):
@@ -226,7 +233,7 @@ class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):
 
 
 class StrayOutput(Event, frozen=True, kw_only=True, tag="output.stray"):
-    """A command wrote something to its stdout that is no message. It was passed on."""
+    """A command wrote something to its stdout that is no message. Through a wrap it was passed on."""
 
     level: ClassVar[Level] = Level.WARNING
     server: str = field(name="turnlog.server")
@@ -256,6 +263,8 @@ class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
     level: ClassVar[Level] = Level.ERROR
     server: str = field(name="turnlog.server")
     reason: str = field(name="turnlog.reason")
+    exit_code: int | None = field(name="process.exit.code", default=None)
+    """Below zero where a signal ended it."""
 
 
 class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
@@ -332,6 +341,8 @@ class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
     changed: int = field(name="turnlog.tools.changed", default=0)
     complete: bool = field(name="turnlog.complete", default=True)
     """Whether this is the whole list, and not one page of it."""
+    stuck: bool = field(name="turnlog.cursor.stuck", default=False)
+    """Whether the next page is this very one."""
 
 
 class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):
@@ -400,6 +411,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     RetryAbandoned,
     CallRecovered,
     CallExpired,
+    CallResolved,
     RequestRelayed,
     RequestRefused,
     UpstreamFailed,

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.operation import Evidence, Operation
+from turnlog.core.operation import Change, Evidence, Field, Operation
 from turnlog.core.policy import Policy, Subject, decide
-from turnlog.core.rules import Change, Field, Match, Rule, RuleFile
+from turnlog.core.rules import Match, Rule, RuleFile
 
 from .check import problems
 from .errors import ConfigError

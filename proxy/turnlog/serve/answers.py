@@ -9,14 +9,16 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.classify import Ending
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import ErrorKind, Status
 from turnlog.core.rules import Surface
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.splice import with_meta
+from turnlog.wire.splice import with_id, with_meta
 
 from .attempt import Ask, Attempt
 
@@ -26,7 +28,10 @@ CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
 INTERNAL_ERROR = -32603
-_JSON: Headers = [(b"Content-Type", b"application/json")]
+JSON: Headers = [(b"Content-Type", b"application/json")]
+_JSON_STARTS: Final = (b"{", b"[")
+_OF_TOOLS: Final = frozenset({ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT})
+"""Errors that a whole result of a tool may be."""
 _PROBLEM: Headers = [(b"Content-Type", b"application/problem+json")]
 _HANDSHAKES = frozenset({"initialize", "server/discover"})
 _encode = msgspec.json.Encoder().encode
@@ -140,6 +145,15 @@ def amended(attempt: Attempt, message: bytes) -> bytes | None:
     return with_meta(message, KEY, _encode(said))
 
 
+def repeated(message: Message, ask: Ask, ending: Ending, made: Made) -> Made | None:
+    """Return an earlier answer as the answer to another request, with the outcome in its `_meta`."""
+    body = with_id(made.body, message.id or b"null")
+    if body is None:
+        return None
+    said = _encode(envelope(ask, ending))
+    return Made(made.status, made.reason, JSON, with_meta(body, KEY, said) or body)
+
+
 def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
     """Return several answers as one; of none, a problem that says `sentence`.
 
@@ -150,7 +164,7 @@ def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
     if not as_batch or answers[0].status != 200:
         return answers[0]
     body = b"[" + b",".join(answer.body for answer in answers) + b"]"
-    return Made(200, b"OK", _JSON, body)
+    return Made(200, b"OK", JSON, body)
 
 
 def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
@@ -169,12 +183,36 @@ def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> M
     return Made(status, reason.encode(), _PROBLEM, _encode(body))
 
 
+def retold_answer(facts: Facts, content: bytes) -> Made | None:
+    """Return the answer whose recorded content is whole; `None` where that was no answer of a tool.
+
+    A message of MCP has no id yet. Of a plain tool's answer the headers are not recorded.
+    """
+    if facts.method != "tools/call":
+        is_json = content.lstrip()[:1] in _JSON_STARTS
+        media = b"application/json" if is_json else b"application/octet-stream"
+        return Made(facts.http_status, b"", ((b"Content-Type", media),), content)
+    if facts.code is not None:
+        return _message(b"null", {"error": Raw(content)})
+    answered = facts.status is Status.OK or facts.error_kind in _OF_TOOLS
+    return _message(b"null", {"result": Raw(content)}) if answered else None
+
+
+def not_allowed(path: str, allowed: tuple[str, ...]) -> Made:
+    """Return the answer to a method that a page of turnlog's own does not take."""
+    made = problem(405, "Method Not Allowed", f"{path} takes {' and '.join(allowed)}", {})
+    return with_headers(made, [(b"Allow", ", ".join(allowed).encode())])
+
+
+def with_headers(made: Made, headers: Headers) -> Made:
+    """Return an answer with more fields in its head."""
+    return structs.replace(made, headers=(*made.headers, *headers))
+
+
 def document(value: object) -> Made:
     """Return a JSON document of turnlog's own."""
-    return Made(200, b"OK", _JSON, _encode(value))
+    return Made(200, b"OK", JSON, _encode(value))
 
 
 def _message(raw_id: bytes, rest: dict[str, Any]) -> Made:
-    return Made(
-        200, b"OK", _JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest})
-    )
+    return Made(200, b"OK", JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest}))

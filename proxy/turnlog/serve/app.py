@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -19,8 +21,10 @@ from turnlog.observe.events import (
     ProxyStopping,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.store.token import read_token
 
 from .agent import AgentServer
+from .api import Api
 from .commands import Commands
 from .context import Context
 from .handler import Handler
@@ -37,6 +41,8 @@ GRACE: Final = 7.0
 _CANCEL_TIME: Final = 0.25
 _COLLECT_AFTER: Final = 20_000
 _BACKLOG: Final = 1024
+_READERS: Final = 2
+"""Threads that read the store for the API: more would take time from the calls."""
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
 _LINE_LIMIT: Final = 256 * 1024
 _HEADERS_LIMIT: Final = 1024
@@ -138,6 +144,7 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.shutdown(_CANCEL_TIME)
+        await self._context.repeats.stop()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started
@@ -156,11 +163,23 @@ async def serving(
     async with (
         recording(settings, log, reload, pins) as context,
         Upstreams() as upstreams,
-        Commands(settings.upstreams, log, context.recorder) as commands,
+        Commands(settings.upstreams, log, context.recorder, context.rules) as commands,
+        _threads() as threads,
     ):
-        proxy = _proxy(settings, context, upstreams, commands)
+        api = Api(context, partial(read_token, settings.data), threads)
+        proxy = _proxy(settings, context, upstreams, commands, api)
         async with _listening(proxy, settings):
             yield proxy
+
+
+@asynccontextmanager
+async def _threads() -> AsyncGenerator[Executor, None]:
+    """Yield threads for the API; none of them reads the store once the block has ended."""
+    threads = ThreadPoolExecutor(_READERS, "turnlog-api")
+    try:
+        yield threads
+    finally:
+        await asyncio.to_thread(threads.shutdown, cancel_futures=True)
 
 
 @asynccontextmanager
@@ -183,8 +202,10 @@ def _target(name: str, upstream: Upstream) -> Target:
     return target_of(name, upstream.url) if upstream.url else target_of_command(name)
 
 
-def _proxy(settings: Settings, context: Context, upstreams: Upstreams, commands: Commands) -> Proxy:
+def _proxy(
+    settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, api: Api
+) -> Proxy:
     routes = Routes([_target(name, up) for name, up in settings.upstreams.items()])
-    own = Own(context.store, context.stop)
+    own = Own(context.store, context.stop, api)
     handler = Handler(settings, context, routes, upstreams, commands, own)
     return Proxy(settings, context, handler)

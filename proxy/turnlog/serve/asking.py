@@ -28,7 +28,9 @@ UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
+_UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
 _REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WHY: Final = "turnlog/why"
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 
 
@@ -86,6 +88,10 @@ class Asking:
             protocol=revision if _REVISION.fullmatch(revision) else "",
             policy=policy,
             standing=standing,
+            is_named=effect not in _UNNAMED,
+            key=_key(meta) or self._request.field(b"idempotency-key"),
+            principal=self._request.credential,
+            why=_why(meta) or self._request.why,
         )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
@@ -131,11 +137,11 @@ class Asking:
         """Tell whether the last complete `tools/list` of this caller lacks the tool."""
         return self._context.catalog.lacks(self._request.server, self._request.credential, tool)
 
-    def listed(self, result: Raw, *, first: bool) -> None:
-        """Take in a page of `tools/list`."""
+    def listed(self, result: Raw, *, after: Raw | None) -> None:
+        """Take in a page of `tools/list`; `after` is the cursor that was asked for, if any."""
         page = mcp.read_tools_list(result)
         server, credential = self._request.server, self._request.credential
-        learned = self._context.catalog.learn(server, credential, page, first=first)
+        learned = self._context.catalog.learn(server, credential, page, first=after is None)
         self._context.keeper.note(server, credential, page, learned.whole)
         self._context.log.emit(
             ToolsListed(
@@ -144,6 +150,7 @@ class Asking:
                 added=learned.added,
                 changed=learned.changed,
                 complete=not page.next_cursor,
+                stuck=page.next_cursor != "" and page.next_cursor == text_of(bytes(after or b"")),
             )
         )
 
@@ -160,6 +167,14 @@ def _flags(message: Message, standing: Standing, *, reused: bool) -> tuple[Flag,
     flags = (*message.flags, Flag.ID_REUSED) if reused else message.flags
     changed = standing.provenance is Provenance.MISMATCH
     return (*flags, Flag.CHANGED_DEFINITION) if changed else flags
+
+
+def _key(meta: Mapping[str, bytes]) -> str:
+    return text_of(meta["turnlog/key"]) if "turnlog/key" in meta else ""
+
+
+def _why(meta: Mapping[str, bytes]) -> str:
+    return text_of(meta[_WHY]) if _WHY in meta else ""
 
 
 def _trace(meta: Mapping[str, bytes]) -> str:

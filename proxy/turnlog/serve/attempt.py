@@ -1,7 +1,7 @@
 """A call as it was asked for, one try of it, and what came back: what the recorder is told."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, structs
 
@@ -17,8 +17,59 @@ from turnlog.wire.jsonrpc import id_key
 
 from .patience import Patience
 
+
+class Guarded(Protocol):
+    """A call that may outlive its caller."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is taken back because nobody waits for it."""
+        ...
+
+    def begins(self, attempt: "Attempt") -> None:
+        """Learn of the attempt that is under way."""
+        ...
+
+    def cancelled(self) -> None:
+        """Learn that the caller took it back, and that the server is told."""
+        ...
+
+    def asked(self) -> None:
+        """Learn that the server asks the caller something."""
+        ...
+
+    def arrived(self) -> None:
+        """Note that its answer was handed to a caller whole."""
+        ...
+
+    async def resumed(self) -> None:
+        """Let another stream take its place, if nobody waits here."""
+        ...
+
+
 TOOL_CHARS: Final = 256
 """Longest tool name that is recorded; a caller may send anything."""
+
+
+class Links(Struct, frozen=True, kw_only=True):
+    """Keyed digests by which a call that asks the same finds an earlier one; empty for none."""
+
+    same: bytes = b""
+    """Of session, tool and input."""
+    key: bytes = b""
+    """Of principal, tool and idempotency key."""
+    keyed_input: bytes = b""
+    """Of these and the input."""
+    told: bytes = b""
+    """Of an earlier call: the caller of this one was told that nobody knows what that did."""
+
+    @property
+    def stored(self) -> tuple[bytes, ...]:
+        """All there are, as an intent carries them."""
+        return tuple(filter(None, (self.same, self.key, self.keyed_input, self.told)))
+
+
+NO_LINKS: Final = Links()
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -48,6 +99,15 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Of the attempt; the first one is 1."""
     standing: Standing = UNVERIFIED
     """How the tool's definition stands against turnlog.lock."""
+    is_named: bool = False
+    """Whether a rule or a trusted annotation says that it changes something."""
+    key: str = ""
+    """The idempotency key that its caller gave."""
+    principal: str = ""
+    """Keyed digest of what authenticates its caller."""
+    links: Links = NO_LINKS
+    why: str = ""
+    """Why the caller makes the call, as it says itself."""
 
     @property
     def is_mcp(self) -> bool:
@@ -59,11 +119,6 @@ class Ask(Struct, frozen=True, kw_only=True):
         """Whether a rule demands a pinned definition and this tool has none."""
         demanded = self.policy.provenance is Demand.PINNED
         return demanded and self.standing.provenance is not Provenance.PINNED
-
-    @property
-    def writes_by_name(self) -> bool:
-        """Whether a rule says that the tool writes."""
-        return self.policy.effect not in {None, Effect.READ, Effect.UNKNOWN}
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -113,12 +168,14 @@ class Attempt:
         "intent",
         "kin",
         "marks",
+        "message",
         "n",
         "outcome",
         "past",
         "patience",
         "reason",
         "retry_after",
+        "running",
         "started",
         "waits",
         "wire_id",
@@ -152,6 +209,10 @@ class Attempt:
         """Its time limits."""
         self.past: Past | None = None
         """What the other attempts of its call came to; `None` where there was none."""
+        self.running: Guarded | None = None
+        """What guards its call, where something does."""
+        self.message = b""
+        """The response to it as it came, where it may be given to who asks the same again."""
         self.amends = False
         """Whether its answer looks like success and is an error: turnlog says so in it."""
         self.ending: Ending | None = None
@@ -190,13 +251,7 @@ class Attempt:
 
     @property
     def cancellation(self) -> bytes:
-        """The message that takes it back (handshake revisions).
-
-        Empty for a named write: it runs on, as whoever gave it up does not know that it did not
-        happen.
-        """
-        if self.ask.writes_by_name:
-            return b""
+        """The message that takes it back (handshake revisions)."""
         return mcp.cancellation(self.wire_id or self.caller_id)
 
     def shrink(self) -> None:

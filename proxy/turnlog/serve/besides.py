@@ -36,8 +36,7 @@ class Besides(Struct, frozen=True):
             case "initialize", Message():
                 self._handshake(asked, answer, headers)
             case "tools/list", Message() if answer.result:
-                first = "cursor" not in members(asked.params)
-                self.asking.listed(answer.result, first=first)
+                self.asking.listed(answer.result, after=members(asked.params).get("cursor"))
             case "tools/list", Outline():
                 self.asking.unread()
             case _:
@@ -50,7 +49,7 @@ class Besides(Struct, frozen=True):
                 return
             self.asking.unread()
         elif message.kind is Kind.RESPONSE and "tools" in members(message.result):
-            self.asking.listed(message.result, first=True)
+            self.asking.listed(message.result, after=None)
 
     def unanswered(self, awaited: Iterable[Message]) -> None:
         """Learn that these got no answer that could be read, and that the caller got one."""

@@ -67,6 +67,8 @@ class OpenCalls:
         found = self._named(scope, id_key) or self._of_kin(kin, id_key)
         for attempt in found:
             attempt.cancelled = True
+            if attempt.running is not None:
+                attempt.running.cancelled()
         return found[-1].wire_id if found else b""
 
     def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
@@ -86,6 +88,12 @@ class OpenCalls:
         everywhere += self._resting.values()
         found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
         return found if len({attempt.ask.call for attempt in found}) == 1 else []
+
+    async def resume(self, scope: Scope) -> None:
+        """Let a stream that resumes another have the guarded calls that run on alone."""
+        for attempt in self.of(scope):
+            if attempt.running is not None:
+                await attempt.running.resumed()
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
         """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
@@ -166,6 +174,15 @@ class OpenCalls:
             else:
                 del self._detached[key]
         return late
+
+    def detached(self, scope: Scope) -> list[Attempt]:
+        """Take the calls of a scope whose own exchange has ended."""
+        taken: list[Attempt] = []
+        for key in [key for key in self._detached if key[0] == scope]:
+            for attempt, _ in self._detached.pop(key):
+                self.remove(*key, attempt)
+                taken.append(attempt)
+        return taken
 
     def everything_detached(self) -> list[Attempt]:
         """Take all detached calls; the process ends."""

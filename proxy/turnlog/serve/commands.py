@@ -6,6 +6,7 @@ answer comes back, every failure is a value.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,12 +16,14 @@ from turnlog.observe.events import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
 from .connection import Interim
+from .context import Rules
 from .fault import Failure, Progress
 from .front import Asked, Front, refusing
 from .lane import Lane
 from .recorder import Recorder
 from .routes import COMMAND
 from .settings import Upstream
+from .startup import startup_limit
 from .upstream import Answer, Content
 
 _SWEEP: Final = 30.0
@@ -31,9 +34,12 @@ _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 class Commands:
     """All command upstreams, by the origin that stands for each. An async context manager."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder) -> None:
+    def __init__(
+        self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder, rules: Rules
+    ) -> None:
         self._tasks = asyncio.TaskGroup()
         self._recorder = recorder
+        self._rules = rules
         self._fronts = {
             f"{COMMAND}{name}": self._front(name, upstream, log, recorder)
             for name, upstream in upstreams.items()
@@ -41,8 +47,12 @@ class Commands:
         }
 
     def _front(self, name: str, upstream: Upstream, log: Log, recorder: Recorder) -> Front:
+        startup = partial(startup_limit, self._rules, name)
+
         def lane(renames: bool) -> Lane:
-            return Lane(name, upstream.command, log, recorder, self._tasks, renames=renames)
+            return Lane(
+                name, upstream.command, log, recorder, self._tasks, startup, renames=renames
+            )
 
         return Front(lane, upstream.share)
 

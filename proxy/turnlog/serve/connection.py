@@ -153,9 +153,11 @@ class Connection(asyncio.Protocol):
         if self._waiter is None or self._error is not None:
             return False
         phase = Phase.BODY if self._headers_done else self._progress.phase
-        self._error = Failure(kind, phase, detail)
-        self.close()
-        self._wake()
+        failure = Failure(kind, phase, detail)
+        if not self._progress.outlives(failure):
+            self._error = failure
+            self.close()
+            self._wake()
         return True
 
     def abandon(self, detail: str) -> None:

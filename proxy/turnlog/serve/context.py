@@ -6,16 +6,20 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from turnlog.core.policy import Rulebook
+from turnlog.core.redact import Redactor
 from turnlog.observe.events import Log
 from turnlog.store.base import Store
+from turnlog.store.states import SavedStates
 
 from .calls import OpenCalls
 from .catalog import Catalog
+from .channel import Channels
 from .clock import Clock
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
 from .recorder import Recorder
+from .repeats import Repeats
 from .request import Digest
 
 
@@ -35,6 +39,10 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
+    repeats: Repeats
+    redactor: Redactor
+    states: SavedStates
+    """States of sessions that were worked out before."""
     clean: Callable[[str], str]
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     sessions: Sessions
@@ -43,6 +51,7 @@ class Context(Struct, frozen=True, kw_only=True):
     keeper: Keeper
     pins: Pins
     calls: OpenCalls
+    channels: Channels
     rules: Rules
     clock: Clock
     log: Log
@@ -51,5 +60,7 @@ class Context(Struct, frozen=True, kw_only=True):
     vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""
+    work: asyncio.TaskGroup
+    """What outlives the request that began it."""
     stop: asyncio.Event
     """Set as soon as the proxy stops: no further attempt begins."""

@@ -6,14 +6,42 @@ from typing import Protocol
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.store.base import Ticket
+from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
 
+from . import outlet
 from .answers import Made
 from .attempt import Attempt
 from .connection import Interim
 from .fault import Failure, Progress
+from .heads import Raw
+from .repeats import Repeated
+from .running import Running
 from .upstream import Answer, Content
+
+
+class Hearer(outlet.Way, Protocol):
+    """Who asked: the request as it came, and where its answer goes."""
+
+    @property
+    def method(self) -> str:
+        """HTTP method."""
+        ...
+
+    @property
+    def raw(self) -> Raw:
+        """Fields without Content-Length."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """Fields as they came."""
+        ...
+
+    def interim(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Hand an interim answer on."""
+        ...
 
 
 class Watcher(Protocol):
@@ -71,6 +99,23 @@ class Exchange(Watcher, Protocol):
     """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
 
     progress: Progress
+    running: Running | None
+    """What guards the call, where something does: then it may outlive its caller."""
+
+    kept_as_sent: bool
+    """Whether whoever asks the same again gets the answer as it went to the first caller."""
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole answer for whoever asks the same again; `sent` is what went, if it is known."""
+        ...
+
+    def repeated(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, because of an earlier one."""
+        ...
+
+    async def begin(self) -> None:
+        """Queue the intents. Raises `StoreError` when the calls have to be refused, and `Repeated`."""
+        ...
 
     @property
     def listens(self) -> bool:
@@ -120,6 +165,10 @@ class Exchange(Watcher, Protocol):
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
+        ...
+
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
         ...
 
     def refused(self) -> Made:

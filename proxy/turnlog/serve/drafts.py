@@ -5,6 +5,7 @@ says less.
 """
 
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -17,7 +18,7 @@ from turnlog.core.commit import Body, Facts
 from turnlog.core.delta import Delta, changes
 from turnlog.core.expression import Seen
 from turnlog.core.hide import Hidden, cut_json, cut_text, hidden
-from turnlog.core.kinds import CommitKind, Flag, Status
+from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
 from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
@@ -31,6 +32,9 @@ from .judging import seen
 _DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+_BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
+"""How a call stands of which only the arguments are known."""
+_NOTHING_SEEN: Final = Seen()
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -42,6 +46,7 @@ class Content(Struct, frozen=True, kw_only=True, gc=False):
     hash: str | None = None
     detail: str = ""
     delta: Delta = Delta()
+    why: str = ""
 
 
 _UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not be read")
@@ -74,7 +79,10 @@ class Drafter:
         body = Body(
             input_hash=read.hash,
             preview="" if keep is Keep.NOTHING else read.short,
+            links=ask.links.stored,
             pinned=ask.standing.pinned,
+            delta=_packed(read.delta),
+            why="" if keep is Keep.NOTHING else read.why,
         )
         blob = read.blob if keep is Keep.FULL else None
         return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
@@ -100,6 +108,25 @@ class Drafter:
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
+        )
+
+    def note(self, kind: NoteKind, on: Facts) -> Facts:
+        """Return what a note says on a commit of a call."""
+        return Facts(
+            kind=CommitKind.NOTE,
+            at=self._clock.wall(),
+            clock=self._clock.monotonic(),
+            actor=Actor.TURNLOG,
+            call=on.call,
+            leg=on.leg,
+            attempt=on.attempt,
+            server=on.server,
+            tool=on.tool,
+            method=on.method,
+            effect=on.effect,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=kind,
         )
 
     def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
@@ -136,23 +163,27 @@ class Drafter:
         )
 
     def _input(self, ask: Ask) -> Content:
-        cut = self._cut_input(ask)
+        looked = seen(ask, Reply()) if ask.policy.redact or ask.policy.delta else _NOTHING_SEEN
+        what = hidden(ask.policy.redact, looked)
+        cut = _cut_input(ask, what)
         left, complete = self._seen(cut.data, complete=ask.complete)
         touched = left.touched or cut.touched
         blob = self._blob(left.data, touched=touched, complete=complete and ask.says_all)
         key = self._hash_key if touched else None
         known = ask.complete and ask.says_all
         hashed = input_hash(ask.arguments, key=key) if known else None
-        return Content(blob=blob, short=preview(blob.data), hash=hashed)
+        return Content(
+            blob=blob,
+            short=preview(blob.data),
+            hash=hashed,
+            # Whoever ends the call without having seen its answer knows no more than this.
+            delta=changes(ask.policy.delta, looked, _BEGUN, partial(self._clean, what)),
+            why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
+        )
 
-    def _cut_input(self, ask: Ask) -> Redacted:
-        """Cut what rules want to be cut."""
-        if not ask.policy.redact:
-            return Redacted(ask.arguments, False)
-        looked = seen(ask, Reply())
-        what = hidden(ask.policy.redact, looked)
-        value = value_of(ask.arguments) if ask.complete else None
-        return cut_json(ask.arguments, "args", value, what)
+    def _clean(self, what: Hidden, text: str) -> str:
+        """Cut out of a text what rules want to be cut, and secrets."""
+        return self._redactor.text(cut_text(text, what)[0])[0]
 
     def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
         if not (ask.policy.redact or ask.policy.delta):
@@ -161,12 +192,7 @@ class Drafter:
         what = hidden(ask.policy.redact, looked)
         detail = cut_text(reply.detail, what)[0]
         read = self._read(reply, _cut_output(reply, looked, what), detail)
-        delta = changes(
-            ask.policy.delta,
-            looked,
-            ending,
-            lambda key: self._redactor.text(cut_text(key, what)[0])[0],
-        )
+        delta = changes(ask.policy.delta, looked, ending, partial(self._clean, what))
         return structs.replace(read, delta=delta)
 
     def _read(self, reply: Reply, cut: Redacted, detail: str) -> Content:
@@ -208,6 +234,14 @@ class Drafter:
         return "sha256:" + digest.hex()
 
 
+def _cut_input(ask: Ask, what: Hidden) -> Redacted:
+    """Cut what rules want to be cut."""
+    if not ask.policy.redact:
+        return Redacted(ask.arguments, False)
+    value = value_of(ask.arguments) if ask.complete else None
+    return cut_json(ask.arguments, "args", value, what)
+
+
 def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
     """Cut what rules want to be cut; of an error only what they cut elsewhere."""
     if reply.is_mcp and reply.complete and not reply.is_result:
@@ -226,10 +260,14 @@ def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
         output_hash=read.hash,
         summary=short if read.blob.data or not detail else _line(detail),
         detail=detail,
-        delta=tuple(Raw(_encode(operation)) for operation in read.delta.operations),
+        delta=_packed(read.delta),
         links=reply.links,
         said=reply.said,
     )
+
+
+def _packed(delta: Delta) -> tuple[Raw, ...]:
+    return tuple(Raw(_encode(operation)) for operation in delta.operations)
 
 
 def _line(detail: str) -> str:

@@ -1,11 +1,11 @@
 """Why there is no answer, or no whole one."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final, TypeVar
 
 from turnlog.core.classify import MEANINGS, UNSENT, Past
-from turnlog.core.kinds import ErrorKind, Executed, Phase
+from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.rules import Timeouts
 
@@ -102,12 +102,28 @@ async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _
 class Progress:
     """How far one attempt has come; whoever carries it out moves it on."""
 
-    __slots__ = ("patience", "phase")
+    __slots__ = ("_outlives", "marks", "patience", "phase")
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        patience: Patience | None = None,
+        outlives: Callable[[Failure], bool] | None = None,
+    ) -> None:
+        """`outlives` tells whether the attempt runs on although its caller's time is over."""
+        self._outlives = outlives
         self.phase = Phase.QUEUED
+        self.marks: frozenset[Flag] = frozenset()
+        """Flags of what happened on the way."""
         self.patience = patience
         """Its time limits; `None` where it has none."""
+
+    def outlives(self, failure: Failure) -> bool:
+        """Tell whether the attempt runs on, now that a time limit was reached."""
+        return self._outlives is not None and self._outlives(failure)
+
+    def mark(self, flag: Flag) -> None:
+        """Note what happened on the way."""
+        self.marks |= {flag}
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the connection."""

@@ -27,8 +27,8 @@ from turnlog.wire.endpoint import (
 from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
 from turnlog.wire.splice import with_id
 
-from .fault import Progress
-from .lane import Declined, Lane, Met
+from .fault import Failure, Progress
+from .lane import Declined, Lane, Met, unopened
 from .reply import Replied, Reply, Said
 from .request import CREDENTIALS
 from .seat import Seat
@@ -172,6 +172,9 @@ class Front:
         place = Place(lane, lane.seat())
         try:
             reply = await self._ask(asked, messages, place, cancel=False)
+        except Failure as failure:
+            self._end(place)
+            raise unopened(failure) from failure
         except BaseException:
             self._end(place)
             raise

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -17,15 +17,18 @@ from turnlog.wire.http import (
     fields,
 )
 
-from .answers import Made, problem
+from .answers import Made, problem, told
+from .audience import Audience
 from .bodies import read_exchange
 from .commands import Commands
 from .context import Context
+from .contracts import Hearer
 from .downstream import Downstream, Gone
 from .heads import Heads, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
+from .repeats import Repeated
 from .request import Request
 from .requests import refusal_of
 from .routes import OWN, Route, Routes, authority_of, origin_form
@@ -35,6 +38,8 @@ from .upstream import Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
 _SEEN_HOSTS: Final = 256
+_BODILESS: Final = frozenset({204, 304})
+"""Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
 _OWN_PATH: Final = f"/{OWN}"
 _FAULT: Final = "turnlog failed at this request; its log says where"
 
@@ -94,10 +99,12 @@ class Handler:
         return self.in_flight - len(self._listening)
 
     async def idle(self, grace: float) -> None:
-        """Wait until no request is under way, for at most `grace` seconds."""
+        """Wait until no request is under way, nor a call that outlives its own, for at most `grace`
+        seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._quiet.wait()
+                await self._context.repeats.idle()
 
     def _connection(self, request: web.BaseRequest) -> int:
         transport = request.transport
@@ -114,9 +121,9 @@ class Handler:
             await self._refuse(down, *refusal)
             return
         target = origin_form(down.target)
-        path = target.partition("?")[0]
+        path, _, query = target.partition("?")
         if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
-            await self._send(down, self._own.answer(down.method, path))
+            await self._send(down, await self._own.answer(down, path, query))
             return
         route = self._routes.find(target)
         if route is None:
@@ -124,6 +131,9 @@ class Handler:
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
             return
         request = Request(down, route, self._context.digest, self._context.clients, connection)
+        channel = self._context.channels.find(route.target.name, route.resource)
+        if channel is not None:
+            request.joins(channel)
         transport = self._settings.upstreams[route.target.name].transport
         exchange, content = await read_exchange(down, self._context, request, transport)
         await self._carry(down, route, exchange, content)
@@ -192,26 +202,124 @@ class Handler:
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
-        way = self._commands if route.target.is_command else self._upstreams
-        runner = Runner(self._context, self._heads, way, down, route, exchange)
+        try:
+            if await self._begun(down, route, exchange):
+                await self._go(down, route, exchange, content)
+        finally:
+            # What never got under way is over.
+            if exchange.running is not None and not exchange.running.is_carried:
+                self._context.repeats.over(exchange.running)
+
+    async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
+        """Record that a request begins; answer what is not to be sent, and return false."""
+        try:
+            await exchange.begin()
+        except Repeated as repeated:
+            await self._repeat(down, exchange, repeated)
+        except StoreError:
+            made = exchange.refused()
+            self._log_refusal(down, Refusal.STORE, made)
+            await self._runner(down, route, exchange).send(made)
+        except BaseException as error:
+            self._end(exchange, error)
+            raise
+        else:
+            return True
+        return False
+
+    async def _go(
+        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    ) -> None:
+        if exchange.running is None:
+            await self._carried(down, self._runner(down, route, exchange), exchange, content)
+            return
+        running, audience = exchange.running, Audience(down, keeps=exchange.kept_as_sent)
+        runner = self._runner(audience, route, exchange)
+        guarded = self._guarded(down, audience, runner, exchange, content)
+        task = self._context.work.create_task(guarded)
+        running.carried_by(task, audience.hush)
+        try:
+            ends: set[asyncio.Future[Any]] = {task, running.timed_out}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if running.timed_out.done():
+                await self._outlived(audience, exchange, running.timed_out.result())
+        finally:
+            running.left()
+
+    async def _guarded(
+        self,
+        down: Downstream,
+        audience: Audience,
+        runner: Runner,
+        exchange: Exchange,
+        content: Content,
+    ) -> None:
+        """Carry a call out that may outlive its caller."""
+        running = exchange.running
+        assert running is not None
+        try:
+            await self._carried(down, runner, exchange, content)
+        except asyncio.CancelledError:
+            runner.withdraw()
+            raise
+        except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
+            self._context.recorder.faulted(error)
+            down.fail(self.unread(500, error))
+        finally:
+            running.kept = exchange.kept(audience.kept)
+            if audience.has_heard:
+                running.arrived()
+            self._context.repeats.over(running)
+
+    async def _outlived(self, audience: Audience, exchange: Exchange, failure: Failure) -> None:
+        """Answer a caller whose time is over, while its call runs on."""
+        made, tickets = exchange.outlived(failure)
+        await self._context.recorder.settle(tickets)
+        attempt = exchange.attempt
+        await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
+
+    async def _carried(
+        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
+    ) -> None:
+        """Forward and relay; whatever ends this early is recorded too."""
         try:
             await self._run(down, runner, exchange, content)
-        except (Gone, asyncio.CancelledError):
-            exchange.left(
-                ErrorKind.OUTCOME_UNKNOWN
-                if self._context.stop.is_set()
-                else ErrorKind.CANCELLED_BY_CALLER
-            )
+        except BaseException as error:
+            self._end(exchange, error)
             raise
-        finally:
-            # Nothing stays open, whatever went wrong; what has ended is left alone.
-            exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+        # Nothing stays open; what has ended is left alone.
+        exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+
+    def _end(self, exchange: Exchange, error: BaseException) -> None:
+        by_caller = isinstance(error, Gone | asyncio.CancelledError)
+        stopping = self._context.stop.is_set()
+        exchange.left(
+            ErrorKind.CANCELLED_BY_CALLER
+            if by_caller and not stopping
+            else ErrorKind.OUTCOME_UNKNOWN
+        )
+
+    def _runner(self, down: Hearer, route: Route, exchange: Exchange) -> Runner:
+        way = self._commands if route.target.is_command else self._upstreams
+        return Runner(self._context, self._heads, way, down, route, exchange)
+
+    async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
+        """Answer a call that is not sent, because of an earlier one."""
+        attempt = repeated.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        made = exchange.repeated(repeated)
+        head = lines(made.headers) + told(attempt, whole=True)
+        if made.status in _BODILESS:
+            await down.bodiless(made.status, made.reason, head)
+        else:
+            await down.answer(made.status, made.reason, head, made.body)
+        self._context.repeats.arrived(repeated)
 
     async def _run(
         self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
     ) -> None:
         try:
-            await exchange.begin()
             await runner.queued()
         except StoreError:
             made = exchange.refused()

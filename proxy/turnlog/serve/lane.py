@@ -4,26 +4,29 @@ Whose its messages are is the `switchboard`'s to tell.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
 from subprocess import SubprocessError
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.classify import MEANINGS
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
 from turnlog.wire.jsonrpc import Kind, Message, parse
 
 from .child import start
 from .fault import Failure, Progress
+from .hearing import Hearing
 from .process import Process
 from .recorder import Recorder
 from .reply import Reply
 from .seat import Seat
+from .startup import ENDED, Startup
 from .switchboard import Switchboard
 
-STARTUP: Final = 600.0
-"""s: how long a command may take to answer `initialize` (semantics, section 4: `startup`)."""
 _SHORT_LIFE: Final = 10.0
 """s: a process that lived less has failed to start: the next one is started later each time."""
 _FIRST_WAIT: Final = 0.5
@@ -57,14 +60,19 @@ class Lane:
         log: Log,
         recorder: Recorder,
         tasks: asyncio.TaskGroup,
+        startup: Callable[[], float],
         *,
         renames: bool,
     ) -> None:
+        """`startup` tells how long a process may take to say anything, in s."""
         self._name = name
         self._command = command
         self._log = log
         self._recorder = recorder
         self._tasks = tasks
+        self._limit = startup
+        self._startup = Startup(inf, self.close)
+        """Of the latest process."""
         self._board = Switchboard(name, log, recorder, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
@@ -108,7 +116,8 @@ class Lane:
         """Send requests whose answers belong to `reply`."""
         self._use(seat)
         if self._board.process is None:
-            reply.fail(ErrorKind.CONNECTION_LOST, "the command has ended")
+            detail = "the command has ended"
+            reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
         else:
             self._board.ask(seat, reply, messages, line)
 
@@ -140,7 +149,7 @@ class Lane:
                 await asyncio.sleep(self._wait())
                 await self._begin(self.met.asked if self.met is not None else handshake)
         if (process := self._board.process) is not None:
-            await process.room()
+            await process.outbox.room()
         return self
 
     async def _begin(self, handshake: bytes) -> None:
@@ -165,29 +174,48 @@ class Lane:
     def _start(self) -> None:
         self._began = asyncio.get_running_loop().time()
         try:
-            process = Process(start(self._command), self._recorder, self._board.take)
+            process = Process(start(self._command), self._recorder)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
             self._log.emit(ProcessFailed(server=self._name, reason=reason))
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self._board.begin(process)
-        self._tasks.create_task(self._live(process))
+        self._startup = Startup(self._limit(), lambda: self._overdue(process))
+        self._board.begin(process, self._startup)
+        self._tasks.create_task(self._live(process, self._startup))
 
-    async def _live(self, process: Process) -> None:
+    async def _live(self, process: Process, startup: Startup) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended = "it could not be talked to"
         try:
-            code = await process.run()
-            ended = f"the command has ended with code {code}"
-            self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
-            lived = asyncio.get_running_loop().time() - self._began
-            died = self._board.process is process  # and was not ended by us
-            self._failures = self._failures + 1 if died and lived < _SHORT_LIFE else 0
+            hearing = Hearing(process, partial(self._board.take, process), self._board.crowded)
+            code = await process.run(hearing)
+            ended = startup.detail if startup.over else f"the command has ended with code {code}"
+            self._note_end(process, startup, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
-        self._board.lost(process, ended)
+        startup.close()
+        untouched = process.is_untouched
+        phase = Phase.CONNECTING if untouched else None
+        self._board.lost(process, startup.loss(untouched=untouched), ended, phase)
+
+    def _note_end(self, process: Process, startup: Startup, code: int) -> None:
+        """Log how a process has ended; one that nobody has ended may have failed to start."""
+        died = self._board.process is process
+        if died and not startup.heard:
+            self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
+        self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
+        lived = asyncio.get_running_loop().time() - self._began
+        failed = startup.over or (died and lived < _SHORT_LIFE)
+        self._failures = self._failures + 1 if failed else 0
+
+    def _overdue(self, process: Process) -> None:
+        """End a process that takes too long to say anything; the next request gets another."""
+        self._log.emit(ProcessFailed(server=self._name, reason=self._startup.detail))
+        if self._board.process is process:
+            self._board.process = None
+        process.stop()
 
     async def _shake_hands(self, handshake: bytes) -> bytes:
         """Open the conversation in no agent's name; return the answer. Raises `Failure`.
@@ -197,13 +225,9 @@ class Lane:
         reply = Reply(Progress(), streams=False)
         self._board.open(reply, handshake)
         try:
-            async with asyncio.timeout(STARTUP):
-                (answer,) = await reply.some()
-        except TimeoutError:
-            detail = f"no answer to initialize within {STARTUP:g} s"
-            raise Failure(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, detail) from None
+            (answer,) = await reply.some()
         except Failure as failure:
-            raise Failure(failure.kind, Phase.CONNECTING, failure.detail) from failure
+            raise unopened(failure) from failure
         finally:
             self._board.left(reply)
         message = parse(answer)
@@ -215,8 +239,9 @@ class Lane:
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
         process, self._board.process = self._board.process, None
+        self._startup.close()
         if process is not None:
-            process.close()
+            process.leave()
 
     def end(self) -> None:
         """End the process, and start no other."""
@@ -225,3 +250,10 @@ class Lane:
             if seat.listener is not None:
                 seat.listener.end()
         self.close()
+
+
+def unopened(failure: Failure) -> Failure:
+    """Return why no conversation was opened: nothing was asked yet, so nothing was done."""
+    late = MEANINGS[failure.kind].family is ErrorFamily.TIMEOUT
+    kind = ErrorKind.CONNECT_TIMEOUT if late else ErrorKind.CONNECT_FAILED
+    return Failure(kind, Phase.CONNECTING, failure.detail)

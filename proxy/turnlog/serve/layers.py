@@ -27,7 +27,6 @@ LATER = frozenset(
     {
         "retention",
         "identity",
-        "never_twice",
         "upstreams.*.transport=sse",
     }
 )
@@ -46,6 +45,10 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "TURNLOG_REDACT_HEADERS": ("redact", "headers"),
     "TURNLOG_REDACT_KEYS": ("redact", "keys"),
     "TURNLOG_REDACT_PATTERNS": ("redact", "patterns"),
+    "TURNLOG_NEVER_TWICE_JOIN_AFTER": ("never_twice", "join_after"),
+    "TURNLOG_NEVER_TWICE_CANCEL_GRACE": ("never_twice", "cancel_grace"),
+    "TURNLOG_NEVER_TWICE_DRAIN": ("never_twice", "drain"),
+    "TURNLOG_NEVER_TWICE_WINDOW": ("never_twice", "window"),
     "TURNLOG_LOG_FORMAT": ("log_format",),
     "TURNLOG_LOG_LEVEL": ("log_level",),
 }

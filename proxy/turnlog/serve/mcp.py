@@ -5,6 +5,7 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 """
 
 from collections.abc import Awaitable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -19,15 +20,30 @@ from turnlog.wire.skim import Outline
 from turnlog.wire.splice import with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
-from .answers import CANCELLED, NOT_RECORDED, Made, amended, failed_request, together
+from .answers import (
+    CANCELLED,
+    NOT_RECORDED,
+    Made,
+    amended,
+    failed_request,
+    repeated,
+    together,
+)
+from .answers import (
+    JSON as JSON_HEADERS,
+)
 from .asking import Asking
 from .attempt import Ask, Attempt, Reply, following
 from .besides import LIST_LIMIT, LISTS, Besides
+from .channel import Channel
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
 from .legs import Legs
+from .listening import Listening
+from .repeats import KEPT, Repeated
 from .request import Request
+from .running import Running
 from .underway import Underway
 from .upstream import Answer, Content
 from .verdicts import (
@@ -44,6 +60,8 @@ from .verdicts import (
     raw_id,
     unanswered,
 )
+
+_SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
 class McpExchange:
@@ -77,6 +95,8 @@ class McpExchange:
         self.progress = Progress()
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
+        self.running: Running | None = None
+        """What guards the call, where something does."""
         self._lost: Failure | None = None
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
@@ -86,6 +106,7 @@ class McpExchange:
         self._unfit: Text | None = None
         """What came last in the place of a response and answers nothing."""
         self._recorded = False
+        self._listening = Listening(context, request, self._underway)
         self._events = 0
         self.revision = self._asking.revision(messages[0] if messages else None)
         self.stateless = mcp.is_stateless(self.revision)
@@ -108,6 +129,8 @@ class McpExchange:
     @property
     def reads(self) -> int:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
+        if self.running is not None:
+            return KEPT
         lists = any(asked.method == LISTS for asked in self._messages)
         return LIST_LIMIT if lists or self.listens else 0
 
@@ -130,6 +153,8 @@ class McpExchange:
 
     async def begin(self) -> None:
         """Queue the intents. Raises `StoreError` when the calls have to be refused."""
+        if b"last-event-id" in self._request.fields:
+            await self._context.calls.resume(self._request.scope)
         try:
             for message in self._messages:
                 await self._notice_request(message)
@@ -160,17 +185,48 @@ class McpExchange:
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
             scope, kin = self._request.scope, self._request.kin
             self._context.calls.told(scope, id_key(message.id), kin)
+        elif self._request.channel is not None:
+            self._request.channel.expect(message)
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
+        if self._may_be_guarded(message):
+            admitted = self._context.repeats.admit(ask, stateless=self.stateless)
+            ask, self.running = await admitted
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
+        if self.running is not None:
+            self.running.begins(attempt)
         if message.kind is Kind.NOTIFICATION:
             self._notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
+
+    def _may_be_guarded(self, message: Message) -> bool:
+        """Tell whether one answer is all that the caller waits for: then another call may get it."""
+        alone = len(self._messages) == 1 and not self._as_batch and not self._request.is_piped
+        return alone and message.kind is Kind.REQUEST
+
+    def repeated(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, because of an earlier one."""
+        message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
+        assert ending is not None
+        if found.answer is not None:
+            made = repeated(message, ask, ending, found.answer)
+            if made is not None:
+                return made
+        return failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+
+    kept_as_sent = False
+    """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole response, for whoever asks the same again."""
+        if self.attempt is None or not self.attempt.message or self._answer is None:
+            return None
+        return Made(self._answer.status, self._answer.reason, JSON_HEADERS, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -200,6 +256,8 @@ class McpExchange:
             self.attempt = await self._underway.again(message, following(before.ask), wire_id)
             self.attempt.past = before.so_far
             self.attempt.cancelled = before.cancelled
+            if self.running is not None:
+                self.running.begins(self.attempt)
             await self.on_disk()
         return with_id(content, wire_id) or content
 
@@ -226,9 +284,12 @@ class McpExchange:
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""
-        if self.attempt is None or (self.stateless and not self._request.is_piped):
+        attempt = self.attempt
+        if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
-        return self.attempt.cancellation
+        # A named write runs on: who gave it up does not know that it did not happen.
+        given_up = attempt.running is not None and attempt.running.is_given_up
+        return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     # -- when turnlog has to answer itself -------------------------------------------------
 
@@ -242,6 +303,12 @@ class McpExchange:
         said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind))
         return made, self._end_all(failure.kind, failure.detail, said)
+
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        with self._underway.reopened(self.attempt):
+            return self.failed(failure)
 
     def instead(self) -> Made | None:
         """Return what the agent gets in place of an answer that never came."""
@@ -262,22 +329,39 @@ class McpExchange:
     @property
     def amends(self) -> bool:
         """Whether an answer to come may get a word of turnlog's."""
+        if not self._messages:
+            return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
         """Return the message that was just read with that word; `None` where it stays as it is."""
+        if not self._messages:
+            return self._listening.renamed()
         return amended(self.attempt, message) if self.attempt is not None else None
 
     def left(self, kind: ErrorKind) -> None:
         """Record that nobody waits for the answers any more, for the reason `kind`.
 
-        In the handshake revisions a stream with event ids may be resumed: its calls stay open.
+        What may still be answered on another stream stays open.
         """
         self._unanswered()
-        if self._resumable and not self.stateless and kind == ErrorKind.CANCELLED_BY_CALLER:
+        self._listening.hang_up(kind)
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER:
             self._underway.detach()
         else:
             self._end_all(kind, "")
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether an answer may come on another stream.
+
+        In the handshake revisions a stream with event ids may be resumed; in 2024-11-05 all answers
+        come on the one stream.
+        """
+        channel = self._request.channel
+        if channel is not None:
+            return channel.is_open and self.progress.phase in _SENT
+        return self._resumable and not self.stateless
 
     def _made(
         self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
@@ -289,7 +373,11 @@ class McpExchange:
             for message, ask in asks
             if message.kind is Kind.REQUEST
         ]
-        return together(answers, sentence, as_batch=self._as_batch)
+        made = together(answers, sentence, as_batch=self._as_batch)
+        if self._request.channel is None:
+            return made
+        # Clients of 2024-11-05 look at the status of a post, and not into its answer.
+        return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effects = [ask.effect for ask in self._underway.asks.values()]
@@ -310,6 +398,8 @@ class McpExchange:
         self._resumable = self._resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
+        if not self._messages and self._listening.begins(event):
+            return ()
         return self._read(Text(event.body, JSON, event.body.size, event.type))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
@@ -318,6 +408,8 @@ class McpExchange:
         tickets = list(self._read(text))
         if self._underway.awaited:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
+        if self._request.channel is not None and 200 <= self._status < 300:
+            return [*tickets, *self._accepted(self._request.channel)]
         for attempt in list(self._underway.attempts):
             around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
@@ -332,10 +424,10 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._unanswered()
-        if self._resumable and not self.stateless:
+        tickets = [*self._listening.hang_up(ErrorKind.CONNECTION_LOST)]
+        if self._goes_on:
             self._underway.detach()
-            return ()
-        tickets: list[Ticket] = []
+            return tickets
         for attempt in list(self._underway.attempts):
             verdict = instead(self._unfit, self._around(attempt.ask))
             if verdict is not None and not attempt.cancelled:
@@ -345,7 +437,9 @@ class McpExchange:
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
-        if self._resumable and not self.stateless and failure.kind is ErrorKind.CONNECTION_LOST:
+        if self._listening.is_channel:
+            return self._listening.hang_up(failure.kind)
+        if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
             self._unanswered()
             self._underway.detach()
             return ()
@@ -361,7 +455,8 @@ class McpExchange:
 
     def _unanswered(self) -> None:
         """Learn that all that could be read of the answer was read, as far as it has come."""
-        if self._answer is not None and self._status < 400:
+        # In 2024-11-05 they are answered elsewhere.
+        if self._answer is not None and self._status < 400 and self._request.channel is None:
             self._besides.unanswered(self._underway.awaited.values())
 
     def _read(self, text: Text) -> Sequence[Ticket]:
@@ -393,6 +488,8 @@ class McpExchange:
         if not is_answer(message):
             return self._answers_nothing(message, text)
         key = self._key_of(message)
+        if (asked := self._listening.asked(key)) is not None:
+            return self._notice_answer(asked, message, text)
         own = self._underway.own(key)
         if own is not None:
             return self._close(own, message, text)
@@ -404,6 +501,8 @@ class McpExchange:
             return self._answers_nothing(message, text)
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
+        if attempt.running is not None:
+            attempt.running.arrived()
         return self._close(attempt, message, text)
 
     def _server_asks(self, key: str) -> None:
@@ -411,6 +510,8 @@ class McpExchange:
         attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
+            if attempt.running is not None:
+                attempt.running.asked()
         self._context.calls.asked(self._request.scope, key, attempts)
 
     def _key_of(self, message: Message | Outline) -> str:
@@ -424,12 +525,24 @@ class McpExchange:
 
     # -- closing attempts ------------------------------------------------------------------
 
+    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
+        """Leave what was asked to the stream on which it is answered."""
+        tickets: list[Ticket] = []
+        for attempt in self._notified & self._underway.attempts.keys():
+            tickets += self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
+        if not channel.is_open:
+            return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
+        self._underway.detach()
+        return tickets
+
     def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         said = mcp.read_answer(message, revision=self.revision)
         ending, reply = answered(said, message, text, self._around(attempt.ask))
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         ending, reply = judged(attempt.ask, ending, reply)
+        if attempt.running is not None and isinstance(message, Message):
+            attempt.message = text.body.finish()
         succeeds = reply.is_result and self._status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
@@ -447,11 +560,13 @@ class McpExchange:
         return Circumstances(self._status, ask.effect, in_session)
 
     def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        self._underway.mark(self.progress.marks)
         headers = self._answer.headers if self._answer is not None else ()
         reply = waiting(reply, headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
     def _end_all(self, kind: ErrorKind, detail: str, said: str = "") -> Sequence[Ticket]:
+        self._underway.mark(self.progress.marks)
         reply = Reply(http_status=self._status, detail=detail, said=said)
         return self._underway.end_all(kind, self.progress.phase, reply)
 

@@ -5,7 +5,9 @@ from typing import Final
 
 from turnlog.store.base import Store, StoreError
 
-from .answers import Made, document, problem
+from .answers import Made, document, not_allowed, problem
+from .api import API, Api
+from .downstream import Downstream
 
 _HEALTH: Final = "/turnlog/health"
 _READY: Final = "/turnlog/ready"
@@ -14,17 +16,20 @@ _READY: Final = "/turnlog/ready"
 class Own:
     """Answers for `/turnlog/...`."""
 
-    def __init__(self, store: Store, stop: asyncio.Event) -> None:
+    def __init__(self, store: Store, stop: asyncio.Event, api: Api) -> None:
         """`stop` is set as soon as the proxy stops."""
         self._store = store
         self._stop = stop
+        self._api = api
 
-    def answer(self, method: str, path: str) -> Made:
-        """Return the answer to a request whose path begins with `/turnlog`."""
+    async def answer(self, down: Downstream, path: str, query: str) -> Made:
+        """Return the answer to a request whose path begins with `/turnlog`. Raises `Gone`."""
+        if path == API or path.startswith(API + "/"):
+            return await self._api.answer(down, path, query)
         if path not in {_HEALTH, _READY}:
             return problem(404, "Not Found", f"turnlog has no page {path!r}", {})
-        if method not in {"GET", "HEAD"}:
-            return problem(405, "Method Not Allowed", f"{path} takes GET", {})
+        if down.method not in {"GET", "HEAD"}:
+            return not_allowed(path, ("GET", "HEAD"))
         if path == _HEALTH:
             return document({"status": "ok"})
         return self._ready()

@@ -76,6 +76,7 @@ class Pending:
         """Wait for one no more; a reply that waits for nothing else is over."""
         one = self.take(key)
         if one is not None and one.reply is not None and not one.reply.awaited:
+            one.reply.lift()
             one.reply.end()
         return one
 
@@ -84,11 +85,17 @@ class Pending:
         for key in reply.awaited:
             self._open[key] = structs.replace(self._open[key], reply=None)
         reply.awaited.clear()
+        reply.lift()
 
     def waiting(self, seat: Seat) -> list[Reply]:
         """Return where one agent waits for answers, each once."""
         found = (one.reply for one in self._open.values() if one.seat is seat)
         return list(dict.fromkeys(reply for reply in found if reply is not None))
+
+    @property
+    def replies(self) -> set[Reply]:
+        """Where answers are waited for."""
+        return {one.reply for one in self._open.values() if one.reply is not None}
 
     @property
     def is_awaited(self) -> bool:

@@ -38,6 +38,7 @@ from .fault import Failure
 from .outbox import Outbox
 from .piped import PipedExchange
 from .request import Request
+from .startup import Startup
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
 _GIVEN_UP: Final = 1024
@@ -67,11 +68,17 @@ class Pipe:
     """Both directions of one pair of pipes."""
 
     def __init__(
-        self, context: Context, request: Request, to_agent: Outbox, to_server: Outbox
+        self,
+        context: Context,
+        request: Request,
+        to_agent: Outbox,
+        to_server: Outbox,
+        startup: Startup,
     ) -> None:
         self.context = context
         self.to_agent = to_agent
         self.to_server = to_server
+        self._startup = startup
         self._request = request
         self._aside = PipedExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
@@ -85,9 +92,6 @@ class Pipe:
         """Whether the server reads nothing any more."""
         self._gone = False
         """Whether it says nothing any more either."""
-        self._heard_of = False
-        """Whether the server has said anything at all."""
-        self._asked = False
         self.idle = asyncio.Event()
         """Whether nothing is to come for the agent."""
         self.idle.set()
@@ -130,7 +134,8 @@ class Pipe:
             token = mcp.wanted_progress(messages[0])
             errand.token = id_key(token) if token else ""
             errand.send()
-            self._asked = self._asked or bool(exchange.awaits)
+            if exchange.awaits:
+                self._startup.ask()
             for message in messages:
                 self._note_cancel(message)
 
@@ -302,10 +307,10 @@ class Pipe:
                 self._stray(content, text)
                 return ()
             case _ if is_answer(content):
-                self._heard_of = True
+                self._startup.hear()
                 return self._answered(content, text)
             case _:
-                self._heard_of = True
+                self._startup.hear()
                 self._heard(content)
                 return self._aside.said(content, text)
 
@@ -344,17 +349,15 @@ class Pipe:
 
     # -- the end ---------------------------------------------------------------------------
 
-    @property
-    def said_nothing(self) -> bool:
-        """Whether the server was asked something, and no message ever came of it."""
-        return self._asked and not self._heard_of
-
     def stop(self) -> None:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
         self.context.stop.set()
 
-    def lost(self, detail: str) -> None:
-        """Learn that the server is gone: every open call ends, and nothing else is answered."""
+    def lost(self, detail: str, *, untouched: bool) -> None:
+        """Learn that the server is gone: every open call ends, and nothing else is answered.
+
+        `untouched` tells whether it has read nothing.
+        """
         self.stop()
         self._gone = True
         for errand in self._awaited:
@@ -362,7 +365,7 @@ class Pipe:
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
             if attempts:
-                phase = errand.exchange.progress.phase
-                errand.lost(Failure(ErrorKind.CONNECTION_LOST, phase, detail))
+                phase = Phase.CONNECTING if untouched else errand.exchange.progress.phase
+                errand.lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
         self._awaited.clear()
         self._count()

@@ -51,6 +51,7 @@ class PipedExchange(McpExchange):
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
         open_ids = {attempt.caller_key for attempt in self._underway.attempts}
         calls = [message for message in self._messages if id_key(message.id) in open_ids]
+        self.progress.phase = failure.phase
         said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind), calls)
         return made, self._end_all(failure.kind, failure.detail, said)

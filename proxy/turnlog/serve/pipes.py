@@ -65,8 +65,12 @@ class WriteEnd:
 
     def __init__(self, descriptor: int, *, own: bool) -> None:
         self._descriptor = descriptor
+        self._own = own
         self._most = _OWN_SIZE if own else select.PIPE_BUF
         self._closed = False
+        self._written = 0
+        self._ended = (True, 0)
+        """What `is_read` and `_there` told when it was closed."""
         if own:
             os.set_blocking(descriptor, False)
 
@@ -81,32 +85,54 @@ class WriteEnd:
                 self._descriptor, loop.create_future(), loop.add_writer, loop.remove_writer
             )
             try:
-                rest = rest[os.write(self._descriptor, rest[: self._most]) :]
+                written = os.write(self._descriptor, rest[: self._most])
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
+            self._written += written
+            rest = rest[written:]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody may read what is written; as it was when the end was closed."""
+        return self._ended[0] if self._closed else not _is_broken(self._descriptor)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has read anything that was written to this pipe, and nobody will."""
+        if self.is_read:
+            return False
+        left = self._ended[1] if self._closed else _there(self._descriptor)
+        return left == self._written
 
     async def unread(self) -> None:
         """Wait until nobody can read any more; of a file or a terminal that is never so."""
         loop = asyncio.get_running_loop()
-        poll = select.poll()
-        poll.register(self._descriptor, 0)
         # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
         await _ready(self._descriptor, loop.create_future(), loop.add_reader, loop.remove_reader)
-        if not poll.poll(0):
+        if not _is_broken(self._descriptor):
             await loop.create_future()
 
     def close(self) -> None:
         """Close the descriptor: whoever reads meets the end."""
         if not self._closed:
+            if self._own:
+                self._ended = (self.is_read, _there(self._descriptor))
             self._closed = True
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
 
 
+def _is_broken(descriptor: int) -> bool:
+    """Tell whether nobody is left at the other end."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
+
+
 def _there(descriptor: int) -> int:
-    """Return how many bytes can be read from a pipe right now."""
+    """Return how many bytes of a pipe can be read right now."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

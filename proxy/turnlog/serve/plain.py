@@ -6,7 +6,7 @@ from typing import Final, cast
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
+from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
 from turnlog.store.base import StoreError, Ticket
@@ -20,13 +20,20 @@ from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
+from .repeats import Repeated
 from .request import Request
+from .running import Running
 from .upstream import Answer, Content
 from .verdicts import Text, answered_plainly
 
-_STATUSES: Final[dict[str, int]] = {ErrorFamily.TIMEOUT: 504, ErrorFamily.UNVERIFIED: 403}
+_STATUSES: Final[dict[str, int]] = {
+    ErrorFamily.TIMEOUT: 504,
+    ErrorFamily.UNVERIFIED: 403,
+    ErrorFamily.BLOCKED: 403,
+}
 _REASONS: Final = {
     403: "Forbidden",
+    409: "Conflict",
     502: "Bad Gateway",
     503: "Service Unavailable",
     504: "Gateway Timeout",
@@ -39,6 +46,9 @@ class PlainCall:
     def __init__(self, context: Context, request: Request, body: bytes, *, whole: bool) -> None:
         self._context = context
         self._ask = _ask(context, request, body, whole=whole)
+        self._whole = whole
+        self.running: Running | None = None
+        """What guards the call, where something does."""
         self.attempt: Attempt | None = None
         self._status = 0
         self._headers: Headers = ()
@@ -64,7 +74,28 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
+        if self._whole:
+            admitted = self._context.repeats.admit(self._ask, stateless=False)
+            self._ask, self.running = await admitted
         self.attempt = await self._context.recorder.begin(self._ask)
+        if self.running is not None:
+            self.running.begins(self.attempt)
+
+    def repeated(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, because of an earlier one."""
+        if found.answer is not None:
+            return found.answer
+        ending = found.attempt.ending
+        assert ending is not None
+        return self._problem(_STATUSES.get(ending.error, 409), found.sentence, ending)
+
+    kept_as_sent = True
+    """Whether whoever asks the same again gets the answer as it went: yes."""
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole answer of the server, for whoever asks the same again."""
+        ending = self.attempt.ending if self.attempt is not None else None
+        return sent if ending is not None and ending.phase is Phase.DONE else None
 
     @property
     def is_unverified(self) -> bool:
@@ -97,6 +128,8 @@ class PlainCall:
         past = self.attempt.so_far if self.attempt is not None else None
         self.attempt = await self._context.recorder.begin(self._ask)
         self.attempt.past = past
+        if self.running is not None:
+            self.running.begins(self.attempt)
         await self.on_disk()
         return content
 
@@ -145,6 +178,13 @@ class PlainCall:
         tickets = self._end(ending, Reply(detail=failure.detail, said=said))
         return self._unanswered(failure, of_call(ending, self._past)), tickets
 
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        made, tickets = self.failed(failure)
+        self._context.recorder.reopen(self.attempt)
+        return made, tickets
+
     @property
     def _past(self) -> Past | None:
         return self.attempt.past if self.attempt is not None else None
@@ -157,6 +197,8 @@ class PlainCall:
         """Record that nobody waits for the answer any more, for the reason `kind`."""
         if self.attempt is None or self.attempt.ended:
             return
+        if self.attempt.n:
+            return  # what its caller was told stands
         ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, Reply(http_status=self._status))
 
@@ -250,4 +292,8 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         trace=request.trace,
         protocol=f"http/{request.http_version}",
         policy=policy,
+        is_named=policy.effect not in {None, Effect.READ, Effect.UNKNOWN},
+        key=request.field(b"idempotency-key"),
+        principal=request.credential,
+        why=request.why,
     )

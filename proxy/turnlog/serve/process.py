@@ -1,131 +1,166 @@
-"""A command's process as the loop sees it: lines in, lines out, and its end."""
+"""A command's process: how it is read, written to and ended. `child` starts it.
+
+Who talks to it is told what it says. It is over when nothing that it has started can say anything
+any more; what does not end by itself, once it is to end, is ended more firmly each time.
+"""
 
 import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
-
-from turnlog.wire.lines import LineReader, Piece
+from typing import Any, Final, Protocol
 
 from .child import Child
 from .outbox import Outbox
 from .pipes import ReadEnd, WriteEnd
 from .recorder import Recorder
+from .recording import own_tasks
 
 GRACE: Final = 1.0
-"""s: how long a command may take to end once nobody talks to it any more."""
-KILLED: Final = 0.4
+"""s: how long a command may take to end by itself."""
+LAST_WORDS: Final = 0.25
+"""s: how long what was said last may take to come, or to be read."""
+_KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
-LONGEST: Final = 64 << 20
-"""bytes: a command that writes a longer line is ended."""
-_LAST_WORDS: Final = 0.25
-"""s: how long what a command wrote before its end may take to come."""
-_LINE: Final = 1 << 20
-"""bytes: a longer line is put together from pieces."""
+
+
+class Hearer(Protocol):
+    """Who hears a command."""
+
+    def take(self, chunk: bytes) -> None:
+        """Take what it says, piece by piece."""
+        ...
+
+    async def room(self) -> None:
+        """Wait while too much of that has not gone on: nothing more is read meanwhile."""
+        ...
+
+    def lift(self) -> None:
+        """Wait for that no more: what comes yet is little, and nobody may read it."""
+        ...
+
+    def unheard(self) -> None:
+        """Learn that the command did not read what was written."""
+        ...
+
+    async def finish(self) -> None:
+        """Learn that nothing more comes; when this returns the command is to end."""
+        ...
 
 
 class Process:
-    """A running command. `take` gets each of its lines, without what ends it."""
+    """A running command."""
 
-    def __init__(self, child: Child, recorder: Recorder, take: Callable[[bytes], None]) -> None:
+    def __init__(self, child: Child, recorder: Recorder) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
-        self._server = ReadEnd(child.stdout)
-        self._outbox = Outbox(WriteEnd(child.stdin, own=True), recorder)
-        self._take = take
-        self.exited = exit_of(child)
-        self.exited.add_done_callback(self._has_exited)
+        self._stdout = ReadEnd(child.stdout)
+        self._stdin = WriteEnd(child.stdin, own=True)
+        self.outbox = Outbox(self._stdin, recorder)
+        """What is written to it."""
+        self._exited = _exit_of(child)
+        self.leaving: asyncio.Future[None] = self._loop.create_future()
+        """Done once it is to end."""
 
     @property
     def pid(self) -> int:
         """The process id."""
         return self._child.pid
 
-    def send(self, line: bytes) -> None:
-        """Write a line, in its turn."""
-        self._outbox.line(line)
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing that was written to it has been read, or can be: it did nothing of that."""
+        return self._stdin.is_untouched
 
-    async def run(self) -> int:
-        """Carry lines until the command has ended, or is ended; return its exit code."""
+    def send(self, number: int) -> None:
+        """Send a signal to all that the command has started."""
+        self._child.send(number)
+
+    def leave(self) -> None:
+        """Let it end by itself, or be ended soon."""
+        if not self.leaving.done():
+            self.leaving.set_result(None)
+
+    def stop(self) -> None:
+        """Tell it to end, while it may be seen whether it has read anything."""
+        self._child.send(signal.SIGTERM)
+        self._loop.call_later(_KILLED, self.leave)
+
+    async def unread(self) -> None:
+        """Wait until it reads nothing any more."""
+        await self._stdin.unread()
+
+    async def run(self, hearer: Hearer) -> int:
+        """Carry what is said both ways until the command has ended, or is ended.
+
+        Returns its exit code, below zero for a signal's number.
+        """
+        timers: list[asyncio.TimerHandle] = []
+
+        def has_exited(_: "asyncio.Future[int]") -> None:
+            timers.append(self._loop.call_later(LAST_WORDS, self._left_behind, hearer))
+
+        self._exited.add_done_callback(has_exited)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write())
-                await self._read()
-                await self._end()
+            async with own_tasks() as tasks:
+                writing = tasks.create_task(self._write(hearer))
+                reading = tasks.create_task(self._read(hearer))
+                await self._end(reading, hearer)
+                await reading
                 writing.cancel()
         finally:
+            self._exited.remove_done_callback(has_exited)
+            for timer in timers:
+                timer.cancel()
             self._child.send(signal.SIGKILL)
             os.close(self._child.stdout)
-        return await self.exited
+        return await self._exited
 
-    async def room(self) -> None:
-        """Wait while the command reads slowly."""
-        await self._outbox.room()
-
-    def _has_exited(self, _: "asyncio.Future[int]") -> None:
-        # What it has started may hold its stdout for ever.
-        self._loop.call_later(_LAST_WORDS, self._abandon)
-
-    def _abandon(self) -> None:
-        self._child.send(signal.SIGKILL)
-        self._server.abandon()
-
-    def close(self) -> None:
-        """Let it end by itself, or be ended soon."""
-        self._outbox.close()
-        self._server.abandon()
-
-    async def _write(self) -> None:
-        # What closed its stdin may yet answer what it has got, but nothing else.
+    async def _write(self, hearer: Hearer) -> None:
         try:
-            await self._outbox.run()
+            await self.outbox.run()
         except BrokenPipeError:
-            self._loop.call_later(GRACE, self.close)
+            hearer.unheard()
 
-    async def _read(self) -> None:
-        reader = LineReader(_LINE)
-        line = _Line(self._take)
-        while chunk := await self._server.read():
-            for piece in reader.feed(chunk):
-                line.add(piece)
-            if line.size > LONGEST:
-                return
-        for piece in reader.finish():
-            line.add(piece)
+    async def _read(self, hearer: Hearer) -> None:
+        while chunk := await self._stdout.read():
+            hearer.take(chunk)
+            await hearer.room()
+        # The pipes of what ends close one after another; then it can be told what was read.
+        await asyncio.wait({self._exited}, timeout=LAST_WORDS)
+        await hearer.finish()
+        self.leave()
 
-    async def _end(self) -> None:
-        """End what has closed its stdout, or is to end, more firmly each time."""
-        self._outbox.close()
-        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLED)):
-            await asyncio.wait({self.exited}, timeout=within)
-            if self.exited.done():
+    async def _end(self, reading: "asyncio.Task[None]", hearer: Hearer) -> None:
+        """End the command, once it is to end. `reading` is over when nothing can say anything."""
+        await asyncio.wait({self.leaving})
+        self.outbox.close()
+        over: set[asyncio.Future[Any]] = {self._exited, reading}
+        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _KILLED)):
+            _, left = await asyncio.wait(over, timeout=within)
+            if not left:
                 return
             self._child.send(number)
-        await asyncio.wait({self.exited})
+        await asyncio.wait({self._exited})
+        self._abandon(hearer)
+
+    def _left_behind(self, hearer: Hearer) -> None:
+        """End what the command has left behind, unless that may be the server.
+
+        A launcher that has done its work leaves with 0, and what it has started reads on.
+        """
+        if self._exited.result() or not self._stdin.is_read:
+            self._abandon(hearer)
+
+    def _abandon(self, hearer: Hearer) -> None:
+        """End what is left, and take what has been said for all there is."""
+        self._child.send(signal.SIGKILL)
+        self._stdout.abandon()
+        hearer.lift()
 
 
-class _Line:
-    """Puts lines together from pieces."""
-
-    def __init__(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
-        self._parts: list[bytes] = []
-        self.size = 0
-
-    def add(self, piece: Piece) -> None:
-        self._parts.append(piece.raw)
-        self.size += len(piece.raw)
-        if piece.ends:
-            whole = b"".join(self._parts).rstrip(b"\r\n")
-            self._parts.clear()
-            self.size = 0
-            self._take(whole)
-
-
-def exit_of(child: Child) -> "asyncio.Future[int]":
+def _exit_of(child: Child) -> "asyncio.Future[int]":
     """Return what will be the exit code of a command, below zero for a signal's number."""
     loop = asyncio.get_running_loop()
     exited: asyncio.Future[int] = loop.create_future()

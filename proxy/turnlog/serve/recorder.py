@@ -14,7 +14,7 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, WhenFull
+from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, WhenFull
 from turnlog.core.retry import Reason
 from turnlog.observe.events import (
     CallEnded,
@@ -128,6 +128,36 @@ class Recorder:
             except StoreError as error:
                 attempt.intent = None
                 self._unrecorded(error)
+
+    def unsent(self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None) -> Attempt:
+        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from.
+
+        Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
+        """
+        draft = self._drafter.intent(ask)
+        draft.intent = source
+        attempt = self._attempt(ask, draft.facts)
+        attempt.ended, attempt.ending = True, ending
+        attempt.retry_after = reply.retry_after
+        attempt.flags = (*ask.flags, *reply.flags)
+        outcome = self._drafter.outcome(attempt, ending, reply)
+        draft.more = outcome
+        try:
+            attempt.intent = self._store.submit(draft, wait=attempt.waits)
+            attempt.outcome = attempt.intent.more
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+        unrecorded = attempt.intent is None
+        self._log.emit(_ended(attempt, outcome.facts, unrecorded=unrecorded))
+        return attempt
+
+    def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
+        """Queue a note on a commit of a call, `follows`; nobody waits for it."""
+        try:
+            draft = Draft(session=session, facts=self._drafter.note(kind, on), intent=follows)
+            self._store.submit(draft, wait=False)
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
         """Queue the outcome of an attempt, once; return what must be waited for, if anything."""

@@ -30,12 +30,14 @@ from turnlog.observe.events import (
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, note_lock
+from turnlog.sessions.state import saved_states
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
 from .attempt import Attempt, Reply
 from .calls import OpenCalls
 from .catalog import Catalog
+from .channel import Channels
 from .clock import Clock
 from .context import Context
 from .drafts import Drafter
@@ -44,6 +46,7 @@ from .keeper import Keeper
 from .pins import Pins
 from .recorder import Recorder
 from .reload import Reloader
+from .repeats import Repeats
 from .settings import Settings
 
 SWEEP: Final = 30.0
@@ -167,6 +170,9 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
+        repeats=Repeats(store, recorder, settings.never_twice, clock, log),
+        redactor=redactor,
+        states=saved_states(settings.data),
         clean=clean,
         sessions=Sessions(clock, table, redactor.text),
         clients=Clients(),
@@ -174,12 +180,14 @@ def _context(
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
         pins=pins,
         calls=OpenCalls(),
+        channels=Channels(),
         rules=reloader.rules,
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
+        work=work,
         stop=asyncio.Event(),
     )
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.wire.http import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.splice import as_event
@@ -12,8 +12,10 @@ from turnlog.wire.splice import as_event
 from .fault import Failure, Progress
 from .patience import Patience
 
-MOST_UNREAD: Final = 64 << 20
-"""bytes: with more than this waiting for an agent its stream is cut."""
+_MOST: Final = 64 << 20
+"""bytes: with more than this waiting for an agent its stream is cut, where others would wait with it."""
+_ROOM: Final = 16 << 20
+"""bytes: with more than this waiting for an agent its command is not read, where it is its own."""
 _JSON: Final = (b"Content-Type", b"application/json")
 _EVENTS: Final = (
     (b"Content-Type", b"text/event-stream"),
@@ -44,36 +46,60 @@ class Reply:
         """Bytes of them."""
         self._failure: Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._taken = asyncio.Event()
         self._began = False
 
     def add(self, message: bytes) -> None:
-        """Take a message; of an agent that leaves too many unread nothing more is kept."""
-        if self._failure is not None:
-            return
-        self._messages.append(message)
-        self._size += len(message)
-        if self._size > MOST_UNREAD and len(self._messages) > 1:
+        """Take a message."""
+        if self._failure is None:
+            self._messages.append(message)
+            self._size += len(message)
+            self._wake()
+
+    def cut(self) -> None:
+        """Keep nothing more for an agent that leaves too much unread."""
+        if self._size > _MOST and len(self._messages) > 1:
             self._messages.clear()
             self.fail(ErrorKind.CANCELLED_BY_CALLER, "the agent reads too slowly")
-        self._wake()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its agent leaves much unread."""
+        return self._size > _ROOM and self._failure is None
+
+    async def room(self) -> None:
+        """Wait until some of it is read, or nobody will."""
+        self._taken.clear()
+        await self._taken.wait()
+
+    def lift(self) -> None:
+        """Keep nobody waiting for its agent."""
+        self._taken.set()
 
     def end(self) -> None:
         """Learn that nothing more is to come."""
         self.over = True
         self._wake()
 
-    def fail(self, kind: ErrorKind, detail: str) -> None:
-        """Learn that what is awaited will not come."""
+    def fail(self, kind: ErrorKind, detail: str, phase: Phase | None = None) -> None:
+        """Learn that what is awaited will not come; `phase` is how far it came, if not as far as
+        it seemed."""
         if not self.over and self._failure is None:
-            phase = Phase.BODY if self._began else self._progress.phase
+            phase = phase or (Phase.BODY if self._began else self._progress.phase)
             self._failure = Failure(kind, phase, detail)
             self._wake()
+
+    def mark(self, flag: Flag) -> None:
+        """Note what happened to its calls."""
+        self._progress.mark(flag)
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give up because time has run out; false where nobody waits for it now."""
         if self._waiter is None or self._failure is not None:
             return False
-        self.fail(kind, detail)
+        phase = Phase.BODY if self._began else self._progress.phase
+        if not self._progress.outlives(Failure(kind, phase, detail)):
+            self.fail(kind, detail)
         return True
 
     @property
@@ -108,6 +134,7 @@ class Reply:
         """Wait for messages and take them; nothing at the end. Raises `Failure`."""
         await self.first()
         taken, self._messages, self._size = self._messages, [], 0
+        self._taken.set()
         self._began = self._began or bool(taken)
         return taken
 

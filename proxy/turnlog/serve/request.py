@@ -8,6 +8,7 @@ from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
+from .channel import Channel
 from .heads import RequestHead
 from .identity import Client, Clients
 from .routes import Route
@@ -82,6 +83,14 @@ class Request:
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+        self.channel: Channel | None = None
+        """The stream on which it is answered (2024-11-05)."""
+
+    def joins(self, channel: Channel) -> None:
+        """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
+        self.channel = channel
+        self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
+        self.scope = (self.server, self.mcp_session)
 
     @property
     def is_piped(self) -> bool:
@@ -131,6 +140,11 @@ class Request:
     def trace(self) -> str:
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         return trace_id(self.field(b"traceparent"))
+
+    @property
+    def why(self) -> str:
+        """Why the caller makes the call, as its header says."""
+        return self.field(b"turnlog-why")
 
     @property
     def is_sealed(self) -> bool:

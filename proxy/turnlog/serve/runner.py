@@ -21,9 +21,8 @@ from turnlog.wire.splice import Respelling
 from .answers import Made, told
 from .attempt import Attempt
 from .context import Context
-from .contracts import Exchange, Way
+from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
-from .downstream import Downstream
 from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
 from .outlet import Held, Outlet, Withheld
@@ -47,7 +46,7 @@ class Runner:
         context: Context,
         heads: Heads,
         way: Way,
-        down: Downstream,
+        down: Hearer,
         route: Route,
         exchange: Exchange,
     ) -> None:
@@ -219,7 +218,9 @@ class Runner:
         if self._course is not None:
             self._course.follow(attempt)
         attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        self._exchange.progress = Progress(attempt.patience)
+        running = self._exchange.running
+        outlives = running.time_out if running is not None else None
+        self._exchange.progress = Progress(attempt.patience, outlives)
 
     async def _sent(self, head: bytes, content: Content) -> Answer:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
@@ -298,12 +299,21 @@ class Runner:
         ending = attempt.ending if attempt is not None else None
         if ending is None or not is_at_work(ending, again=self._next is not None):
             return
+        self._notify_cancel()
+
+    def _notify_cancel(self) -> None:
         if message := self._exchange.cancelling():
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
             head = self._heads.forwarded((raw, target.authority))
             notice = self._way.notify(target.origin, self._route.resource, head, message)
             self._notice = notice
+
+    def withdraw(self) -> None:
+        """Take back a call that nobody waits for; where the caller did, the server knows."""
+        attempt = self._exchange.attempt
+        if attempt is not None and not attempt.cancelled:
+            self._notify_cancel()
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import Durability, WhenFull
+from turnlog.core.repeats import NeverTwice
 from turnlog.core.values import Size, reads
 from turnlog.packs.sources import RuleSource, Sources, in_force
 
@@ -102,6 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files of rules, the first ones first; found and absolute once `read_settings` made them."""
     limits: Limits = Limits()
     redact: Redact = Redact()
+    never_twice: NeverTwice = NeverTwice()
     log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO
 

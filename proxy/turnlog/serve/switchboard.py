@@ -7,12 +7,13 @@ they came, and all that it says is that agent's.
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Final, assert_never
 
 import msgspec
 from msgspec import Raw
 
-from turnlog.core.kinds import ErrorKind
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import Log, QuestionRefused, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
@@ -24,6 +25,7 @@ from .process import Process
 from .recorder import Recorder
 from .reply import Reply
 from .seat import Seat
+from .startup import Startup
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
 _TOKEN_TOLD: Final = ("params", "progressToken")
@@ -57,6 +59,8 @@ class Switchboard:
         """What is talked to now."""
         self.seats: set[Seat] = set()
         self._pending = Pending()
+        self._startup = Startup(inf, lambda: None)
+        """Of the latest process."""
 
     @property
     def is_idle(self) -> bool:
@@ -68,19 +72,25 @@ class Switchboard:
         """Tell whether one agent waits for nothing."""
         return seat.listener is None and not self._pending.waiting(seat)
 
-    def begin(self, process: Process) -> None:
+    def begin(self, process: Process, startup: Startup) -> None:
         """Talk to a new process: it knows nothing of what another one asked."""
         self.process = process
+        self._startup = startup
         for seat in self.seats:
             seat.questions.clear()
 
-    def lost(self, process: Process, detail: str) -> None:
-        """Learn that a process has ended: it answers nothing any more."""
+    def lost(self, process: Process, kind: ErrorKind, detail: str, phase: Phase | None) -> None:
+        """Learn that a process has ended: it answers nothing any more.
+
+        `phase` is how far its requests came, if not as far as it seemed.
+        """
         if self.process is process:
             self.process = None
         for one in self._pending:
             if one.process is process:
-                self._fail(one, ErrorKind.CONNECTION_LOST, detail)
+                if one.reply is not None:
+                    one.reply.mark(Flag.PROCESS_EXIT)
+                self._fail(one, kind, detail, phase)
 
     def leave(self, seat: Seat) -> None:
         """Let an agent go: what it asked is taken back, what it was asked is answered by an error."""
@@ -94,10 +104,11 @@ class Switchboard:
         if seat.listener is not None:
             seat.listener.end()
 
-    def _fail(self, one: Open, kind: ErrorKind, detail: str) -> None:
+    def _fail(self, one: Open, kind: ErrorKind, detail: str, phase: Phase | None = None) -> None:
         self._pending.take(id_key(one.raw_id))
         if one.reply is not None:
-            one.reply.fail(kind, detail)
+            one.reply.lift()
+            one.reply.fail(kind, detail, phase)
 
     # -- to the command --------------------------------------------------------------------
 
@@ -142,7 +153,7 @@ class Switchboard:
     def write(self, line: bytes) -> None:
         """Write a line, if there is one and somebody to read it."""
         if self.process is not None and line:
-            self.process.send(line + b"\n")
+            self.process.outbox.line(line + b"\n")
 
     def _outgoing(self, seat: Seat, reply: Reply | None, line: bytes) -> bytes:
         """Return what of a line goes to the command, as that is to read it."""
@@ -178,6 +189,7 @@ class Switchboard:
     def _await(
         self, seat: Seat, reply: Reply, message: Message, raw_id: bytes, token: bytes
     ) -> None:
+        self._startup.ask()
         self._pending.add(
             Open(
                 seat=seat,
@@ -202,8 +214,15 @@ class Switchboard:
 
     # -- from the command ------------------------------------------------------------------
 
-    def take(self, line: bytes) -> None:
+    def crowded(self) -> Reply | None:
+        """Return an answer that its agent leaves too much of unread, where nobody else waits for it."""
+        replies = () if self.renames else self._pending.replies
+        return next((reply for reply in replies if reply.is_crowded), None)
+
+    def take(self, process: Process, line: bytes) -> None:
         """Take a line; whatever goes wrong with it, the process and turnlog go on."""
+        if self.process is not process and self.process is not None:
+            return  # another one has its place, where ids begin anew
         try:
             # Between values, where alone it may stand, a CR would end an event's line.
             self._read(line.replace(b"\r", b" "))
@@ -212,11 +231,13 @@ class Switchboard:
 
     def _read(self, line: bytes) -> None:
         content = parse(line)
+        if not isinstance(content, Malformed):
+            self._startup.hear()
         match content:
             case Malformed(reason=Reason.EMPTY):
                 pass
             case Malformed():
-                self._log.emit(StrayOutput(server=self._name, size=len(line)))
+                self._stray(line)
             case Batch() if self.renames:
                 for item, text in texts_of(content, line):
                     self._said(item, text)
@@ -226,6 +247,12 @@ class Switchboard:
                 self._said(content, line)
             case _:
                 assert_never(content)
+
+    def _stray(self, line: bytes) -> None:
+        """Note a line that is no message: something else in the server writes to its stdout."""
+        for reply in self._pending.replies:
+            reply.mark(Flag.STRAY_OUTPUT)
+        self._log.emit(StrayOutput(server=self._name, size=len(line)))
 
     def _said(self, message: Message, line: bytes) -> None:
         match message.kind:
@@ -287,17 +314,24 @@ class Switchboard:
         elif not self.renames:
             for seat in self.seats:
                 if (hearer := self._hearer(seat)) is not None:
-                    hearer.add(line)
+                    self._give(seat, hearer, line)
 
     def _tell(self, one: Open, path: Sequence[str], own: bytes, line: bytes) -> None:
         """Tell an agent what names a request, in the agent's own words."""
         if one.reply is not None:
-            one.reply.add((with_member(line, path, own) or line) if self.renames else line)
+            told = (with_member(line, path, own) or line) if self.renames else line
+            self._give(one.seat, one.reply, told)
+
+    def _give(self, seat: Seat, reply: Reply, line: bytes) -> None:
+        """Give an agent what is no answer; it keeps nobody waiting but itself."""
+        reply.add(line)
+        if self.renames or reply is seat.listener:
+            reply.cut()
 
     def _tell_all(self, line: bytes) -> None:
         for seat in self.seats:
             if seat.listener is not None:
-                seat.listener.add(line)
+                self._give(seat, seat.listener, line)
 
     def _meant(self) -> Seat | None:
         """Return the only agent there is, else the only one that has a call open."""
@@ -316,7 +350,7 @@ class Switchboard:
         """Tell an agent what names no request; it may hear it later."""
         hearer = self._hearer(seat)
         if hearer is not None:
-            hearer.add(line)
+            self._give(seat, hearer, line)
         else:
             seat.keep(line)
 

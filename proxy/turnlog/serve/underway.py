@@ -1,11 +1,11 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from turnlog.core.classify import Ending, failed
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
@@ -70,19 +70,43 @@ class Underway:
                 return attempt
         return None
 
+    def mark(self, flags: Collection[Flag]) -> None:
+        """Note what happened on the way of all that is open here."""
+        for attempt in self.attempts if flags else ():
+            attempt.marks.update(flags)
+
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""
         ticket = self._context.recorder.end(attempt, ending, reply)
+        self._forget(attempt)
+        return () if ticket is None else (ticket,)
+
+    def _forget(self, attempt: Attempt) -> None:
         key = self.attempts.pop(attempt, None)
         if key is not None:
             self.awaited.pop(key, None)
             self._context.calls.remove(self._scope, key, attempt)
-        return () if ticket is None else (ticket,)
+
+    @contextmanager
+    def reopened(self, attempt: Attempt) -> Generator[None]:
+        """Let another outcome follow the one that is recorded within the block."""
+        key = self.attempts[attempt]
+        awaited = self.awaited.get(key)
+        yield
+        self._context.recorder.reopen(attempt)
+        self.attempts[attempt] = key
+        if awaited is not None:
+            self.awaited[key] = awaited
+        self._context.calls.add(self._scope, key, attempt)
 
     def end_all(self, kind: ErrorKind, phase: Phase, reply: Reply) -> Sequence[Ticket]:
         """Record that all that is open failed so; what was cancelled was cancelled."""
         tickets: list[Ticket] = []
         for attempt in list(self.attempts):
+            if attempt.n and attempt.running is not None:
+                # What its caller was told stands: no answer came to it.
+                self._forget(attempt)
+                continue
             why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
             tickets += self.end(attempt, failed(why, phase, attempt.ask.effect), reply)
         return tickets
@@ -91,7 +115,8 @@ class Underway:
         """Leave what is open to a stream that resumes this one."""
         now = self._context.clock.monotonic()
         for attempt, key in self.attempts.items():
-            self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
+            if not attempt.ended:
+                self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
         self.attempts.clear()
 
 

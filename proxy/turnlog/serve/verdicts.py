@@ -1,5 +1,6 @@
 """What the text of an answer says of a call: how it ended, and what to record. Pure."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -32,9 +33,19 @@ _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
 _NOT_MODIFIED: Final = 304
+_SESSION_LOST: Final = 404
 _WITH_BODY: Final = frozenset({200, 202})
 """Statuses of a plain HTTP answer that promise a body."""
 _METHOD_NOT_FOUND: Final = -32601
+_GONE_WORDS: Final = (
+    "unknown|invalid|expired|missing|no such|no valid|no active|not found|not exist"
+)
+_SESSION_GONE: Final = re.compile(
+    rf"({_GONE_WORDS})( mcp)? session|\bsession( ?id)?\b[^.,;\n]{{0,80}}\b({_GONE_WORDS}|terminated)",
+    re.IGNORECASE,
+)
+_SEARCHED: Final = 1024
+"""Characters of an error that are looked at for what it says of the session."""
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
     Reason.CUT: (Flag.MALFORMED,),
@@ -109,7 +120,7 @@ def answered(
         is_mcp=True,
         is_result=isinstance(message, Message) and message.kind is Kind.RESPONSE,
         size=text.size,
-        flags=_flags(said, message, text, around.status),
+        flags=(*_flags(said, message, text, around.status), *suspicion(said.message, around)),
         ttl=_ttl(said),
         detail=said.message,
     )
@@ -142,14 +153,16 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     kind = _kind_of_answer(around)
     if kind is None:
         kind, flags = _unfit(text)
+    content = text.body.finish()
+    start = content[:_SEARCHED].decode("utf-8", "replace")
     reply = Reply(
         http_status=around.status,
-        content=text.body.finish(),
+        content=content,
         complete=not text.body.truncated,
         digest=text.body.digest if text.body.truncated else b"",
         media_type=text.media,
         size=text.size,
-        flags=(*flags, *redirects(around.status)),
+        flags=(*flags, *redirects(around.status), *suspicion(start, around)),
     )
     return refused(kind, around.effect), reply
 
@@ -186,6 +199,14 @@ def acknowledged(around: Circumstances) -> Ending:
     """Return how a notification ended: nobody answers it, but the status may refuse it."""
     kind = _kind_of_answer(around)
     return succeeded() if kind is None else refused(kind, around.effect)
+
+
+def suspicion(error: str, around: Circumstances) -> tuple[Flag, ...]:
+    """Return the flag of an error that speaks of a lost session under a status that does not say so."""
+    if not around.in_session or around.status == _SESSION_LOST:
+        return ()
+    found = _SESSION_GONE.search(error, 0, _SEARCHED)
+    return (Flag.SESSION_SUSPECT,) if found is not None else ()
 
 
 def redirects(status: int) -> tuple[Flag, ...]:
@@ -260,7 +281,7 @@ def _kind_of_answer(around: Circumstances) -> ErrorKind | None:
 def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
     """Return what the HTTP status of an MCP endpoint says; `code` is that of the JSON-RPC error."""
     status = around.status
-    if around.in_session and status == 404 and code != _METHOD_NOT_FOUND:
+    if around.in_session and status == _SESSION_LOST and code != _METHOD_NOT_FOUND:
         return ErrorKind.SESSION_LOST
     # There is one resource here: nothing else can be missing.
     return ErrorKind.INVALID_REQUEST if status in _GONE else kind_of_status(status)

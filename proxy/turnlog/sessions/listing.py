@@ -8,9 +8,11 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
+from turnlog.core.times import timestamp
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
-from .rows import Row, row_of, timestamp
+from .dangling import Standing
+from .rows import Row, row_of
 
 
 class SessionLine(Struct, frozen=True, kw_only=True):
@@ -44,6 +46,8 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
     writers: list[Writer] | None
     """`None` where the system does not tell who holds a lock."""
     pending: list[Row]
+    dangling: dict[Standing, int]
+    """How many calls have no answer, and why; reasons that nothing has are left out."""
 
 
 def sessions(view: View) -> Iterator[SessionLine]:

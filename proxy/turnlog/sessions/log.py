@@ -1,15 +1,19 @@
 """Read the log: which attempts a reader wants, and in what order they come."""
 
+import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import islice
 
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.store.base import Filter, SessionRow, View
 
 from .rows import Row, row_of
 
+_TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50
 """Attempts that a reader gets who did not say how many."""
 
@@ -25,6 +29,28 @@ class Turns(Struct, frozen=True):
     last: int | None = None
 
 
+def parse_turns(text: str) -> Turns:
+    """Return the range that `A..B` means, either end open; a number alone is that turn.
+
+    Raises `ValueError`.
+    """
+    match = _TURNS.fullmatch(text)
+    if match is None or not (match[1] or match[3]):
+        raise ValueError(f"{text!r} is no range of turns, write 3..7, -5.. or 4")
+    first = int(match[1]) if match[1] else None
+    last = int(match[3]) if match[3] else None
+    if _ends_before(first, last):
+        raise ValueError(f"{text!r} ends before it begins, write the older turn first")
+    return Turns(first, last) if match[2] else Turns(first, first)
+
+
+def _ends_before(first: int | None, last: int | None) -> bool:
+    """Tell whether a range is empty, whatever there is; of -1..3 only a session knows."""
+    if first is None or last is None:
+        return False
+    return (first < 0) == (last < 0) and last < first
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """What a reader of the log wants to see. Empty fields do not narrow."""
 
@@ -35,6 +61,10 @@ class Query(Struct, frozen=True, kw_only=True):
     """seq in the middle of what is wanted; needs `last`."""
     turns: Turns = Turns()
     match: Filter = Filter()
+    field: str = ""
+    """Only attempts that changed, or may have changed, something in this field of the state."""
+    path: str = ""
+    """Only attempts that changed something whose name, old or new, matches this glob."""
 
 
 def find_session(view: View, name: str) -> bytes:
@@ -56,27 +86,54 @@ def only_session(view: View) -> bytes | None:
 
 def read(view: View, query: Query) -> Iterator[Row]:
     """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
-    wanted = _filter(view, query)
+    wanted = filter_of(view, query)
     if query.around is not None:
-        return iter(_around(view, wanted, query.around, query.last or DEFAULT_LAST))
+        return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
     if query.last is not None:
-        return iter(_newest(view, wanted, query.last))
-    return map(row_of, view.attempts(wanted, newest_first=False))
+        return iter(_newest(view, query, wanted, query.last))
+    return _rows(view, query, wanted, newest_first=False)
 
 
-def _newest(view: View, wanted: Filter, count: int) -> list[Row]:
-    newest = islice(view.attempts(wanted, newest_first=True), count)
-    return [row_of(attempt) for attempt in newest][::-1]
+def _rows(view: View, query: Query, wanted: Filter, *, newest_first: bool) -> Iterator[Row]:
+    rows = map(row_of, view.attempts(wanted, newest_first=newest_first))
+    return (row for row in rows if is_wanted(row, query))
 
 
-def _around(view: View, wanted: Filter, seq: int, count: int) -> list[Row]:
-    """Return `count` attempts with the one that holds `seq` in the middle."""
-    until = _newest(view, structs.replace(wanted, before=seq + 1), count // 2 + 1)
-    later = view.attempts(structs.replace(wanted, after=seq), newest_first=False)
-    return until + [row_of(attempt) for attempt in islice(later, count - len(until))]
+def is_wanted(row: Row, query: Query) -> bool:
+    """Tell whether an attempt changed what a query wants to have been changed."""
+    return not (query.field or query.path) or bool(changes_of(row, query))
 
 
-def _filter(view: View, query: Query) -> Filter:
+def changes_of(row: Row, query: Query) -> list[Operation]:
+    """Return what an attempt changed, as far as a query speaks of it."""
+    return [
+        operation
+        for operation in row.delta
+        if query.field in ("", operation.field)
+        and (not query.path or _is_named(operation, query.path))
+    ]
+
+
+def _is_named(operation: Operation, path: str) -> bool:
+    if operation.field == TOOLS_USED:
+        return False
+    return any(fnmatchcase(name, path) for name in (operation.key, operation.to) if name)
+
+
+def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
+    return list(islice(_rows(view, query, wanted, newest_first=True), count))[::-1]
+
+
+def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
+    """Return `count` attempts with the one that holds the query's seq in the middle."""
+    seq = query.around or 0
+    until = _newest(view, query, structs.replace(wanted, before=seq + 1), count // 2 + 1)
+    later = _rows(view, query, structs.replace(wanted, after=seq), newest_first=False)
+    return until + list(islice(later, count - len(until)))
+
+
+def filter_of(view: View, query: Query) -> Filter:
+    """Return what a query asks of the store. Raises `NotFoundError` where turns count from no end."""
     wanted = query.match
     if query.session is not None:
         wanted = structs.replace(wanted, sessions=(query.session,))

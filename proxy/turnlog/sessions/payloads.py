@@ -11,11 +11,12 @@ from turnlog.core.commit import Body, Commit
 from turnlog.core.diff import Answer, Comparison, compare
 from turnlog.core.differences import Part
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
+from turnlog.core.times import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
 
 from .log import NotFoundError
-from .rows import Row, row_of, timestamp
+from .rows import Row, row_of
 
 
 class Kept(StrEnum):
@@ -70,6 +71,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """From the attempt before, where there was one and both have ended."""
     pinned: str | None = None
     """Hash of the definition that turnlog.lock had for the tool, where that was another."""
+    why: str = ""
+    """Why the caller made the call, as it said itself."""
     changed: list[Part] = []
     """What of the definition differed from the pinned one, as far as both are kept."""
 
@@ -131,6 +134,7 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
             view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
         ),
         said=_first(body.said for body in reversed(bodies)),
+        why=_first(body.why for body in bodies),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
         pinned=next((f"sha256:{body.pinned.hex()}" for body in bodies if body.pinned), None),
     )
@@ -182,3 +186,13 @@ def payload(view: View, handle: bytes) -> Payload:
 
 def _first(texts: Iterable[str]) -> str:
     return next((text for text in texts if text), "")
+
+
+def without_content(attempt: Attempt) -> Attempt:
+    """Return an attempt without what only its input and its output say."""
+    return structs.replace(
+        attempt,
+        input=structs.replace(attempt.input, text=""),
+        output=structs.replace(attempt.output, text=""),
+        difference=None,
+    )

@@ -1,18 +1,19 @@
 """One attempt as people, scripts and the API see it: an intent joined with its last outcome."""
 
-from datetime import UTC, datetime
-
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
-from turnlog.core.operation import Operation, used
+from turnlog.core.operation import Operation, had_effect, used
+from turnlog.core.times import timestamp
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
-_NO_RESULT = frozenset({Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH})
+_NO_RESULT = frozenset(
+    {Flag.NULL_RESULT, Flag.MALFORMED, Flag.NOT_JSON, Flag.ID_MISMATCH, Flag.RESOLVED}
+)
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class Row(Struct, frozen=True, kw_only=True):
     delta: list[Operation]
     """That the tool was used, then what the call changed."""
     status: Status
-    tool_result: UnsetType | None
+    tool_result: UnsetType | None = UNSET
     """`None` where the tool gave no result; absent where there is one."""
     error: str | None
     kind: str | None
@@ -88,7 +89,7 @@ def row_of(attempt: list[Commit]) -> Row:
         method=intent.facts.method,
         input_hash=intent.body.input_hash if intent.body else None,
         output_summary="" if pending else body.summary,
-        delta=[used(intent.facts.server, intent.facts.tool), *map(_decode_operation, body.delta)],
+        delta=[used(intent.facts.server, intent.facts.tool), *changes(attempt)],
         status=Status.PENDING if pending else facts.status,
         tool_result=UNSET if _has_result(facts) else None,
         error=facts.error or None,
@@ -113,10 +114,17 @@ def row_of(attempt: list[Commit]) -> Row:
     )
 
 
-def timestamp(at: int) -> str:
-    """Return nanoseconds UTC as RFC 3339 with microseconds."""
-    whole = datetime.fromtimestamp(at // 1_000_000_000, UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at // 1000 % 1_000_000:06d}Z"
+def changes(attempt: list[Commit]) -> list[Operation]:
+    """Return what an attempt changed, or may have: what the last of its commits say that saw it."""
+    facts = attempt[-1].facts
+    ended = facts.kind is CommitKind.OUTCOME
+    if ended and not had_effect(facts.executed, facts.status, facts.error_kind):
+        return []
+    told = next((c for c in reversed(attempt) if c.body and c.body.delta), None)
+    found = [_decode_operation(raw) for raw in told.body.delta] if told and told.body else []
+    if told is not attempt[-1] and ended and facts.executed is Executed.YES:
+        return [structs.replace(operation, maybe=False) for operation in found]
+    return found
 
 
 def _has_result(facts: Facts) -> bool:

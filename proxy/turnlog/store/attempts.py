@@ -51,6 +51,8 @@ def find_attempts(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> It
     """Yield the attempts that `want` covers, in order of the intent's position."""
     reader = AttemptReader(snapshot)
     for position in _candidates(snapshot, want, newest_first=newest_first):
+        if not _within(position, want.behind, want.ahead_of, exclusive=True):
+            continue
         intent = snapshot.readable(position)
         if not intent or intent.facts.kind is not CommitKind.INTENT:
             continue
@@ -119,6 +121,8 @@ def _within(value: int, low: int | None, high: int | None, *, exclusive: bool) -
 
 def _candidates(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> Iterator[int]:
     low, high = snapshot.bounds(want.since, want.until)
+    low = max(low, (want.behind or 0) + 1)
+    high = high if want.ahead_of is None else min(high, want.ahead_of - 1)
     if want.sessions:
         return _of_sessions(snapshot, want, newest_first=newest_first)
     if want.kind or want.flag or want.error:

@@ -10,9 +10,10 @@ from contextlib import suppress
 import msgspec
 
 from turnlog.core import ids
+from turnlog.core.standing import CallState
 
 from .flush import call_state_after
-from .index import CallState, Entry, OpenAttempt, Segment, open_attempts
+from .index import Entry, OpenAttempt, Segment, open_attempts
 from .keys import number, unpack
 from .tables import Tables, Txn, decode_open, read_log
 

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import Rung
+from turnlog.core.kinds import NoteKind, Rung
 from turnlog.core.turns import Place
 
 ALIAS_SEPARATOR = "\x1f"
@@ -99,15 +99,14 @@ class Draft(Struct, kw_only=True):
     body: Body | None = None
     intent: "Ticket | None" = None
     """The intent that this outcome answers, or the commit that a note follows (its seq becomes
-    `Link.ref`, its turn is copied).
+    `Link.ref`, its turn is copied). Of an intent: the commit from which its call is answered.
     Without one the store looks the attempt up. If the intent could not be written, it is tried
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None
     output_blob: Blob | None = None
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
-    outcome there answers the intent before it when `intent` is not given. Nobody gives one yet:
-    calls that are answered without being sent (never twice) will."""
+    outcome there answers the intent before it when `intent` is not given."""
 
 
 class FlawKind(StrEnum):
@@ -164,6 +163,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """ns UTC; 0 when the session's first commit cannot be read."""
     head_seq: int
     head_hash: bytes
+    position: int
+    """Of the session's newest commit: the order of `View.sessions`."""
     place: Place
 
 
@@ -198,6 +199,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Wall clock, ns UTC, inclusive."""
     until: int | None = None
+    behind: int | None = None
+    """Position of an intent, exclusive: where a reader of many pages goes on."""
+    ahead_of: int | None = None
 
 
 class Reader(Protocol):
@@ -272,6 +276,22 @@ class View(Protocol):
         """Yield the newest attempt of each call that belongs in `pending_actions`."""
         ...
 
+    def standing(self, call: bytes) -> list[Commit]:
+        """Return the attempt by which a call belongs in `pending_actions`; empty if it does not."""
+        ...
+
+    def noted(self, note: NoteKind) -> Iterator[bytes]:
+        """Yield once the calls that notes of this kind speak of, in the order of the notes."""
+        ...
+
+    def readable(self, call: bytes) -> list[Commit]:
+        """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
+        ...
+
+    def lives(self, epoch: int) -> bool:
+        """Tell whether the writer of an epoch still runs."""
+        ...
+
     def linked(self, key: bytes) -> Commit | None:
         """Return the newest commit whose body carries the link `key`."""
         ...
@@ -306,7 +326,7 @@ class View(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many records `attempts` and `ended` could not read and left out so far."""
+        """How many records could not be read and were left out so far, where that is said above."""
         ...
 
 

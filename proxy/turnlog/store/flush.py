@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from turnlog.core.standing import CallState
+
 from .index import (
-    CallState,
     Entry,
     Head,
     Segment,

@@ -2,8 +2,9 @@
 
 DATA/format    what this folder is        DATA/log/      headers, bodies, indexes
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
-DATA/epochs/   one lock file for each writer that lives
+DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
+DATA/states/   what commits came to, saved by whoever folded them; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
@@ -33,7 +34,18 @@ _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
 _FULL = 1 << 20
 """Bytes: a disk with less took all that it could of what was written last."""
-_OURS = {"format", "key", "log", "epochs", "blobs", "logs", "token", "definitions", "turnlog.lock"}
+_OURS = {
+    "format",
+    "key",
+    "log",
+    "epochs",
+    "blobs",
+    "logs",
+    "token",
+    "definitions",
+    "states",
+    "turnlog.lock",
+}
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
@@ -168,8 +180,8 @@ def _strange(path: Path) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    # What `_publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
-    return name in _OURS or name.startswith((".format-", ".key-", ".turnlog.lock-"))
+    # What `publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
+    return name in _OURS or name.startswith((".format-", ".key-", ".token-", ".turnlog.lock-"))
 
 
 def mark(path: Path) -> None:
@@ -177,7 +189,7 @@ def mark(path: Path) -> None:
     if not (path / "format").exists():
         with translated("write", path / "format"):
             sync_folder(path / "log")
-            _publish(path / "format", f"turnlog {FORMAT}\n".encode())
+            publish(path / "format", f"turnlog {FORMAT}\n".encode())
 
 
 def check(path: Path) -> None:
@@ -241,14 +253,14 @@ def read_key(path: Path) -> bytes:
     file = path / "key"
     with translated("read", file):
         if not file.exists():
-            _publish(file, secrets.token_bytes(32))
+            publish(file, secrets.token_bytes(32))
         key = file.read_bytes()
     if len(key) != 32:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
 
 
-def _publish(file: Path, content: bytes) -> None:
+def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

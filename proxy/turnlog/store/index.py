@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.commit import (
+    Body,
     Commit,
     Facts,
     Link,
@@ -19,8 +20,9 @@ from turnlog.core.commit import (
     decode_header,
     digest,
 )
-from turnlog.core.kinds import CommitKind, Status
-from turnlog.core.turns import Place, start, touch
+from turnlog.core.kinds import CommitKind, NoteKind, Status
+from turnlog.core.standing import CallState, next_call_state
+from turnlog.core.turns import Place, begin, start, touch
 
 from .keys import terms_of
 
@@ -45,23 +47,6 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
     position: int
     opened: int
     """Position of the session's first commit."""
-
-
-class CallState(Struct, frozen=True, array_like=True, gc=False):
-    """How a call stands: the newest attempt of its newest leg, and that attempt's last outcome."""
-
-    session: bytes
-    intent: int
-    """Position of that attempt's intent."""
-    seq: int
-    leg: int
-    attempt: int
-    status: Status
-    n: int = -1
-    """Number of the last outcome; -1 for none."""
-    expires: int = 0
-    behind: "CallState | None" = None
-    """The parked leg that a poll asks about, while the poll runs."""
 
 
 class OpenAttempt(Struct, frozen=True, array_like=True, gc=False):
@@ -95,6 +80,8 @@ def next_place(place: Place, facts: Facts) -> Place:
         return touch(place, facts.at, ended=-1)
     if facts.kind is CommitKind.INTENT:
         return start(place, facts.at, facts.turn_label, facts.turn_source)
+    if facts.kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
+        return begin(place, facts.at, facts.turn_label)
     first_outcome = facts.kind is CommitKind.OUTCOME and facts.n == 0
     return touch(place, facts.at, ended=1 if first_outcome else 0)
 
@@ -109,64 +96,10 @@ def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
     return Head(newest.link.seq, digest(newest.header), place, newest.position, opened)
 
 
-def next_call_state(state: CallState | None, entry: Entry) -> CallState | None:
-    """Return how a call stands after one more of its commits.
-
-    A late outcome of an earlier attempt changes nothing. Neither does a poll for a task that
-    failed without an answer from the upstream: the task runs on.
-    """
-    match entry.facts.kind:
-        case CommitKind.INTENT:
-            return _begun(state, entry)
-        case CommitKind.OUTCOME if state and _same_attempt(state, entry.facts):
-            return _ended(state, entry.facts)
-        case _:
-            return state
-
-
-def _same_attempt(state: CallState, facts: Facts) -> bool:
-    return (facts.leg, facts.attempt) == (state.leg, state.attempt)
-
-
-def _begun(state: CallState | None, entry: Entry) -> CallState:
-    link, facts = entry.link, entry.facts
-    behind = None
-    if state:
-        if (facts.leg, facts.attempt) < (state.leg, state.attempt):
-            return state
-        if facts.method.startswith("tasks/"):
-            behind = state if state.status.parked else state.behind
-    return CallState(
-        link.session,
-        entry.position,
-        link.seq,
-        facts.leg,
-        facts.attempt,
-        Status.PENDING,
-        behind=behind,
-    )
-
-
-def _ended(state: CallState, facts: Facts) -> CallState:
-    failed = facts.status in (Status.ERROR, Status.UNKNOWN)
-    if state.behind and failed and facts.code is None:
-        return state.behind
-    return CallState(
-        state.session,
-        state.intent,
-        state.seq,
-        state.leg,
-        state.attempt,
-        facts.status,
-        facts.n,
-        facts.expires if facts.status.parked else 0,
-    )
-
-
 def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallState | None:
     """Return how a call stands after `entries`, in order of position."""
     for entry in entries:
-        state = next_call_state(state, entry)
+        state = next_call_state(state, entry.link, entry.facts, entry.position)
     return state
 
 
@@ -202,9 +135,9 @@ class Segment:
         for term in terms_of(entry.facts):
             self.terms[term].append(position)
 
-    def add_links(self, position: int, links: Iterable[bytes]) -> None:
-        """Take in the links of a commit's body."""
-        for key in links:
+    def add_links(self, position: int, keys: Iterable[bytes]) -> None:
+        """Take in the `link_keys` of a commit's body."""
+        for key in keys:
             self.links[key].append(position)
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
@@ -222,7 +155,7 @@ class Segment:
         stored = body(position) if entry.link.linked else None
         if stored:
             with suppress(msgspec.DecodeError):
-                self.add_links(position, decode_body(stored).links)
+                self.add_links(position, link_keys(entry.link.session, decode_body(stored)))
 
     def after_position(self, position: int) -> "Segment":
         """Return what of this run stands behind `position`."""
@@ -246,6 +179,11 @@ class Segment:
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
         return [entry for entry in map(self.entry, positions) if entry]
+
+
+def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
+    """Return by what a commit is found: its links, and in its session the key of its note."""
+    return (*body.links, session + body.note_key) if body.note_key else body.links
 
 
 def settled_within(entries: Sequence[Entry]) -> bool:

@@ -101,7 +101,7 @@ def read_tool_term(term: bytes) -> tuple[str, str] | None:
 
 
 def text_term(mark: bytes, text: str) -> bytes:
-    """Return the posting list of outcomes that carry `text` as an error, kind or flag."""
+    """Return the posting list of outcomes with `text` as an error, kind or flag, or of such notes."""
     raw = text.encode()
     return mark + (raw if len(raw) <= LONGEST_NAME else sha256(raw).digest()) + b"\0"
 
@@ -111,13 +111,15 @@ def link_key(key: bytes) -> bytes:
     return key if len(key) <= LONGEST_NAME else sha256(key).digest()
 
 
-ERROR, KIND, FLAG, TOOL = b"e", b"k", b"f", b"t"
+ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
 
 
 def terms_of(facts: Facts) -> list[bytes]:
     """Return the posting lists that a commit belongs to."""
     if facts.kind is CommitKind.INTENT:
         return [tool_term(facts.server, facts.tool)]
+    if facts.kind is CommitKind.NOTE and facts.note:
+        return [text_term(NOTE, facts.note)]
     if facts.kind is not CommitKind.OUTCOME:
         return []
     terms = [text_term(FLAG, flag) for flag in facts.flags] if facts.flags else []

@@ -1,4 +1,4 @@
-"""Outcomes whose number is taken: the store closed the attempt before its answer came. Pure."""
+"""Outcomes whose number is taken: the attempt was closed before its answer came. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from turnlog.core.kinds import Actor, CommitKind, Flag
 def displaced(draft: Facts, stored: Facts) -> bool:
     """Tell whether `stored`, of the same attempt and number as `draft`, is not the same outcome.
 
-    It is not when turnlog closed the attempt (recovery, expiry), or when it is an answer that
-    had to move behind such a closing.
+    It is not when turnlog closed the attempt (recovery, expiry) or an operator settled it, or when
+    it is an answer that had to move behind that.
     """
     return (
         draft.kind is CommitKind.OUTCOME
-        and draft.actor is not Actor.TURNLOG
-        and (stored.actor is Actor.TURNLOG or _has_moved(draft, stored))
+        and draft.actor is Actor.AGENT
+        and (stored.actor is not Actor.AGENT or _has_moved(draft, stored))
     )
 
 

@@ -6,6 +6,7 @@ behind the watermark has its head here, so a head read from disk is complete.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -25,8 +26,8 @@ from turnlog.core.kinds import CommitKind, Phase, Status
 
 from . import late, runs, seals
 from .base import Draft, SessionRef, Ticket
-from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, next_place
-from .keys import SEAL, WATERMARK, alias_key, alias_text_key
+from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, link_keys, next_place
+from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
 from .tables import (
     Appended,
     Pair,
@@ -36,6 +37,7 @@ from .tables import (
     call_entries,
     last_position,
     read_head,
+    read_log,
     read_number,
     read_record,
     read_segment,
@@ -104,7 +106,7 @@ class Ledger:
         draft = pending.draft
         session = self._session(txn, draft)
         facts, raw = draft.facts, pending.facts
-        found = self._find(txn, session, facts)
+        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
         if found and late.displaced(facts, found.facts):
             facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
             raw = encode_facts(facts)
@@ -114,9 +116,18 @@ class Ledger:
             pending.commit = self._read(txn, found)
             return
         answered = self._answered(txn, session, draft, before)
+        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
         body = pending.sealed
-        links = body.links if body else ()
-        entry = self._extend(session, facts, raw, pending.body, answered=answered, links=links)
+        links = link_keys(session, body) if body else ()
+        entry = self._extend(
+            session,
+            facts,
+            raw,
+            pending.body,
+            place=None if begins else answered,
+            ref=answered.seq if answered else None,
+            links=links,
+        )
         pending.position, pending.link = entry.position, entry.link
         pending.hash = self.heads[session].hash
 
@@ -127,20 +138,21 @@ class Ledger:
         raw: bytes,
         body: bytes,
         *,
-        answered: Link | None = None,
+        place: Link | None = None,
+        ref: int | None = None,
         links: tuple[bytes, ...] = (),
     ) -> Entry:
         head = self.heads.get(session)
-        place = next_place(head.place if head else NOWHERE, facts)
-        where = answered or place
+        now = next_place(head.place if head else NOWHERE, facts)
+        where = place or now
         link = Link(
             session=session,
             seq=head.seq + 1 if head else 0,
             epoch=self._epoch,
             turn=where.turn,
             step=where.step,
-            turn_source=answered.turn_source if answered else place.source,
-            ref=answered.seq if answered else None,
+            turn_source=place.turn_source if place else now.source,
+            ref=ref,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
             linked=bool(links),
@@ -152,7 +164,7 @@ class Ledger:
         if links:
             self.tail.add_links(position, links)
         self.heads[session] = Head(
-            link.seq, digest(header), place, position, head.opened if head else position
+            link.seq, digest(header), now, position, head.opened if head else position
         )
         self._headers.append(header)
         self._bodies.append(body)
@@ -225,6 +237,19 @@ class Ledger:
             return None
         return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
 
+    def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:
+        """Return the note of a session that was written under the same id."""
+        if not (body and body.note_key):
+            return None
+        key = link_keys(session, body)[-1]
+        recent = self.tail.pick(self.tail.links.get(key, ()))
+        if recent:
+            return recent[-1]
+        stored = txn.get(link_key(key), db=self._tables.links)
+        with suppress(msgspec.DecodeError):
+            return read_log(txn, self._tables, unpack(stored)) if stored else None
+        return None
+
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""
         return [
@@ -251,8 +276,10 @@ class Ledger:
             )
             found = self._find(txn, session, earlier)
             return found.link if found else None
-        if draft.facts.kind is CommitKind.NOTE:
-            return self._followed(txn, draft.intent)
+        if draft.facts.kind is CommitKind.NOTE or draft.facts.kind is CommitKind.INTENT:
+            followed = self._followed(txn, draft.intent)
+            # A key holds across sessions; a seq does not.
+            return followed if followed and followed.session == session else None
         if draft.facts.kind is not CommitKind.OUTCOME:
             return None
         intent = draft.intent or before

@@ -9,10 +9,11 @@ import lmdb
 import msgspec
 
 from turnlog.core.commit import Commit
+from turnlog.core.standing import CallState
 
 from .base import Corrupt
 from .flush import call_state_after
-from .index import CallState, Entry, Head, Segment, commit_of, fold_head, read_entry
+from .index import Entry, Head, Segment, commit_of, fold_head, read_entry
 from .keys import WATERMARK, link_key, unpack
 from .tables import (
     NEVER,
@@ -222,19 +223,19 @@ class Snapshot:
 
     def call_states(self) -> Iterator[tuple[bytes, CallState]]:
         """Yield the unsettled calls, in no order."""
-        recent = {
-            call: positions
-            for call in list(self.tail.calls)
-            if (positions := self._recent(self.tail.calls, call))
-        }
+        recent = {call for call in list(self.tail.calls) if self._recent(self.tail.calls, call)}
         for call, value in keys_with(self.txn, self.tables.unsettled, b""):
             if call not in recent:
                 yield call, msgspec.msgpack.decode(value, type=CallState)
-        for call, positions in recent.items():
-            entries = self.tail.pick(positions)
-            state = call_state_after(self.txn, self.tables, call, entries)
-            if state and state.status.unsettled:
+        for call in recent:
+            if state := self.call_state(call):
                 yield call, state
+
+    def call_state(self, call: bytes) -> CallState | None:
+        """Return how an unsettled call stands; `None` for a settled one."""
+        entries = self.tail.pick(self._recent(self.tail.calls, call))
+        state = call_state_after(self.txn, self.tables, call, entries)
+        return state if state and state.status.unsettled else None
 
     def _load(self) -> tuple[Segment, int]:
         if self._tail is None:

@@ -10,9 +10,11 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 import msgspec
 
+from turnlog.core.standing import CallState
+
 from . import runs
 from .base import StoreError
-from .index import CallState, Entry, Head, OpenAttempt, Segment, read_entry
+from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import NEWEST_SEAL, SEAL, number, unpack, unpack_many
 
 # The classes are generic, and the second one named, in lmdb's stubs only.

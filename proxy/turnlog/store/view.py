@@ -7,14 +7,15 @@ from uuid import UUID
 
 from turnlog.core.commit import Commit
 from turnlog.core.ids import to_text
-from turnlog.core.kinds import Rung
+from turnlog.core.kinds import NoteKind, Rung
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
 from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, SessionRow, Usage
 from .blobs import BlobReader
+from .epochs import is_locked
 from .guard import guarded, guarded_iterator
 from .index import Head
-from .keys import LIMIT, alias_key, alias_prefix, alias_text_prefix
+from .keys import LIMIT, NOTE, alias_key, alias_prefix, alias_text_prefix, text_term
 from .room import blob_size, disk_free, log_size
 from .seals import flaws
 from .snapshot import Snapshot
@@ -106,6 +107,32 @@ class LmdbView:
             yield [self._snapshot.readable_commit(entry) for entry in reader.read(intent)]
 
     @guarded
+    def standing(self, call: bytes) -> list[Commit]:
+        state = self._snapshot.call_state(call)
+        intent = state and self._snapshot.readable(state.intent)
+        if not intent:
+            return []
+        attempt = AttemptReader(self._snapshot).read(intent)
+        return [self._snapshot.readable_commit(entry) for entry in attempt]
+
+    @guarded_iterator
+    def noted(self, note: NoteKind) -> Iterator[bytes]:
+        snapshot = self._snapshot
+        found = snapshot.term(text_term(NOTE, note), 1, snapshot.last, newest_first=False)
+        notes = filter(None, map(snapshot.readable, found))
+        yield from dict.fromkeys(entry.facts.call for entry in notes)
+
+    @guarded
+    def readable(self, call: bytes) -> list[Commit]:
+        snapshot = self._snapshot
+        entries = filter(None, map(snapshot.readable, snapshot.call(call)))
+        return [snapshot.readable_commit(entry) for entry in entries]
+
+    @guarded
+    def lives(self, epoch: int) -> bool:
+        return is_locked(self.data / "epochs", epoch)
+
+    @guarded
     def linked(self, key: bytes) -> Commit | None:
         position = self._snapshot.linked(key)
         if position is None:
@@ -186,6 +213,7 @@ class LmdbView:
             opened_at=opened.facts.at if opened else 0,
             head_seq=head.seq,
             head_hash=head.hash,
+            position=head.position,
             place=head.place,
         )
 

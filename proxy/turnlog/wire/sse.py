@@ -87,8 +87,9 @@ class EventReader:
 
     @property
     def in_data(self) -> bool:
-        """Whether some of an event's data has come, and not all of it."""
-        return self._body is not None
+        """Whether some of an event's data has come and not all of it, be it a letter of `data:`."""
+        begins = len(self._line) > 0 and _DATA.startswith(bytes(self._line))
+        return begins or self._body is not None
 
     def feed(self, chunk: bytes) -> list[Piece]:
         """Take a chunk; return it in pieces."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from conformance.cases.reports import Answered, Case, Direct, Entry, Run, Wanted
 from conformance.cases.ruled import Ruled, without
-from turnlog.core.kinds import ErrorKind, Executed, Flag
+from turnlog.core.kinds import ErrorKind, Executed, Flag, Retry
 from turnlog.sessions.rows import Row
 from turnlog.sessions.verify import Finding
 
@@ -74,6 +74,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "content_type_mismatch": Flag.CONTENT_TYPE_MISMATCH,
     "redacted": Flag.REDACTED,
     "store_full": Flag.UNRECORDED,
+    "session_suspect": Flag.SESSION_SUSPECT,
 }
 """A case's word for a mark, and turnlog's flag, one to one."""
 
@@ -82,8 +83,8 @@ IN_FIELDS: Final[Mapping[str, Callable[[Row], bool]]] = {
     "rate_limited": lambda row: row.kind == ErrorKind.RATE_LIMITED,
 }
 """Marks that turnlog says in other fields, of at least one attempt."""
-NO_FLAGS: Final = frozenset({"session_suspect", "cursor_stuck"})
-"""Marks that turnlog has not."""
+IN_EVENTS: Final[Mapping[str, str]] = {"cursor_stuck": "turnlog.cursor.stuck"}
+"""Marks of what is no call: fields of turnlog's log lines."""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -93,6 +94,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     payloads: list[bytes]
     files: Mapping[str, bytes]
+    events: list[dict[str, Any]]
+    """turnlog's log lines."""
     size: int
     """bytes on disk."""
 
@@ -281,7 +284,7 @@ def record(case: Case, through: Run, kept: Kept) -> Differences:
     found |= _unequal("record: rows", len(calls) + _repeats(last), len(kept.rows))
     for call, row in _paired(calls, last):
         found |= _row(call, row, case.expect.requests.get(call.answer.name))
-    found |= _flags(wanted.flags, kept.rows)
+    found |= _flags(wanted.flags, kept)
     found |= _unequal(
         "record: attempts", wanted.attempts, max((row.attempt for row in kept.rows), default=1)
     )
@@ -355,18 +358,24 @@ def _row(call: _Call, row: Row, wanted: Wanted | None) -> Differences:
     known = "no" if row.executed is Executed.MAYBE else "yes"
     if known != wanted.outcome_known:
         found[f"{name}: outcome_known"] = f"executed {row.executed}"
-    if row.executed is Executed.NO and wanted.retry_safe == "no":
+    # What did not run can be done over, if perhaps not as it is.
+    safe = row.retry == Retry.SAFE or row.executed is Executed.NO
+    if row.kind and safe != (wanted.retry_safe == "yes"):
         found[f"{name}: retry_safe"] = f"executed {row.executed}, retry {row.retry}"
     return found
 
 
-def _flags(words: Sequence[str], rows: list[Row]) -> Differences:
-    unsaid = {word for word in IN_FIELDS if word in words and not any(map(IN_FIELDS[word], rows))}
-    said = set(words) - set(IN_FIELDS)
-    wanted = {FLAGS[word] for word in said - NO_FLAGS}
-    seen = {flag for row in rows for flag in row.flags}
+def _flags(words: Sequence[str], kept: Kept) -> Differences:
+    told = {word for word, fits in IN_FIELDS.items() if any(map(fits, kept.rows))}
+    told |= {word for word, name in IN_EVENTS.items() if any(e.get(name) for e in kept.events)}
+    elsewhere = {*IN_FIELDS, *IN_EVENTS}
+    wanted = {FLAGS[word] for word in set(words) - elsewhere}
+    seen = {flag for row in kept.rows for flag in row.flags}
     missing = {f"record: no flag {flag}": "" for flag in sorted(wanted - seen)}
-    missing |= {f"record: no mark {word}": "" for word in sorted((said & NO_FLAGS) | unsaid)}
+    unsaid = (set(words) & elsewhere) - told
+    missing |= {f"record: no mark {word}": "" for word in sorted(unsaid)}
+    # What is said of every call is no mark.
+    missing |= {f"record: mark {word}": "" for word in sorted((told & set(IN_EVENTS)) - set(words))}
     return missing | {f"record: flag {flag}": "" for flag in sorted(seen - wanted)}
 
 

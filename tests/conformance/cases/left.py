@@ -18,10 +18,9 @@ class Left(Struct, frozen=True):
 
 
 _LOCK: Final = (
-    "later: a row is flagged once definitions are pinned; `tools.listed` counts the change"
+    "semantics, 9: only what differs from `turnlog.lock` sets the flag, and nothing is pinned here;"
+    " `tools.listed` counts the change"
 )
-_SUSPECT: Final = "later: a session that may be lost has no mark; its kind stays the ordinary one"
-_CURSOR: Final = "later: `tools.listed` tells of each page, nothing of a cursor that stays"
 _DRAIN: Final = "later: an abandoned call runs on only where its effect is named"
 _REPEAT: Final = "later: repeats are noticed only where a call's effect is named"
 _TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
@@ -47,7 +46,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "record: no flag repeat_of_unknown": Left("", _REPEAT),
     },
     "C19": {
-        "record: no mark session_suspect": Left("", _SUSPECT),
         "record: flag malformed": Left("", "semantics, 3: an error that is no JSON-RPC is flagged"),
     },
     "C33": {
@@ -64,7 +62,6 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "bad: outcome_known": _MAY_HAVE_RUN,
         "record: no flag tainted_in": Left("", _TAINT),
     },
-    "C43": {"record: no mark cursor_stuck": Left("", _CURSOR)},
     "C55": {"e500: error": _INTERNAL},
     "C63": {
         "gone: error": Left("ok", "semantics, 3: a 204 is a value unless a rule expects content"),

@@ -47,18 +47,18 @@ async def play(case: Case, folder: Path) -> Played:
                 player.client(script, one.origin),
                 player.client(adapted, _origin(turnlog.urls[0])),
             )
-            near_run = await _settled(direct, one)
-            far_run = await _settled(through, two)
+            near_run = await settled(direct, one)
+            far_run = await settled(through, two)
         return Played(
             direct=near_run,
             through=far_run,
-            kept=_kept(far),
+            kept=kept(far, turnlog.stdout),
             log=turnlog.stdout,
             ports={str(one.port): "PORT", str(two.port): "PORT"},
         )
 
 
-async def _settled(report: Report, upstream: player.Upstream) -> Run:
+async def settled(report: Report, upstream: player.Upstream) -> Run:
     """Wait until the upstream has sent its answers, or noticed that nobody waits for them."""
 
     def look() -> Run | None:
@@ -112,12 +112,14 @@ def _origin(url: str) -> str:
     return f"http://{urlsplit(url).netloc}"
 
 
-def _kept(folder: Path) -> Kept:
+def kept(folder: Path, log: Path) -> Kept:
+    """Return what turnlog kept, once it has ended."""
     data = proxy.data_of(folder)
     return Kept(
         rows=proxy.rows(data),
         findings=proxy.findings(data),
         payloads=proxy.payloads(data),
         files={str(file): content for file, content in proxy.written(folder).items()},
+        events=proxy.events_in(log),
         size=sum(file.stat().st_blocks * _BLOCK for file in data.rglob("*")),
     )

@@ -23,7 +23,7 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a case expects of one request. Times are in seconds, from the request's start."""
 
     status: Literal["2xx", "4xx", "5xx", "2xx-or-4xx", "2xx-or-5xx", "none"]
-    same_body_as_upstream: Literal["yes", "no", "partial", "n/a"]
+    same_body_as_upstream: Literal["yes", "yes, endpoint path excepted", "no", "partial", "n/a"]
     error: str
     outcome_known: YesNo
     retry_safe: YesNo
@@ -73,7 +73,7 @@ class Case(Struct, frozen=True, kw_only=True):
     case: str
     title: str
     source: str
-    transport: Literal["http-json", "mcp-streamable"]
+    transport: Literal["http-json", "mcp-streamable", "mcp-sse-legacy"]
     tools: dict[str, Literal["read", "write"]]
     proxy_settings: dict[str, Any]
     client: list[dict[str, Any]]

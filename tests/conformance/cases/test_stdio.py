@@ -1,4 +1,4 @@
-"""The cases over stdio, played direct and through `turnlog wrap`.
+"""The cases over stdio, played direct and through `turnlog wrap`, and over HTTP to a `command:`.
 
 Where a wrap differs from what a case asks of a proxy, the semantics say so: a wrap is the command,
 so a command that has ended is started again by the client (C29), and a handshake that fails is
@@ -16,10 +16,12 @@ from msgspec import Struct
 
 from conformance.cases import player
 from conformance.cases.reports import INPUTS
+from kit import proxy
 from kit.clients import BOUND
 from kit.proxy import data_of, environment, rows
 from kit.wraps import events_of, outcome
 
+C29_RULES = "rules: [{match: {tool: pay}, effect: write}, {match: {tool: lookup}, effect: read}]"
 PLAY = (sys.executable, "-I", "-S", player.__file__.replace("player.py", "play.py"))
 
 
@@ -39,14 +41,21 @@ def started(name: str, folder: Path, *before: str) -> "subprocess.Popen[bytes]":
     """Start a client that starts the scripted server of a case, `before` its command."""
     folder.mkdir()
     case = str(INPUTS / "stdio" / f"{name}.json")
-    command = [*before, *PLAY, "--stdio-server", "--log", str(folder / "server.log"), case]
-    with (folder / "stderr").open("wb") as stderr:
-        return subprocess.Popen(
-            [*PLAY, "--client", f"stdio:{shlex.join(command)}", case],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=environment(),
-        )
+    # The command's stderr alone: the client's own may hold what its end left behind.
+    apart = ("/bin/sh", "-c", 'exec "$@" 2>"$0"', str(folder / "stderr"))
+    command = [*apart, *before, *server(name, folder)]
+    return subprocess.Popen(
+        [*PLAY, "--client", f"stdio:{shlex.join(command)}", case],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+
+
+def server(name: str, folder: Path) -> list[str]:
+    """Return the command of the scripted server of a case, whose log lies in `folder`."""
+    case = str(INPUTS / "stdio" / f"{name}.json")
+    return [*PLAY, "--stdio-server", "--log", str(folder / "server.log"), case]
 
 
 def played(process: "subprocess.Popen[bytes]", folder: Path) -> Played:
@@ -74,8 +83,7 @@ def both(name: str, folder: Path, rules: str) -> tuple[Played, Played]:
 
 
 def test_c29_a_process_that_dies_in_the_middle_of_a_call(tmp_path: Path) -> None:
-    rules = "rules: [{match: {tool: pay}, effect: write}, {match: {tool: lookup}, effect: read}]"
-    direct, through = both("C29", tmp_path, rules)
+    direct, through = both("C29", tmp_path, C29_RULES)
 
     assert (direct.answer(2), direct.exit) == (None, 3)
     assert (through.answer(1), through.exit) == (direct.answer(1), 3)
@@ -92,6 +100,34 @@ def test_c29_a_process_that_dies_in_the_middle_of_a_call(tmp_path: Path) -> None
     assert pay.flags == ["process_exit"]
     # The call after it came to nobody: it was not sent, or not even recorded.
     assert [row.executed for row in rows(data_of(tmp_path))[1:]] in ([], ["no"])
+
+
+async def test_c29_the_same_process_behind_http(tmp_path: Path) -> None:
+    """All that the case asks of a proxy, which starts a new process for the next call."""
+    (tmp_path / "rules.yaml").write_text(C29_RULES)
+    settings = {
+        "rules": [str(tmp_path / "rules.yaml")],
+        "upstreams": {"mcp": {"command": server("C29", tmp_path)}},
+    }
+    async with proxy.here(tmp_path, settings=settings) as turnlog:
+        origin = turnlog.url.removesuffix("/mcp")
+        report = await player.client(INPUTS / "stdio" / "C29.json", origin)
+
+    pay, lookup = report.requests[2:]
+    failed = outcome(json.loads(pay.body))
+    assert (failed["kind"], failed["executed"], failed["retry"]) == (
+        "connection_lost",
+        "maybe",
+        "unsafe",
+    )
+    assert json.loads(lookup.body)["result"]["content"][0]["text"] == "alive again"
+    lines = (tmp_path / "server.log").read_text().splitlines()
+    effects = [entry["label"] for entry in map(json.loads, lines) if entry["ev"] == "effect"]
+    assert effects == ["pay", "work"]
+    assert [(row.tool, row.status, row.kind) for row in rows(data_of(tmp_path))] == [
+        ("pay", "unknown", "connection_lost"),
+        ("lookup", "ok", None),
+    ]
 
 
 def test_c59_a_process_that_never_answers_initialize(tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def feature_server(folder: Path) -> Generator[list[str]]:
         yield urls
 
 
+@contextmanager
+def sse_server(folder: Path) -> Generator[list[str]]:
+    """Run the same server over the old HTTP+SSE transport, at one URL."""
+    command: list[str | Path] = [PYTHON_TWO, HERE / "servers" / "feature_server.py", "sse"]
+    with printing_urls(command, folder) as urls:
+        yield urls
+
+
 def feature_command() -> list[str | Path]:
     """Return the command that starts the same server over stdin and stdout."""
     return [PYTHON_TWO, HERE / "servers" / "feature_server.py", "stdio"]
@@ -204,14 +212,19 @@ def run_client(script: str, *arguments: str) -> dict[str, Any]:
     if script.endswith(".py"):
         command = [PYTHON_ONE if script.endswith("_one.py") else PYTHON_TWO, source]
     else:
-        # Node looks for packages beside the script, so the scripts go where the packages are.
-        for each in source.parent.glob("*.mjs"):
-            copied = BUILD / "node" / f"{each.name}.{os.getpid()}"
-            shutil.copy(each, copied)
-            copied.replace(BUILD / "node" / each.name)
-        command = [node(), BUILD / "node" / script]
+        command = node_script(script)
     found: dict[str, Any] = json.loads(finish([*command, *arguments], PYTHONPATH=str(PACKAGE)))
     return found
+
+
+def node_script(script: str) -> list[str | Path]:
+    """Return the command that runs a client's script with Node."""
+    # Node looks for packages beside the script, so the scripts go where the packages are.
+    for each in (HERE / "clients").glob("*.mjs"):
+        copied = BUILD / "node" / f"{each.name}.{os.getpid()}"
+        shutil.copy(each, copied)
+        copied.replace(BUILD / "node" / each.name)
+    return [node(), BUILD / "node" / script]
 
 
 def node() -> Path:

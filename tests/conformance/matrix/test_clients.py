@@ -64,6 +64,23 @@ def test_a_client_sees_the_same_server_where_turnlog_starts_it(client: str, tmp_
     assert_recorded(rig.recorded(tmp_path), legs=2 if revision > "2026" else 1)
 
 
+# The 2.x Python SDK reads events of 1 MiB at most there.
+@pytest.mark.parametrize("client", ["python-1", "typescript-1", "typescript-2-legacy"])
+@pytest.mark.parametrize("name", ["/sse", "/up0/sse"])
+def test_a_client_sees_the_same_server_over_the_old_transport(
+    client: str, name: str, tmp_path: Path
+) -> None:
+    script, revision = CLIENTS[client]
+    with rig.sse_server(tmp_path) as upstreams:
+        direct = rig.run_client(script, *2 * upstreams, revision)
+    with rig.sse_server(tmp_path) as upstreams, rig.turnlog(upstreams, tmp_path) as (url,):
+        through = rig.run_client(script, *2 * [url.removesuffix("/sse") + name], revision)
+    assert_expected(direct, whole=script.endswith(".py"))
+    assert_expected(through, whole=script.endswith(".py"))
+    assert differences(direct, through) <= {"progress"}
+    assert_recorded(rig.recorded(tmp_path), legs=1)
+
+
 def target(command: Sequence[str | Path]) -> str:
     """Return what a client's script takes for a command."""
     return json.dumps(list(map(str, command)))
@@ -80,7 +97,7 @@ def assert_expected(found: dict[str, Any], *, whole: bool = True) -> None:
     assert found["elicitation"]["text"] == "hello, Ada, asked 'What is your name?'"
     assert found["sampling"]["text"] == "tides: a line within 50 tokens"
     steps = [[n, 5, f"step {n}"] for n in range(1, 6)]
-    # From a pipe, the TypeScript clients drop reports that they read together with the answer.
+    # From a pipe, and from the old transport, the TypeScript clients drop reports that they read together with the answer.
     seen = found["progress"]["progress"]
     assert seen == steps if whole else seen == steps[: len(seen)]
     assert found["failure"] == {"error": True, "text": "Error executing tool fail: no luck"}

@@ -1,40 +1,29 @@
 """Call the reference server that has every feature: direct, wrapped, and started by turnlog."""
 
 import asyncio
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.context import ClientRequestContext
-from mcp.client.stdio import stdio_client
-from mcp.shared.dispatcher import ProgressFnT
-from mcp.types import (
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    ElicitRequestParams,
-    ElicitResult,
-    TextContent,
-)
 
 from conformance.matrix import rig
+from conformance.matrix.callers import CALLERS, Asked, Caller, Target
 
 pytestmark = pytest.mark.matrix
 
-CALLS: list[tuple[str, dict[str, Any]]] = [
-    ("echo", {"message": "zürich \U0001f600"}),
-    ("get-sum", {"a": 0.1, "b": 2}),
-    ("get-sum", {"a": "no number"}),
-    ("get-annotated-message", {"messageType": "error", "includeImage": True}),
-    ("get-resource-links", {"count": 2}),
-    ("get-structured-content", {"location": "Chicago"}),
-    ("get-tiny-image", {}),
-    ("trigger-long-running-operation", {"duration": 0.5, "steps": 5}),
-    ("trigger-sampling-request", {"prompt": "tides", "maxTokens": 50}),
-    ("trigger-elicitation-request", {}),
-    ("no-such-tool", {}),
+CALLS = [
+    Asked("echo", {"message": "zürich \U0001f600"}),
+    Asked("get-sum", {"a": 0.1, "b": 2}),
+    Asked("get-sum", {"a": "no number"}),
+    Asked("get-annotated-message", {"messageType": "error", "includeImage": True}),
+    Asked("get-resource-links", {"count": 2}),
+    Asked("get-structured-content", {"location": "Chicago"}),
+    Asked("get-tiny-image", {}),
+    Asked("trigger-long-running-operation", {"duration": 0.5, "steps": 5}),
+    Asked("trigger-long-running-operation", {"duration": 2, "steps": 20}, cancel_at=2),
+    Asked("trigger-sampling-request", {"prompt": "tides", "maxTokens": 50}),
+    Asked("trigger-elicitation-request", {}),
+    Asked("no-such-tool", {}),
 ]
 
 
@@ -44,64 +33,49 @@ def command() -> list[str | Path]:
     return [rig.node(), package / "dist" / "index.js", "stdio"]
 
 
-def test_the_server_that_has_everything_is_the_same_wrapped(tmp_path: Path) -> None:
-    direct = asyncio.run(seen(started(command())))
-    assert len(direct) == len(CALLS) + 1
-    assert asyncio.run(seen(started(rig.wrapped(command(), tmp_path)))) == direct
-    assert_recorded(tmp_path)
+@pytest.mark.parametrize("client", CALLERS)
+def test_the_server_that_has_everything_is_the_same_wrapped(client: str, tmp_path: Path) -> None:
+    whole = client == "python"
+    direct = asyncio.run(seen(CALLERS[client], command(), whole=whole))
+    through = asyncio.run(seen(CALLERS[client], rig.wrapped(command(), tmp_path), whole=whole))
+    assert through == direct
+    assert_recorded(tmp_path, through)
 
 
-def test_the_server_that_has_everything_is_the_same_behind_http(tmp_path: Path) -> None:
-    direct = asyncio.run(seen(started(command())))
+@pytest.mark.parametrize("client", CALLERS)
+def test_the_server_that_has_everything_is_the_same_behind_http(
+    client: str, tmp_path: Path
+) -> None:
+    direct = asyncio.run(seen(CALLERS[client], command(), whole=client == "python"))
     with rig.turnlog([command()], tmp_path) as urls:
-        assert asyncio.run(seen(urls[0])) == direct
-    assert_recorded(tmp_path)
+        through = asyncio.run(seen(CALLERS[client], urls[0], whole=True))
+    assert through == direct
+    assert_recorded(tmp_path, through)
 
 
-def assert_recorded(folder: Path) -> None:
-    """Check that each call is in the log, each with its end."""
+async def seen(caller: Caller, target: Target, *, whole: bool) -> dict[str, Any]:
+    """Make every call; return all tools, and what became of each call."""
+    async with caller(target, {}) as session:
+        made = [(asked, await session.call(asked)) for asked in CALLS]
+    for asked, each in made:
+        assert_progress(asked, each.steps, whole=whole or asked.cancel_at > 0)
+    return {"tools": sorted(session.tools), "ends": [(e.result, e.failed) for _, e in made]}
+
+
+def assert_progress(asked: Asked, steps: list[float], *, whole: bool) -> None:
+    """Check that each step was reported, up to the one at which the call was taken back."""
+    wanted = [*range(1, (asked.cancel_at or asked.arguments.get("steps", 0)) + 1)]
+    # From a pipe, the TypeScript clients drop reports that they read together with the answer.
+    assert steps == (wanted if whole else wanted[: len(steps)]), asked
+
+
+def assert_recorded(folder: Path, through: dict[str, Any]) -> None:
+    """Hold the log against what the client saw: each call is there, each with its end."""
     rows = rig.recorded(folder)
-    assert [row["tool"] for row in rows] == [tool for tool, _ in CALLS]
-    assert all(row["status"] in {"ok", "error"} for row in rows), rows
-
-
-def started(words: list[str | Path]) -> Any:
-    """Return what a client connects to."""
-    program, *arguments = map(str, words)
-    server = StdioServerParameters(command=program, args=arguments, env=rig.environment())
-    return stdio_client(server, errlog=sys.stderr)
-
-
-async def seen(server: Any) -> list[Any]:
-    """Make every call; return what the client saw, and the names of all tools."""
-    async with Client(
-        server, mode="legacy", elicitation_callback=elicit, sampling_callback=sample
-    ) as client:
-        found: list[Any] = [sorted(tool.name for tool in (await client.list_tools()).tools)]
-        for tool, arguments in CALLS:
-            steps: list[float] = []
-            result = await client.call_tool(tool, arguments, progress_callback=noting(steps))
-            found.append([steps, json.loads(result.model_dump_json())])
-        return found
-
-
-def noting(steps: list[float]) -> ProgressFnT:
-    """Return what writes down the progress that is reported."""
-
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        steps.append(progress)
-
-    return note
-
-
-async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-    """Answer an elicitation."""
-    return ElicitResult(action="accept", content={"name": "Ada"})
-
-
-async def sample(
-    context: ClientRequestContext, params: CreateMessageRequestParams
-) -> CreateMessageResult:
-    """Answer as a model would."""
-    text = TextContent(type="text", text=f"a line within {params.max_tokens} tokens")
-    return CreateMessageResult(role="assistant", content=text, model="scripted")
+    assert [row["tool"] for row in rows] == [asked.tool for asked in CALLS]
+    assert len({row["session"] for row in rows}) == 1
+    for asked, (result, failed), row in zip(CALLS, through["ends"], rows, strict=True):
+        assert (result is None) == (asked.cancel_at > 0), asked
+        taken_back = ("unknown", "cancelled_by_caller")
+        end = ("error", "tool_failed") if failed else ("ok", None)
+        assert (row["status"], row["kind"]) == (end if result else taken_back), row

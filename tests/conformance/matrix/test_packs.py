@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from conformance.matrix import rig, scenes
+from conformance.matrix.callers import CALLERS, Asked, Caller, Target
 from conformance.matrix.scenes import Call, Scene
 
 pytestmark = pytest.mark.matrix
@@ -56,11 +55,12 @@ EFFECTS = {
 
 
 class Played(msgspec.Struct, frozen=True):
-    """A call, and the folder before and after it."""
+    """A call, the folder before and after it, and whether the client saw it fail."""
 
     call: Call
     before: Tree
     after: Tree
+    failed: bool
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -71,25 +71,27 @@ class Change(msgspec.Struct, frozen=True):
     to: Path
 
 
+@pytest.mark.parametrize("client", CALLERS)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_pack_says_of_its_server_what_is_so(setting: str, tmp_path: Path) -> None:
+def test_a_pack_says_of_its_server_what_is_so(setting: str, client: str, tmp_path: Path) -> None:
     pack, make = SETTINGS[setting]
     with (
         make(tmp_path) as scene,
         rig.turnlog([scene.command], tmp_path, packs=(pack,), variables=scene.variables) as urls,
     ):
-        tools, played = asyncio.run(play(urls[0], scene))
+        tools, played = asyncio.run(play(CALLERS[client], urls[0], scene))
     assert_what_is_told(pack, scene, tools, played, tmp_path)
 
 
+@pytest.mark.parametrize("client", CALLERS)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_pack_says_the_same_of_its_server_wrapped(setting: str, tmp_path: Path) -> None:
+def test_a_pack_says_the_same_of_its_server_wrapped(
+    setting: str, client: str, tmp_path: Path
+) -> None:
     pack, make = SETTINGS[setting]
     with make(tmp_path) as scene:
-        command, *arguments = map(str, rig.wrapped(scene.command, tmp_path, "--rules", pack))
-        environ = rig.environment(**scene.variables)
-        server = StdioServerParameters(command=command, args=arguments, env=environ)
-        tools, played = asyncio.run(play(stdio_client(server), scene))
+        command = rig.wrapped(scene.command, tmp_path, "--rules", pack)
+        tools, played = asyncio.run(play(CALLERS[client], command, scene))
     assert_what_is_told(pack, scene, tools, played, tmp_path)
 
 
@@ -104,21 +106,45 @@ def assert_what_is_told(
         call = each.call
         assert (row["tool"], row["effect"]) == (call.tool, effect_of(pack, call))
         assert (row["kind"] or "", "null_result" in row["flags"]) == (call.kind, call.null), call
+        assert (row["status"] == "error", each.failed) == (bool(call.kind),) * 2, call
         assert_so(pack, changes(row), each)
 
 
-async def play(server: Any, scene: Scene) -> tuple[set[str], list[Played]]:
+@pytest.mark.parametrize("pack", ["filesystem", "git"])
+def test_the_state_names_the_files_that_are_on_the_disk(pack: str, tmp_path: Path) -> None:
+    make = SETTINGS[pack][1]
+    with (
+        make(tmp_path) as scene,
+        rig.turnlog([scene.command], tmp_path, packs=(pack,), variables=scene.variables) as urls,
+    ):
+        before = tree(scene.folder)
+        asyncio.run(play(CALLERS["python"], urls[0], scene))
+        after = tree(scene.folder)
+    (session,) = rig.lines_of("sessions", "--json", "--data", rig.data_of(tmp_path))
+    data = ("--json", "--data", rig.data_of(tmp_path))
+    (line,) = rig.lines_of("state", session["session"], "--field", "files_modified", *data)
+    files = {Path(path): change for path, change in line["state"]["files_modified"].items()}
+    assert files
+    assert not any(change.get("maybe") for change in files.values())
+    for path, change in files.items():
+        assert path.exists() is (change["op"] != "deleted"), (path, change)
+    gone = {Path(change["origin"]) for change in files.values() if "origin" in change}
+    for path in {path for path, _ in before.items() ^ after.items()} - gone:
+        named = any(path.is_relative_to(file) or file.is_relative_to(path) for file in files)
+        assert named, f"changed and not in the state: {path}"
+
+
+async def play(caller: Caller, target: Target, scene: Scene) -> tuple[set[str], list[Played]]:
     """Make every call; the names of all tools, and what happened."""
     played: list[Played] = []
-    async with Client(server) as client:
-        tools = {tool.name for tool in (await client.list_tools()).tools}
+    async with caller(target, scene.variables) as session:
         before = tree(scene.folder)
         for call in scene.calls:
-            await client.call_tool(call.tool, call.arguments)
+            seen = await session.call(Asked(call.tool, call.arguments))
             after = tree(scene.folder)
-            played.append(Played(call, before, after))
+            played.append(Played(call, before, after, seen.failed))
             before = after
-    return tools, played
+    return {*session.tools}, played
 
 
 def tree(folder: Path) -> Tree:

@@ -7,7 +7,17 @@ from typing import Protocol
 
 from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.ids import uuid7
-from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status, TurnSource
+from turnlog.core.kinds import (
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    NoteKind,
+    Phase,
+    Rung,
+    Status,
+    TurnSource,
+)
 from turnlog.store.base import Blob, Draft, Reader, SessionRef, Store, Ticket, View, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
@@ -126,6 +136,14 @@ def outcome(
         code=code,
     )
     return Draft(session=ref, facts=facts, body=body, intent=ticket, output_blob=blob)
+
+
+def note(
+    ref: SessionRef, call: bytes, kind: NoteKind, ticket: Ticket, *, at: int = START + 2_000_000
+) -> Draft:
+    """Return the draft of a note that follows the commit of `ticket`."""
+    facts = Facts(kind=CommitKind.NOTE, at=at, clock=at, call=call, note=kind)
+    return Draft(session=ref, facts=facts, intent=ticket)
 
 
 async def put(store: Store, draft: Draft) -> Commit:

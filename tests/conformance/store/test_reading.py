@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from conformance.store.kit import (
     MINUTE,
@@ -13,6 +14,7 @@ from conformance.store.kit import (
     intent,
     known,
     new_id,
+    note,
     outcome,
     put,
     session,
@@ -20,7 +22,7 @@ from conformance.store.kit import (
 )
 from turnlog.core.commit import Body, Commit
 from turnlog.core.ids import to_text
-from turnlog.core.kinds import Flag, Rung, Status
+from turnlog.core.kinds import Flag, NoteKind, Rung, Status
 from turnlog.store.base import Filter, Store, View
 
 
@@ -450,3 +452,79 @@ async def test_one_session_is_read_as_it_is_listed(store: Store) -> None:
     with store.view() as view:
         assert [view.session(row.session) for row in view.sessions()] == list(view.sessions())
         assert view.session(new_id()) is None
+
+
+@pytest.mark.parametrize("want", [Filter(), Filter(tool="read_*"), Filter(flag="late")])
+async def test_attempts_are_found_in_pages(store: Store, want: Filter) -> None:
+    ref = session()
+    for _ in range(5):
+        await whole_call(store, ref, flags=(Flag.LATE,))
+    with store.view() as view:
+        for narrowed in (want, structs.replace(want, sessions=(known(ref),))):
+            found = list(view.attempts(narrowed, newest_first=False))
+            middle = found[2][0].position
+            assert len(found) == 5
+            later = structs.replace(narrowed, behind=middle)
+            assert find(view, later) == calls_of(found[3:])
+            earlier = structs.replace(narrowed, ahead_of=middle)
+            assert find(view, earlier) == calls_of(found[:2])
+
+
+async def test_sessions_come_in_the_order_of_their_newest_commits(store: Store) -> None:
+    for name in ("one", "two", "three"):
+        await whole_call(store, session(name))
+    with store.view() as view:
+        positions = [row.position for row in view.sessions()]
+        newest = [view.get(row.session, row.head_seq) for row in view.sessions()]
+    assert positions == [commit.position for commit in newest if commit]
+    assert positions == sorted(positions, reverse=True)
+
+
+async def test_a_call_stands_where_its_newest_attempt_left_it(store: Store) -> None:
+    ref = session()
+    call = new_id()
+    await begin(store, intent(ref, call))
+    with store.view() as view:
+        assert [c.link.seq for c in view.standing(call)] == [1]
+    await put(store, outcome(ref, call, status=Status.UNKNOWN))
+    await whole_call(store, ref)
+    with store.view() as view:
+        assert [c.facts.status for c in view.standing(call)] == [Status.PENDING, Status.UNKNOWN]
+    await put(store, outcome(ref, call, n=1))
+    with store.view() as view:
+        assert view.standing(call) == []
+        assert view.standing(new_id()) == []
+
+
+async def test_calls_are_found_by_notes_on_them(store: Store) -> None:
+    ref = session()
+    tickets = [await begin(store, intent(ref, new_id())) for _ in range(3)]
+    for ticket, kind in (
+        (tickets[2], NoteKind.ABANDONED),
+        (tickets[0], NoteKind.ABANDONED),
+        (tickets[0], NoteKind.DELIVERED),
+        (tickets[2], NoteKind.ABANDONED),
+    ):
+        begun = await ticket.done()
+        await put(store, note(ref, begun.facts.call, kind, ticket))
+    first, _, third = [(await ticket.done()).facts.call for ticket in tickets]
+    with store.view() as view:
+        assert list(view.noted(NoteKind.ABANDONED)) == [third, first]
+        assert list(view.noted(NoteKind.DELIVERED)) == [first]
+        assert list(view.noted(NoteKind.CANCEL_FORWARDED)) == []
+        assert view.readable(third) == view.call(third)
+        assert [c.facts.note for c in view.readable(third)] == ["", "abandoned", "abandoned"]
+
+
+async def test_a_writer_lives_until_it_is_closed(engine: Engine, tmp_path: Path) -> None:
+    first, second = engine.open(tmp_path / "data"), engine.open(tmp_path / "data")
+    one = await put(first, intent(session("one"), new_id()))
+    other = await put(second, intent(session("two"), new_id()))
+    with second.view() as view:
+        assert view.lives(one.link.epoch)
+        assert view.lives(other.link.epoch)
+    await first.close()
+    with second.view() as view:
+        assert not view.lives(one.link.epoch)
+        assert view.lives(other.link.epoch)
+    await second.close()

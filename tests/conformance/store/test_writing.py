@@ -19,7 +19,7 @@ from conformance.store.kit import (
     session,
     whole_call,
 )
-from turnlog.core.commit import GENESIS, Body, body_digest, digest
+from turnlog.core.commit import GENESIS, Body, Facts, body_digest, digest
 from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.store.base import Blob, Draft, Filter, SessionRef, Store, StoreClosed, StoreError
 
@@ -384,3 +384,43 @@ async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(store
     with store.view() as view:
         *_, after = view.commits(known(ref))
     assert (after.link.turn, after.link.step) == (first.placed.link.turn, 2)
+
+
+def noted(ref: SessionRef, key: bytes, kind: NoteKind = NoteKind.DECISION) -> Draft:
+    facts = Facts(kind=CommitKind.NOTE, at=START, clock=0, status=Status.OK, note=kind)
+    return Draft(session=ref, facts=facts, body=Body(summary="a note", note_key=key))
+
+
+@pytest.mark.parametrize("between", [0, 3])
+async def test_a_note_is_written_once_under_its_key_in_each_session(
+    engine: Engine, tmp_path: Path, between: int
+) -> None:
+    store = engine.open(tmp_path / "data", flush_every=1)
+    one, other = session("one"), session("other")
+    first = await put(store, noted(one, b"key"))
+    again = [store.submit(noted(other, b"key"), wait=False) for _ in range(2)]
+    for _ in range(between):
+        await whole_call(store, one)
+    assert await put(store, noted(one, b"key")) == first
+    await put(store, noted(one, b"another"))
+    placed = [await ticket.done() for ticket in again]
+    assert placed[0] == placed[1]
+    with store.view() as view:
+        notes = [c for c in view.commits(known(one)) if c.facts.kind is CommitKind.NOTE]
+        assert [c.body.note_key for c in notes if c.body] == [b"key", b"another"]
+        assert seqs(view, other) == [0, 1]
+    await store.close()
+    reopened = engine.open(tmp_path / "data")
+    assert await put(reopened, noted(session("one"), b"key")) == first
+    await reopened.close()
+
+
+async def test_a_note_of_a_turn_begins_one(store: Store) -> None:
+    ref = session()
+    await whole_call(store, ref)
+    marked = await put(store, noted(ref, b"", NoteKind.TURN))
+    assert (marked.link.turn, marked.link.turn_source) == (2, TurnSource.EXPLICIT)
+    await whole_call(store, ref)
+    with store.view() as view:
+        *_, last = view.commits(known(ref))
+    assert (last.link.turn, last.link.turn_source) == (2, TurnSource.EXPLICIT)

@@ -1,8 +1,9 @@
 """Call every tool of the feature server with the last 1.x Python SDK and print what came back.
 
 Arguments: the URL that answers with event streams and the URL that answers with JSON; in place of
-a URL may stand a stdio server's command, as a JSON array. One JSON object is printed: scenario -> what the agent saw. The type checkers see the 2.x SDK, so this
-file, which runs in an environment of its own, is checked without the SDK's types:
+a URL may stand a stdio server's command, as a JSON array; a URL that ends with `/sse` speaks the old
+HTTP+SSE transport. One JSON object is printed: scenario -> what the agent saw. The type checkers see
+the 2.x SDK, so this file, which runs in an environment of its own, is checked without the SDK's types:
 """
 # mypy: disable-error-code="attr-defined, call-arg, no-any-return, arg-type, misc, operator"
 # pyright: reportAttributeAccessIssue=false, reportUnknownVariableType=false
@@ -18,6 +19,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -84,6 +86,8 @@ async def session_to(stack: AsyncExitStack, url: str) -> ClientSession:
         command, *arguments = json.loads(url)
         server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
         read, write = await stack.enter_async_context(stdio_client(server))
+    elif url.endswith("/sse"):
+        read, write = await stack.enter_async_context(sse_client(url))
     else:
         read, write, _ = await stack.enter_async_context(streamable_http_client(url))
     session = await stack.enter_async_context(

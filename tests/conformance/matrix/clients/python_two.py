@@ -1,7 +1,9 @@
 """Call every tool of the feature server with the newest Python SDK and print what came back.
 
 Arguments: the URL that answers with event streams, the URL that answers with JSON, and the
-protocol revision to speak. In place of a URL may stand a stdio server's command, as a JSON array. One JSON object is printed: scenario -> what the agent saw.
+protocol revision to speak. In place of a URL may stand a stdio server's command, as a JSON array; a
+URL that ends with `/sse` speaks the old HTTP+SSE transport. One JSON object is printed: scenario ->
+what the agent saw.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 from mcp.client.context import ClientRequestContext
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.types import (
     CallToolResult,
@@ -30,6 +33,8 @@ BIG = 10_000_000
 
 def reached(target: str) -> Any:
     """Return what a client connects to."""
+    if target.endswith("/sse"):
+        return sse_client(target)
     if not target.startswith("["):
         return target
     command, *arguments = json.loads(target)

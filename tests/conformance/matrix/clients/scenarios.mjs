@@ -1,7 +1,8 @@
 // The scenarios of the TypeScript clients: what the agent saw, by name. Both client lines share
 // them; `call` and `connect` hide where their interfaces differ.
 
-// A target is a URL, or the command of a stdio server as a JSON array.
+// A target is a URL, or the command of a stdio server as a JSON array. A URL that ends with `/sse`
+// speaks the old HTTP+SSE transport.
 
 import { createHash } from 'node:crypto';
 

@@ -3,6 +3,7 @@
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { SSEClientTransport } from '@modelcontextprotocol/sdk/client/sse.js';
 import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { CAPABILITIES, commandOf, elicit, sample } from './scenarios.mjs';
@@ -12,16 +13,15 @@ async function connect(url) {
   client.setRequestHandler(ElicitRequestSchema, async request => elicit(request));
   client.setRequestHandler(CreateMessageRequestSchema, async request => sample(request));
   const command = commandOf(url);
-  const transport = command
-    ? new StdioClientTransport(command)
-    : new StreamableHTTPClientTransport(new URL(url));
+  const Http = url.endsWith('/sse') ? SSEClientTransport : StreamableHTTPClientTransport;
+  const transport = command ? new StdioClientTransport(command) : new Http(new URL(url));
   await client.connect(transport);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, undefined, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
-      if (!command) await transport.terminateSession();
+      await transport.terminateSession?.();
       await client.close();
     },
   };

@@ -1,7 +1,7 @@
 // The official TypeScript client, 2.x line. Arguments: the URL that answers with event streams, the
-// URL that answers with JSON, and the protocol revision to speak.
+// URL that answers with JSON, and the protocol revision to speak: `auto` for what the two agree on.
 
-import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { Client, SSEClientTransport, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { CAPABILITIES, commandOf, elicit, sample } from './scenarios.mjs';
 
@@ -14,18 +14,17 @@ async function connect(url) {
   client.setRequestHandler('elicitation/create', async request => elicit(request));
   client.setRequestHandler('sampling/createMessage', async request => sample(request));
   const command = commandOf(url);
-  const transport = command
-    ? new StdioClientTransport(command)
-    : new StreamableHTTPClientTransport(new URL(url));
+  const Http = url.endsWith('/sse') ? SSEClientTransport : StreamableHTTPClientTransport;
+  const transport = command ? new StdioClientTransport(command) : new Http(new URL(url));
   await client.connect(transport);
   const negotiated = client.getNegotiatedProtocolVersion();
-  if (negotiated !== revision) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
+  if (![negotiated, 'auto'].includes(revision)) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
   return {
     call: (name, args, options) => client.callTool({ name, arguments: args }, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
-      if (revision < '2026' && !command) await transport.terminateSession();
+      if (negotiated < '2026') await transport.terminateSession?.();
       await client.close();
     },
   };

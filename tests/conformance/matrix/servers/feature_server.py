@@ -118,16 +118,14 @@ def build(marks: Marks) -> MCPServer:
     return server
 
 
-async def serve() -> None:
-    """Run both servers until the process is terminated."""
-    marks = Marks()
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    apps = [build(marks).streamable_http_app(json_response=mode) for mode in (False, True)]
+async def serve(path: str, *apps: Any) -> None:
+    """Run the servers until the process is terminated."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in apps]
     servers = [
         uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         for app in apps
     ]
-    urls = [f"http://127.0.0.1:{sock.getsockname()[1]}/mcp" for sock in sockets]
+    urls = [f"http://127.0.0.1:{sock.getsockname()[1]}{path}" for sock in sockets]
     async with asyncio.TaskGroup() as tasks:
         for server, sock in zip(servers, sockets, strict=True):
             tasks.create_task(server.serve(sockets=[sock]))
@@ -138,7 +136,12 @@ async def serve() -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    if sys.argv[1:] == ["stdio"]:
-        build(Marks()).run("stdio")
-    else:
-        asyncio.run(serve())
+    marks = Marks()
+    match sys.argv[1:]:
+        case ["stdio"]:
+            build(marks).run("stdio")
+        case ["sse"]:
+            asyncio.run(serve("/sse", build(marks).sse_app()))
+        case _:
+            both = [build(marks).streamable_http_app(json_response=mode) for mode in (False, True)]
+            asyncio.run(serve("/mcp", *both))

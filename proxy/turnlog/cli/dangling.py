@@ -1,0 +1,58 @@
+"""`turnlog dangling`: calls that their agent has no answer to."""
+
+from collections.abc import Iterable
+
+import click
+
+from turnlog.sessions.dangling import Dangling, Standing, Wanted, dangling
+from turnlog.sessions.log import find_session
+
+from .attempts import session_cell, tool_cell
+from .options import Moment, data_option, json_option, open_view, printout, warn_of_damage
+from .render import Cell, Style, json_line, table, terminal_width
+
+_HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STANDING", "STATUS", "RAN", "RETRY", "INPUT")
+_STYLES = {Standing.UNKNOWN: Style.BAD, Standing.UNDELIVERED: Style.BAD}
+
+
+@click.command("dangling")
+@click.argument("session", required=False)
+@click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
+@data_option
+@json_option
+def command(session: str | None, since: int | None, data: str, as_json: bool) -> None:
+    """List the calls that their agent has no answer to, the newest last.
+
+    A call is in_flight (a running turnlog waits for it), parked (it waits for more input, or for its
+    task), unknown (nobody knows whether it happened), or undelivered (how it ended is recorded,
+    and its agent was not told). --json has the recorded answer, where it is whole and nothing was
+    cut out. `turnlog resolve` settles an unknown one.
+    """
+    with printout() as write, open_view(data) as view:
+        wanted = Wanted(
+            session=find_session(view, session) if session is not None else None, since=since
+        )
+        found = dangling(view, wanted)
+        for line in map(json_line, found) if as_json else _text(found):
+            write(line)
+        warn_of_damage(view)
+
+
+def _text(found: Iterable[Dangling]) -> list[str]:
+    rows = [_cells(one) for one in found]
+    return table(_HEADER, rows, width=terminal_width()) if rows else ["no call dangles"]
+
+
+def _cells(one: Dangling) -> list[Cell]:
+    row = one.row
+    return [
+        Cell(row.timestamp[:19].replace("T", " "), Style.FAINT),
+        session_cell(row),
+        Cell(row.call),
+        tool_cell(row),
+        Cell(one.standing, _STYLES.get(one.standing, Style.OPEN)),
+        Cell(row.kind or row.error or row.status),
+        Cell(row.executed),
+        Cell(row.retry or ""),
+        Cell(one.preview),
+    ]

@@ -1,0 +1,187 @@
+"""Decide what becomes of a call that asks what an earlier one asked: its effect must not happen twice
+by accident (semantics, section 5).
+
+Pure. What is known of the earlier call, and how long ago it was, belongs to the caller
+(`serve.repeats`).
+"""
+
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from msgspec import Struct, structs
+
+from .classify import Ending
+from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
+from .rules import OnDisconnect, OnDuplicate
+from .values import Duration
+
+KEY_LIFE: Final = 24 * 3600.0
+"""s for which an idempotency key is remembered."""
+CANCELLED_LIFE: Final = 5.0
+"""s for which a call is joined whose cancel went on to the server."""
+
+
+class NeverTwice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long turnlog waits before it takes two calls for one. Times are in seconds."""
+
+    join_after: Duration = 5.0
+    """A call that began at least so long ago is joined by one that asks the same."""
+    cancel_grace: Duration = 5.0
+    """Where a closed stream is the cancel, it is passed on after so long."""
+    drain: Duration = 600.0
+    """For how long a call runs on whose caller is gone."""
+    window: Duration = 600.0
+    """For how long an answer that did not arrive is given to who asks again."""
+
+
+class Verdict(StrEnum):
+    """What becomes of a call."""
+
+    FORWARD = "forward"
+    AGAIN = "again"
+    """It is forwarded although an earlier one may have done the same: `repeat_of_unknown`."""
+    JOIN = "join"
+    """It waits for the call under way, and is then looked at anew."""
+    REPLAY = "replay"
+    """It gets the earlier answer."""
+    UNKNOWN = "unknown"
+    """It is told that nobody knows what the earlier one did."""
+    CONFLICT = "conflict"
+    """It names a key that was given for something else."""
+    BLOCK = "block"
+    """A rule wants no second one."""
+
+
+class Earlier(Struct, frozen=True, kw_only=True):
+    """The latest call that asked the same, or had the same key. Times are seconds ago."""
+
+    ending: Ending | None
+    """How its last attempt ended; `None` while it runs."""
+    began: float
+    ended: float = 0.0
+    abandoned: bool = False
+    """Whether nobody waits for it any more."""
+    cancelled: float | None = None
+    """When its cancel went on to the server."""
+    delivered: bool = False
+    """Whether its answer was handed to the caller whole."""
+    warned: bool = False
+    """Whether somebody who asked the same was told that nobody knows."""
+    repeats: bool = False
+    """Whether it was sent although nobody knew what one before had done."""
+    same_input: bool = True
+    """Whether it asked the same; else only its key is the same."""
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What the call in question is."""
+
+    effect: Effect
+    on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    keyed: bool = False
+    """Whether its caller gave an idempotency key."""
+    slower_than: float = inf
+    """s: an answer that took longer is replayed even if it was delivered."""
+
+
+def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict:
+    """Return what becomes of a call, with what is known of an earlier one that asked the same."""
+    if earlier is None:
+        return Verdict.FORWARD
+    if not earlier.same_input:
+        return Verdict.CONFLICT if earlier.began < KEY_LIFE else Verdict.FORWARD
+    if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
+        return Verdict.FORWARD
+    if earlier.ending is None:
+        return _while_it_runs(earlier, asked, limits)
+    return _after_its_end(earlier, earlier.ending, asked, limits)
+
+
+def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+    if earlier.cancelled is not None and earlier.cancelled > CANCELLED_LIFE:
+        return _given_up(asked)
+    if asked.on_duplicate is OnDuplicate.BLOCK:
+        return Verdict.BLOCK
+    left = earlier.abandoned or earlier.cancelled is not None
+    # Identical calls of one step are two calls: a model may well append twice.
+    if asked.keyed or left or earlier.began >= limits.join_after:
+        return Verdict.JOIN
+    return Verdict.FORWARD
+
+
+def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: NeverTwice) -> Verdict:
+    # What waits for another leg has no answer yet, and what did not run is asked anew.
+    if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
+        return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
+    if ending.status is Status.UNKNOWN and asked.effect is Effect.IRREVERSIBLE:
+        return Verdict.UNKNOWN
+    if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):
+        return Verdict.FORWARD
+    if ending.status is Status.UNKNOWN:
+        return _of_unknown(earlier, ending, asked)
+    slow = earlier.began - earlier.ended > asked.slower_than
+    if asked.keyed or slow or not earlier.delivered:
+        return Verdict.REPLAY
+    return Verdict.FORWARD
+
+
+def _of_unknown(earlier: Earlier, ending: Ending, asked: Asked) -> Verdict:
+    if ending.kind == ErrorKind.CANCELLED_BY_CALLER:
+        return _given_up(asked)
+    warned = earlier.warned or earlier.delivered
+    return Verdict.AGAIN if warned else Verdict.UNKNOWN
+
+
+def _given_up(asked: Asked) -> Verdict:
+    """Return what becomes of a call whose caller took the one before back."""
+    return Verdict.UNKNOWN if asked.effect is Effect.IRREVERSIBLE else Verdict.AGAIN
+
+
+LEFT: Final = Ending(
+    status=Status.ERROR,
+    phase=Phase.QUEUED,
+    executed=Executed.MAYBE,
+    error=ErrorFamily.CANCELLED,
+    kind=ErrorKind.CANCELLED_BY_CALLER,
+    retry=Retry.UNSAFE,
+)
+"""How a call ended whose caller left while the one that it had joined ran on."""
+
+
+def replayed(ending: Ending, *, whole: bool) -> Ending:
+    """Return how a call ended that was answered from one that ended so; `whole` tells whether its
+    answer is still held."""
+    retry = ending.retry if whole else Retry.NEVER
+    return structs.replace(ending, status=Status.REPLAYED, phase=Phase.QUEUED, retry=retry)
+
+
+def unsent(verdict: Verdict) -> Ending:
+    """Return how a call ended that was not sent, for one of the reasons that are no answers."""
+    match verdict:
+        case Verdict.CONFLICT:
+            kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
+        case Verdict.BLOCK:
+            kind, family, executed = ErrorKind.POLICY_BLOCKED, ErrorFamily.BLOCKED, Executed.NO
+        case _:
+            kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
+    retry = Retry.UNSAFE if executed is Executed.MAYBE else Retry.NEVER
+    return Ending(
+        status=Status.ERROR,
+        phase=Phase.QUEUED,
+        executed=executed,
+        error=family,
+        kind=kind,
+        retry=retry,
+    )
+
+
+def on_disconnect(said: OnDisconnect | None, *, stateless: bool) -> OnDisconnect:
+    """Return what becomes of a call whose caller is gone.
+
+    In the stateless revisions of MCP closing the stream is the cancel (2026-07-28, Streamable HTTP,
+    cancellation); before them a disconnect says nothing.
+    """
+    if said is not None:
+        return said
+    return OnDisconnect.GRACE if stateless else OnDisconnect.DRAIN

@@ -1,0 +1,78 @@
+"""How a call stands: its newest attempt of its newest leg, folded from its commits. Pure."""
+
+from msgspec import Struct
+
+from .commit import Facts, Link
+from .kinds import CommitKind, Status
+
+
+class CallState(Struct, frozen=True, array_like=True, gc=False):
+    """How a call stands: the newest attempt of its newest leg, and that attempt's last outcome."""
+
+    session: bytes
+    intent: int
+    """Position of that attempt's intent."""
+    seq: int
+    leg: int
+    attempt: int
+    status: Status
+    n: int = -1
+    """Number of the last outcome; -1 for none."""
+    expires: int = 0
+    behind: "CallState | None" = None
+    """The parked leg that a poll asks about, while the poll runs."""
+
+
+def next_call_state(
+    state: CallState | None, link: Link, facts: Facts, position: int
+) -> CallState | None:
+    """Return how a call stands after one more of its commits, which stands at `position`.
+
+    A late outcome of an earlier attempt changes nothing. Neither does a poll for a task that
+    failed without an answer from the upstream: the task runs on.
+    """
+    match facts.kind:
+        case CommitKind.INTENT:
+            return _begun(state, link, facts, position)
+        case CommitKind.OUTCOME if state and _same_attempt(state, facts):
+            return _ended(state, facts)
+        case _:
+            return state
+
+
+def _same_attempt(state: CallState, facts: Facts) -> bool:
+    return (facts.leg, facts.attempt) == (state.leg, state.attempt)
+
+
+def _begun(state: CallState | None, link: Link, facts: Facts, position: int) -> CallState:
+    behind = None
+    if state:
+        if (facts.leg, facts.attempt) < (state.leg, state.attempt):
+            return state
+        if facts.method.startswith("tasks/"):
+            behind = state if state.status.parked else state.behind
+    return CallState(
+        link.session,
+        position,
+        link.seq,
+        facts.leg,
+        facts.attempt,
+        Status.PENDING,
+        behind=behind,
+    )
+
+
+def _ended(state: CallState, facts: Facts) -> CallState:
+    failed = facts.status in (Status.ERROR, Status.UNKNOWN)
+    if state.behind and failed and facts.code is None:
+        return state.behind
+    return CallState(
+        state.session,
+        state.intent,
+        state.seq,
+        state.leg,
+        state.attempt,
+        facts.status,
+        facts.n,
+        facts.expires if facts.status.parked else 0,
+    )

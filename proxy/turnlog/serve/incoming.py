@@ -1,0 +1,91 @@
+"""What a wrapped command says, on its way to the client that has started it."""
+
+from typing import Final
+
+from turnlog.wire.lines import LineReader, Piece
+from turnlog.wire.message import MessageReader
+
+from .outbox import Outbox
+from .pipe import Opening, Pipe
+
+HELD: Final = 1 << 20
+"""bytes: a longer line leaves while it comes, but for its last piece."""
+_WAITS: Final = 16 << 20
+"""bytes: a longer line leaves even where its end would tell what becomes of it."""
+
+
+class Incoming:
+    """The lines of the server on their way to the agent. `keep` bounds what is read of one, in bytes."""
+
+    def __init__(self, pipe: Pipe, to_agent: Outbox, keep: int) -> None:
+        self._pipe = pipe
+        self._to_agent = to_agent
+        self._keep = keep
+        self._body = MessageReader(keep)
+        self._opening = Opening.PASSES
+        self._kept: list[bytes] = []
+        """The pieces of a line of which only its end tells what becomes of it."""
+        self._held = b""
+        self._reader = LineReader(HELD)
+
+    def take(self, chunk: bytes) -> None:
+        """Take what the server says, piece by piece."""
+        for piece in self._reader.feed(chunk):
+            self._take(piece)
+
+    def finish(self) -> None:
+        """Take what is left when it says nothing more."""
+        for piece in self._reader.finish():
+            self._take(piece)
+
+    def _take(self, piece: Piece) -> None:
+        """Pass on a line, or the last piece of a long one but this."""
+        if piece.starts:
+            self._body = MessageReader(self._keep)
+        self._body.feed(piece.raw)
+        if piece.starts and piece.ends:
+            self._deliver(piece.raw)
+            return
+        if piece.starts:
+            self._opening = self._pipe.opening(piece.raw)
+            self._respelling = self._pipe.respelling()
+        match self._opening:
+            case Opening.PASSES:
+                self._pass(piece.raw, ends=piece.ends)
+            case Opening.STAYS:
+                if piece.ends:
+                    self._pipe.passing(self._body)
+            case Opening.WAITS:
+                self._wait(piece)
+
+    def _deliver(self, raw: bytes) -> None:
+        """Pass on a whole line. Whatever goes wrong in reading along, the line goes on."""
+        try:
+            self._pipe.deliver(raw, self._body)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._pipe.context.recorder.faulted(error)
+            self._to_agent.line(raw)
+
+    def _wait(self, piece: Piece) -> None:
+        self._kept.append(piece.raw)
+        if not piece.ends and self._body.size <= _WAITS:
+            return
+        raw = b"".join(self._kept)
+        self._kept.clear()
+        if piece.ends:
+            self._deliver(raw)
+        else:
+            self._opening = Opening.PASSES
+            self._pass(raw, ends=False)
+
+    def _pass(self, raw: bytes, *, ends: bool) -> None:
+        self._hold(self._respelling.feed(raw))
+        if ends:
+            tickets = self._pipe.passing(self._body)
+            self._to_agent.piece(self._held + self._respelling.finish(), tickets, ends=True)
+            self._held = b""
+
+    def _hold(self, raw: bytes) -> None:
+        if self._held:
+            self._to_agent.piece(self._held, ends=False)
+        self._held = raw

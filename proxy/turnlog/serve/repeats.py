@@ -1,0 +1,378 @@
+"""Calls that ask what an earlier one asked: find that one, and answer from it (semantics, section 5).
+
+A call is found by keyed digests that stand in its intent, so that a restart forgets nothing, and a
+proxy sees what another one has under way in the same store. What is decided is `core.repeats`.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core.canon import canonical
+from turnlog.core.classify import ending_of
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Rung
+from turnlog.core.repeats import (
+    LEFT,
+    Asked,
+    Earlier,
+    NeverTwice,
+    Verdict,
+    decide,
+    replayed,
+    unsent,
+)
+from turnlog.observe.events import Log, StoreFailed
+from turnlog.store.base import SessionRef, Store, StoreError, Ticket
+
+from .answers import Made, retold_answer
+from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
+from .clock import Clock
+from .recorder import Recorder
+from .running import Running
+
+KEPT: Final = 16 << 20
+"""bytes: a larger answer is not given again."""
+_HELD: Final = 16 << 20
+"""bytes of answers that are held in memory; those of others are read from the store."""
+_MOST: Final = 16_384
+"""Calls that are remembered in memory."""
+_POLL: Final = 0.25
+"""s between two looks at a call that another process has under way."""
+_SETTLED: Final = 1.0
+"""s: whether an answer arrived is noted by then, unless its process died."""
+_NS: Final = 1_000_000_000
+_SAYS: Final = {
+    Verdict.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
+    "sent again",
+    Verdict.CONFLICT: "this idempotency key was given before with another input; the call was not "
+    "sent",
+    Verdict.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
+    Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
+    "sent again",
+}
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """An earlier call: what is known of it here, or what stands of it in the store."""
+
+    earlier: Earlier
+    call: bytes
+    keyed: bool
+    """Whether it was found by its key."""
+    running: Running | None = None
+    commits: Sequence[Commit] = ()
+
+    @property
+    def outcome(self) -> Commit | None:
+        """Its last outcome in the store."""
+        return _last(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def source(self) -> Ticket | None:
+        """The commit from which another call is answered."""
+        if self.running is not None and self.running.attempt is not None:
+            return self.running.attempt.outcome or self.running.attempt.intent
+        commit = self.outcome or _last(self.commits, CommitKind.INTENT)
+        return Settled(commit) if commit is not None else None
+
+
+class Repeated(Exception):
+    """A call is not sent: an earlier one decides what its caller gets."""
+
+    def __init__(self, attempt: Attempt, answer: Made | None, sentence: str, found: Found) -> None:
+        super().__init__(sentence)
+        self.attempt = attempt
+        """The call's only one, with its ending."""
+        self.answer = answer
+        """The earlier call's; `None` where turnlog says something itself."""
+        self.sentence = sentence
+        self.found = found
+
+
+class Repeats:
+    """The guarded calls of one proxy, under way and lately ended."""
+
+    def __init__(
+        self, store: Store, recorder: Recorder, limits: NeverTwice, clock: Clock, log: Log
+    ) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._limits = limits
+        self._clock = clock
+        self._log = log
+        self._known: OrderedDict[bytes, Running] = OrderedDict()
+        """By what they are found by, the newest call for each, those that began first in front."""
+        self._under_way: set[Running] = set()
+        self._arrived: OrderedDict[bytes, None] = OrderedDict()
+        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
+        self._held = 0
+
+    async def admit(self, ask: Ask, *, stateless: bool) -> tuple[Ask, Running | None]:
+        """Let a call go on; return what it is recorded as, and what guards it where something does.
+
+        Waits for an earlier call that it joins. Raises `Repeated` where it is not sent.
+        """
+        links = self._links(ask)
+        if links is NO_LINKS and not ask.is_named:
+            return ask, None
+        ask = structs.replace(ask, links=links)
+        found, verdict, joined = await self._decided(ask)
+        match verdict:
+            case Verdict.FORWARD | Verdict.JOIN:
+                pass
+            case Verdict.AGAIN:
+                ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
+            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK:
+                assert found is not None  # only an earlier call keeps one from being sent
+                raise self._repeated(ask, found, verdict, joined=joined)
+        running = Running(ask, self._recorder, self._limits, stateless=stateless)
+        self._remember(running)
+        return ask, running
+
+    def arrived(self, repeated: Repeated) -> None:
+        """Note that the earlier answer was handed to a caller whole: a further call is a new one."""
+        found = repeated.found
+        if repeated.answer is None:
+            return
+        if found.running is not None:
+            found.running.arrived()
+        elif (outcome := found.outcome) is not None:
+            session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
+            session.id = outcome.link.session
+            self._recorder.note(NoteKind.DELIVERED, session, outcome.facts, Settled(outcome))
+            self._arrived[found.call] = None
+            if len(self._arrived) > _MOST:
+                self._arrived.popitem(last=False)
+
+    def over(self, running: Running) -> None:
+        """Learn that a call has ended; hold its answer while there is room."""
+        running.over()
+        running.shrink()
+        self._under_way.discard(running)
+        self._held += running.size
+        while self._held > _HELD or len(self._known) > _MOST:
+            oldest = next((r for r in self._known.values() if r.ending is not None), None)
+            if oldest is None:
+                break
+            self._forget(oldest)
+
+    @property
+    def under_way(self) -> int:
+        """How many guarded calls have not ended."""
+        return len(self._under_way)
+
+    async def idle(self) -> None:
+        """Wait until none is under way."""
+        while self._under_way:
+            await next(iter(self._under_way)).ended()
+
+    async def stop(self) -> None:
+        """Give up those under way, and wait for their ends."""
+        for running in list(self._under_way):
+            running.stop()
+        await self.idle()
+
+    # -- what came before ------------------------------------------------------------------
+
+    async def _decided(self, ask: Ask) -> tuple[Found | None, Verdict, bool]:
+        """Return the earlier call, what it means for this one, and whether its end was waited for."""
+        joined = False
+        while True:
+            found = self._find(ask)
+            earlier = found.earlier if found is not None else None
+            if joined and earlier is not None:
+                # Who waited for an answer has not had it, whoever else has.
+                earlier = structs.replace(earlier, delivered=False)
+            asked = Asked(
+                effect=ask.effect,
+                on_duplicate=ask.policy.on_duplicate,
+                keyed=found is not None and found.keyed,
+                slower_than=ask.policy.replay_if_slower_than,
+            )
+            verdict = decide(earlier, asked, self._limits)
+            if verdict is not Verdict.JOIN or found is None:
+                return found, verdict, joined
+            await self._joined(ask, found)
+            joined = True
+
+    async def _joined(self, ask: Ask, found: Found) -> None:
+        """Wait for a call under way, here or in another process."""
+        try:
+            if found.running is not None:
+                await found.running.joined()
+            else:
+                await asyncio.sleep(_POLL)
+        except asyncio.CancelledError:
+            reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
+            asked = structs.replace(ask, links=NO_LINKS)
+            self._recorder.unsent(asked, LEFT, reply, found.source)
+            raise
+
+    def _find(self, ask: Ask) -> Found | None:
+        """Return the latest call with the same key, else the latest that asked the same."""
+        links = ask.links
+        found = self._latest(links.key, links, keyed=True) if links.key else None
+        if found is None and links.same:
+            found = self._latest(links.same, links, keyed=False)
+        return found
+
+    def _latest(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        """Return the latest call with a link, be it of this process or of another."""
+        stored = self._stored(link, links, keyed=keyed)
+        here = self._known.get(link)
+        if here is None or (stored is not None and stored.call > here.ask.call):
+            return stored
+        mine = stored if stored is not None and stored.call == here.ask.call else None
+        earlier = structs.replace(
+            here.seen(),
+            same_input=not keyed or here.ask.links.keyed_input == links.keyed_input,
+            warned=mine is not None and mine.earlier.warned,
+        )
+        commits = mine.commits if mine is not None else ()
+        return Found(
+            earlier=earlier, call=here.ask.call, keyed=keyed, running=here, commits=commits
+        )
+
+    def _stored(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        try:
+            with self._store.view() as view:
+                intent = view.linked(link)
+                if intent is None:
+                    return None
+                commits = view.call(intent.facts.call)
+                warned = view.linked(self._told(intent.facts.call)) is not None
+        except StoreError as error:
+            # The call goes on: a log that cannot be read does not stop it.
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+        stored = intent.body.links if intent.body is not None else ()
+        earlier = _earlier(commits, self._clock.wall())
+        earlier = structs.replace(
+            earlier,
+            delivered=earlier.delivered or intent.facts.call in self._arrived,
+            same_input=not keyed or links.keyed_input in stored,
+            warned=warned,
+        )
+        return Found(earlier=earlier, call=intent.facts.call, keyed=keyed, commits=commits)
+
+    # -- the answer ------------------------------------------------------------------------
+
+    def _repeated(self, ask: Ask, found: Found, verdict: Verdict, *, joined: bool) -> Repeated:
+        """Record a call that is not sent; return what its caller gets."""
+        answer: Made | None = None
+        flags: tuple[Flag, ...] = ()
+        links = NO_LINKS
+        if verdict is Verdict.REPLAY:
+            assert found.earlier.ending is not None
+            answer = self._kept(found)
+            whole = answer is not None
+            ending = replayed(found.earlier.ending, whole=whole)
+            flags = (Flag.REPLAYED, Flag.JOINED) if joined else (Flag.REPLAYED,)
+        else:
+            ending = unsent(verdict)
+            if verdict is Verdict.UNKNOWN:
+                links = Links(told=self._told(found.call))
+        said = "" if answer is not None else _SAYS[verdict]
+        # It does not carry the links of its call: nothing is answered from an answer.
+        asked = structs.replace(ask, links=links)
+        reply = Reply(flags=flags, detail=said, said=said)
+        attempt = self._recorder.unsent(asked, ending, reply, found.source)
+        return Repeated(attempt, answer, said, found)
+
+    def _kept(self, found: Found) -> Made | None:
+        """Return the whole answer to an earlier call, from memory, else from the store."""
+        if found.running is not None and found.running.kept is not None:
+            return found.running.kept
+        outcome = found.outcome
+        if outcome is None or outcome.body is None or not outcome.body.output_blob:
+            return None
+        try:
+            with self._store.view() as view:
+                blob = view.blob(outcome.body.output_blob)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+        if blob is None or blob.redacted or blob.cut:
+            return None
+        return retold_answer(outcome.facts, blob.data)
+
+    # -- what is remembered ----------------------------------------------------------------
+
+    def _links(self, ask: Ask) -> Links:
+        """Return what finds a call that asks the same: where its session is known, or it has a key."""
+        aliases = ask.session.aliases
+        named = aliases[0] if aliases and ask.is_named else ""
+        if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
+            return NO_LINKS
+        tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
+        scheme, form = canonical(ask.arguments)
+        asks = b"%b\0%b" % (scheme.encode(), form)
+        key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
+        return Links(
+            same=self._digest("same call", f"{named}\0{tool}", asks) if named else b"",
+            key=self._digest("key", key) if key else b"",
+            keyed_input=self._digest("key and input", key, asks) if key else b"",
+        )
+
+    def _told(self, call: bytes) -> bytes:
+        return self._digest("told of unknown", "", call)
+
+    def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
+        name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
+        return self._store.keyed(name + value)
+
+    def _remember(self, running: Running) -> None:
+        self._under_way.add(running)
+        for link in _found_by(running):
+            self._known[link] = running
+            self._known.move_to_end(link)
+
+    def _forget(self, running: Running) -> None:
+        self._held -= running.size
+        for link in _found_by(running):
+            if self._known.get(link) is running:
+                del self._known[link]
+
+
+def _found_by(running: Running) -> tuple[bytes, ...]:
+    links = running.ask.links
+    return tuple(filter(None, (links.key, links.same)))
+
+
+def _last(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
+    """Return the newest commit of a kind of the last attempt."""
+    found = [commit for commit in commits if commit.facts.kind is kind]
+    return max(found, key=_place, default=None)
+
+
+def _place(commit: Commit) -> tuple[int, int, int]:
+    return commit.facts.leg, commit.facts.attempt, commit.facts.n
+
+
+def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
+    """Return what the commits of a call tell; `now` in ns."""
+    intent, outcome = _last(commits, CommitKind.INTENT), _last(commits, CommitKind.OUTCOME)
+    assert intent is not None  # it was found by its links
+    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
+    if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
+        outcome = None
+    ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    abandoned = NoteKind.ABANDONED in notes
+    recovered = outcome is not None and outcome.facts.actor is Actor.TURNLOG
+    cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
+    began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
+    return Earlier(
+        ending=ending_of(outcome.facts) if outcome is not None else None,
+        began=(now - began) / _NS,
+        ended=ended,
+        abandoned=abandoned,
+        cancelled=None if cancelled is None else (now - cancelled) / _NS,
+        repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
+        # Whoever has just been answered by another process: the note is on its way.
+        delivered=NoteKind.DELIVERED in notes
+        or (ended < _SETTLED and not abandoned and not recovered),
+    )

@@ -1,0 +1,223 @@
+"""One guarded call under way: who waits for it, and for how long it runs when nobody does.
+
+Guarded is a call whose effect a rule or a trusted annotation names, or that has an idempotency key
+(semantics, section 5). It is carried out by a task of its own, which outlives its caller.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import Effect, Flag, NoteKind
+from turnlog.core.repeats import CANCELLED_LIFE, Earlier, NeverTwice, on_disconnect
+from turnlog.core.rules import OnDisconnect
+from turnlog.store.base import Ticket
+
+from .answers import Made
+from .attempt import Ask, Attempt
+from .fault import Failure
+from .recorder import Recorder
+
+
+def _never() -> bool:
+    return False
+
+
+class Running:
+    """A call that may outlive its caller. Times are on the loop's clock."""
+
+    def __init__(
+        self, ask: Ask, recorder: Recorder, limits: NeverTwice, *, stateless: bool
+    ) -> None:
+        self.ask = ask
+        self.attempt: Attempt | None = None
+        """The latest one."""
+        self.kept: Made | None = None
+        """The whole answer, for whoever asks the same again."""
+        self.delivered = False
+        """Whether the answer was handed to a caller whole."""
+        self._recorder = recorder
+        self._limits = limits
+        self._leaves = on_disconnect(ask.policy.on_disconnect, stateless=stateless)
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._ended_at = 0.0
+        self._cancelled_at: float | None = None
+        self._abandoned = False
+        self.is_given_up = False
+        """Whether it is taken back because nobody waits for it."""
+        self._joined = 0
+        """How many wait for it beside its caller."""
+        self._ended = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.timed_out: asyncio.Future[Failure] = self._loop.create_future()
+        """Why the caller is answered before the call has ended."""
+        self._hush: Callable[[], bool] = _never
+
+    @property
+    def size(self) -> int:
+        """Bytes of the answer that is held."""
+        return len(self.kept.body) if self.kept is not None else 0
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; `None` while it runs."""
+        return self.attempt.overall if self.attempt is not None and self._ended.is_set() else None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its caller is gone and nobody else waits for it."""
+        return self._abandoned and not self._joined
+
+    def seen(self) -> Earlier:
+        """Return what a call that asks the same has to know of this one."""
+        now, cancelled = self._loop.time(), self._cancelled_at
+        return Earlier(
+            ending=self.ending,
+            began=now - self._began,
+            ended=now - self._ended_at if self._ended.is_set() else 0.0,
+            abandoned=self._abandoned,
+            cancelled=None if cancelled is None else now - cancelled,
+            delivered=self.delivered,
+            repeats=Flag.REPEAT_OF_UNKNOWN in self.ask.flags,
+        )
+
+    def begins(self, attempt: Attempt) -> None:
+        """Learn of the attempt that is under way."""
+        self.attempt = attempt
+        attempt.running = self
+        if self._abandoned:
+            attempt.marks.add(Flag.LATE)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether a task carries it out."""
+        return self._task is not None
+
+    def carried_by(self, task: asyncio.Task[None], hush: Callable[[], bool]) -> None:
+        """Learn what carries it out, so that it can be given up.
+
+        `hush` lets nothing more of the answer go to the caller; false where it cannot be told why.
+        """
+        self._task = task
+        self._hush = hush
+
+    def over(self) -> None:
+        """Learn that it has ended: whoever joined it looks at how."""
+        if not self._ended.is_set():
+            self._disarm()
+            self._ended_at = self._loop.time()
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+        await self._ended.wait()
+
+    async def joined(self) -> None:
+        """Wait for its answer, beside its caller or in its place."""
+        self._joined += 1
+        self._disarm()
+        try:
+            await self._ended.wait()
+        finally:
+            self._joined -= 1
+            if self.is_abandoned:
+                self._run_on()
+
+    def arrived(self) -> None:
+        """Note that its answer was handed to a caller whole."""
+        if self.attempt is not None and not self.delivered:
+            self.delivered = True
+            self._note(NoteKind.DELIVERED, self.attempt.outcome)
+
+    def time_out(self, failure: Failure) -> bool:
+        """Learn that its caller's time is over; tell whether it runs on all the same.
+
+        Where another attempt could follow, or the caller cannot be told, it does not.
+        """
+        effect, retry = self.ask.effect, self.ask.policy.retry
+        retried = retry is not None and effect is Effect.IDEMPOTENT_WRITE
+        stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
+        if not stays or self._abandoned or self._joined or not self._hush():
+            return False
+        self._leaves = OnDisconnect.DRAIN
+        self.timed_out.set_result(failure)
+        return True
+
+    def left(self) -> None:
+        """Learn that its caller is gone."""
+        if self._abandoned or self._ended.is_set() or self.attempt is None:
+            return
+        self._abandoned = True
+        self.attempt.marks.add(Flag.LATE)
+        self._note(NoteKind.ABANDONED, self.attempt.intent)
+        self._run_on()
+
+    def cancelled(self) -> None:
+        """Learn that its caller took it back, and that the server is told."""
+        if self._cancelled_at is not None or self._ended.is_set():
+            return
+        self._cancelled_at = self._loop.time()
+        if self.attempt is not None:
+            self._note(NoteKind.CANCEL_FORWARDED, self.attempt.intent)
+        if self.is_abandoned:
+            self._run_on()
+
+    def asked(self) -> None:
+        """Learn that the server asks the caller something: who is gone cannot answer."""
+        if self.is_abandoned:
+            self._give_up()
+
+    async def resumed(self) -> None:
+        """Let another stream take its place, if nobody waits here."""
+        if self.is_abandoned and self._task is not None:
+            self._task.cancel()
+            await self._ended.wait()
+
+    def stop(self) -> None:
+        """Give it up, because turnlog stops."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def shrink(self) -> None:
+        """Let go of what nobody asks for once it has ended."""
+        if self.attempt is not None:
+            self.attempt.shrink()
+            self.ask = self.attempt.ask
+            self.attempt.message = b""
+
+    def _note(self, kind: NoteKind, follows: Ticket | None) -> None:
+        if self.attempt is not None:
+            self._recorder.note(kind, self.ask.session, self.attempt.facts, follows)
+
+    def _run_on(self) -> None:
+        """Run for as long as a call may that nobody waits for."""
+        self._disarm()
+        if not self._ended.is_set():
+            self._timer = self._loop.call_later(self._left, self._give_up)
+
+    @property
+    def _left(self) -> float:
+        if self._cancelled_at is not None:
+            return self._cancelled_at + CANCELLED_LIFE - self._loop.time()
+        match self._leaves:
+            case OnDisconnect.CANCEL:
+                return 0.0
+            case OnDisconnect.GRACE:
+                return self._limits.cancel_grace
+            case OnDisconnect.DRAIN:
+                return self._limits.drain
+
+    def _give_up(self) -> None:
+        if self._joined or self._task is None:
+            return
+        self.is_given_up = True
+        self.cancelled()
+        self._disarm()
+        self._task.cancel()
+
+    def _disarm(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()

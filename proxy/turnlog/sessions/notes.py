@@ -1,0 +1,188 @@
+"""Write a note to a session: checked, without secrets, once for each id that its writer gives."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, cast
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.commit import Body, Facts
+from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
+from turnlog.core.note import (
+    Fact,
+    Note,
+    Turn,
+    decode_note,
+    encode_note,
+    kind_of,
+)
+from turnlog.core.redact import Redactor
+from turnlog.core.summary import SUMMARY_BYTES, preview
+from turnlog.store.base import Draft, SessionRef, Store, View
+
+from .log import find_session
+
+NOTE_BYTES: Final = 64 * 1024
+"""Of one note, as it is stored."""
+ID_CHARS: Final = 512
+"""Of the id that a note's writer gives it."""
+
+
+_KINDS: Final = "decision, fact, evict, recall, turn, user_input, metadata, budget"
+
+
+class NoteError(ValueError):
+    """What was given is no note. The message says what is wrong with it."""
+
+
+class Noted(Struct, frozen=True, kw_only=True):
+    """Where a note stands; `known` tells that it was there before, under the same id."""
+
+    session: str
+    seq: int
+    turn: int
+    kind: NoteKind
+    hash: str
+    known: bool
+
+
+class Noter:
+    """Writes notes to a store. `wall` and `monotonic` are clocks, ns."""
+
+    def __init__(
+        self,
+        store: Store,
+        redactor: Redactor,
+        wall: Callable[[], int],
+        monotonic: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._wall = wall
+        self._monotonic = monotonic
+
+    async def write(
+        self, session: SessionRef, note: Note, *, note_id: str = "", actor: Actor = Actor.AGENT
+    ) -> Noted:
+        """Append a note and wait for the disk; one that the session has under `note_id` is not repeated.
+
+        Raises `NoteError`, `StoreError`.
+        """
+        draft = self._draft(session, note, note_id, actor)
+        try:
+            ticket = self._store.submit(draft, wait=True)
+        except ValueError as error:
+            raise NoteError(f"the note cannot be stored: {error}") from error
+        commit = await ticket.done()
+        return Noted(
+            session=ids.to_text(commit.link.session),
+            seq=commit.link.seq,
+            turn=commit.link.turn,
+            kind=NoteKind(commit.facts.note),
+            hash=f"sha256:{commit.hash.hex()}",
+            known=commit.facts is not draft.facts,
+        )
+
+    def _draft(self, session: SessionRef, note: Note, note_id: str, actor: Actor) -> Draft:
+        if len(note_id) > ID_CHARS:
+            raise NoteError(
+                f"the id of the note has {len(note_id)} characters, give {ID_CHARS} or less"
+            )
+        try:
+            kept = cleaned(note, self._redactor)
+            data = encode_note(kept)
+            key = self._store.keyed(b"note\0" + note_id.encode()) if note_id else b""
+        except UnicodeEncodeError as error:
+            raise NoteError("the note holds half a surrogate pair, leave it out") from error
+        if len(data) > NOTE_BYTES:
+            raise NoteError(f"the note has {len(data)} bytes, {NOTE_BYTES} are kept; cut it")
+        if decode_note(data) is None:
+            raise NoteError("the note is too long once its secrets are cut out; cut it")
+        facts = Facts(
+            kind=CommitKind.NOTE,
+            at=self._wall(),
+            clock=self._monotonic(),
+            actor=actor,
+            turn_label=kept.name if isinstance(kept, Turn) else "",
+            turn_source=TurnSource.EXPLICIT if isinstance(kept, Turn) else TurnSource.GAP,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=kind_of(kept),
+        )
+        return Draft(
+            session=session,
+            facts=facts,
+            body=Body(summary=_summary(kept), note=data, note_key=key),
+        )
+
+
+def read_note(data: bytes | str) -> Note:
+    """Return the note that a JSON object is. Raises `NoteError`."""
+    try:
+        note = _decode_note(data)
+        strange = _decode_names(data).keys() - {"kind", *note.__struct_fields__}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error)[:1].lower() + str(error)[1:]
+        raise NoteError(f"this is no note: {reason}; its kind is one of {_KINDS}") from error
+    if strange:
+        raise NoteError(f"a note of kind {kind_of(note).value!r} has no {min(strange)!r}")
+    return note
+
+
+def known_session(view: View, name: str) -> SessionRef:
+    """Return a session that is there, for writing to. Raises `NotFoundError`."""
+    found = SessionRef(candidate=find_session(view, name), rung=Rung.IMPLICIT)
+    found.id = found.candidate
+    return found
+
+
+def cleaned(note: Note, redactor: Redactor) -> Note:
+    """Return a note without the secrets in its texts; a value is held against its name, too."""
+    told = {name: _cleaned(redactor, getattr(note, name)) for name in note.__struct_fields__}
+    if isinstance(note, Fact):
+        value = _value(redactor, note.id, note.value)
+        told["value"] = _value(redactor, note.subject, value)
+    return structs.replace(note, **told)
+
+
+def _cleaned(redactor: Redactor, value: object) -> object:
+    match value:
+        case StrEnum():
+            return value
+        case str():
+            return redactor.text(value)[0]
+        case tuple():
+            return tuple(_cleaned(redactor, item) for item in cast("tuple[str, ...]", value))
+        case dict():
+            entries = cast("dict[str, str]", value)
+            return {
+                redactor.text(name)[0]: _value(redactor, name, text)
+                for name, text in entries.items()
+            }
+        case _:
+            return value
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+_decode_names = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _decode_note(data: bytes | str) -> Note:
+    note: Note = msgspec.json.decode(data, type=Note)
+    return note
+
+
+def _value(redactor: Redactor, name: str, text: str) -> str:
+    """Return a value without secrets: what is called a password is one."""
+    found = redactor.json(_encode({name: text})).data
+    return next(iter(_decode(found).values()), "")
+
+
+def _summary(note: Note) -> str:
+    """Return one line that says what a note says."""
+    told = msgspec.to_builtins(note)
+    words = [f"{name}={value}" for name, value in told.items() if value and name != "kind"]
+    return preview(" ".join([kind_of(note), *words]).encode(), SUMMARY_BYTES)

@@ -1,0 +1,111 @@
+"""Settle a call of which nobody knows whether it happened, by the word of an operator."""
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.classify import MEANINGS
+from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    ErrorKind,
+    Executed,
+    Flag,
+    Retry,
+    Rung,
+    Status,
+)
+from turnlog.store.base import Draft, SessionRef, Store, View
+
+from .errors import Reason, UnresolvableError
+from .payloads import find_call
+from .rows import Row, row_of
+
+LONGEST_WHY = 2000
+"""Characters of a reason."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What an operator found out. Times are ns, wall clock and monotonic."""
+
+    happened: bool
+    why: str = ""
+    """Without secrets, at most `LONGEST_WHY` characters."""
+    at: int
+    clock: int
+
+
+async def resolve(store: Store, name: str, claim: Claim) -> Row:
+    """Append the outcome that a claim is; return the attempt as it stands then.
+
+    Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
+    """
+    # What a dead process left in flight is unknown, and is called that first.
+    await store.recover()
+    with store.view() as view:
+        call = find_call(view, name)
+        draft = _draft(view, call, claim)
+    placed = await store.submit(draft, wait=True).done()
+    if placed.facts != draft.facts:
+        # Another outcome took the number inside the transaction: it came first.
+        raise _refused(call, placed)
+    with store.view() as view:
+        found = [c for c in view.call(call) if _is_of(draft.facts, c.facts)]
+    return row_of(found)
+
+
+def _draft(view: View, call: bytes, claim: Claim) -> Draft:
+    attempt = view.standing(call)
+    if not attempt:
+        newest = [c for c in view.call(call) if c.facts.kind is CommitKind.OUTCOME][-1]
+        raise _refused(call, newest)
+    intent, last = attempt[0], attempt[-1]
+    if last is intent and view.lives(intent.link.epoch):
+        raise UnresolvableError(
+            Reason.IN_FLIGHT,
+            f"call {ids.to_text(call)} is in flight, a running turnlog waits for its answer",
+        )
+    return Draft(
+        session=SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT),
+        facts=_facts(intent.facts, last.facts, claim),
+        body=Body(
+            summary="it happened" if claim.happened else "it did not happen",
+            detail=claim.why,
+        ),
+    )
+
+
+def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
+    return structs.replace(
+        intent,
+        kind=CommitKind.OUTCOME,
+        at=claim.at,
+        clock=claim.clock,
+        actor=Actor.OPERATOR,
+        n=last.n + 1 if last.kind is CommitKind.OUTCOME else 0,
+        phase=last.phase,
+        executed=Executed.YES if claim.happened else Executed.NO,
+        status=Status.OK if claim.happened else Status.ERROR,
+        error="" if claim.happened else MEANINGS[ErrorKind.OUTCOME_UNKNOWN].family,
+        error_kind="" if claim.happened else ErrorKind.OUTCOME_UNKNOWN,
+        retry="" if claim.happened else Retry.SAFE,
+        flags=(Flag.RESOLVED,),
+    )
+
+
+def _is_of(facts: Facts, other: Facts) -> bool:
+    """Tell whether `other` begins or ends the attempt that `facts` ends."""
+    ends = (CommitKind.INTENT, CommitKind.OUTCOME)
+    return other.kind in ends and (other.leg, other.attempt) == (facts.leg, facts.attempt)
+
+
+def _refused(call: bytes, newest: Commit) -> UnresolvableError:
+    """Return the error for a call whose newest outcome settles it."""
+    facts, name = newest.facts, ids.to_text(call)
+    if Flag.RESOLVED in facts.flags:
+        how = "it happened" if facts.executed is Executed.YES else "it did not happen"
+        return UnresolvableError(Reason.RESOLVED, f"call {name} was resolved before: {how}")
+    how = facts.error_kind or facts.error or facts.status
+    return UnresolvableError(
+        Reason.KNOWN, f"call {name} ended as {how}, only unknown calls are resolved"
+    )

@@ -1,0 +1,321 @@
+"""How the processes of command upstreams begin and end, and what their calls come to."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.requirements import Requirement, proves
+from kit import stdio_server
+from kit.beside import proxy_beside
+from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.proxy import Proxy
+from kit.wraps import is_gone
+
+SERVER = f"{sys.executable} {stdio_server.__file__}"
+MUTE = "exec sleep 300"
+READS = "read line; exec sleep 300"
+REVISION = "2025-06-18"
+NEWEST = "2026-07-28"
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": NEWEST,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+SLACK = 3.0
+"""s that a busy machine may add."""
+SOON = "rules: [{match: {server: cmd}, timeout: {startup: 300ms}}]"
+
+
+@contextmanager
+def serving(folder: Path, script: str, rules: str = "") -> Generator[Proxy]:
+    """Serve a shell script as the command `cmd`."""
+    (folder / "rules.yaml").write_text(rules or "rules: []")
+    upstreams = {"cmd": {"command": ["sh", "-c", script]}}
+    settings = {"upstreams": upstreams, "rules": ["rules.yaml"]}
+    with proxy_beside(folder, settings=settings) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[Client]:
+    with Client(proxy.url) as one:
+        yield one
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[Proxy]:
+    with serving(tmp_path, f"exec {SERVER}") as one:
+        yield one
+
+
+Fields = tuple[tuple[str, str], ...]
+
+
+def initialize(client: Client) -> Response:
+    params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
+    return client.request("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
+
+
+def opened(client: Client) -> Fields:
+    """Begin a session; return the headers of its requests."""
+    session = initialize(client).head.one("mcp-session-id")
+    assert session is not None
+    return (*MCP_HEADERS, ("Mcp-Session-Id", session))
+
+
+def asked(client: Client, headers: Fields, tool: str, **arguments: Any) -> Any:
+    """Call a tool in a session; return the result."""
+    said = client.request("POST", "/mcp", call(tool, arguments), headers=headers)
+    return said.json()["result"]
+
+
+def text_of(result: Any) -> str:
+    return str(result["content"][0]["text"])
+
+
+def alone(client: Client) -> Any:
+    """Call a tool outside of any session; return what turnlog says of it."""
+    named = (("MCP-Protocol-Version", NEWEST), ("Mcp-Method", "tools/call"), ("Mcp-Name", "say"))
+    said = client.request(
+        "POST", "/mcp", call("say", _meta=META), headers=(*MCP_HEADERS, *named)
+    ).json()
+    return said["result"]["_meta"]["turnlog/outcome"]
+
+
+def verdict(outcome: Any) -> tuple[str, str, str]:
+    return outcome["kind"], outcome["executed"], outcome["retry"]
+
+
+def events(proxy: Proxy, name: str, count: int) -> list[dict[str, Any]]:
+    """Wait for so many log lines of an event; the log is written beside the calls."""
+    wait_until(lambda: len(proxy.events(name)) == count, f"{count} times {name}")
+    return proxy.events(name)
+
+
+# -- flags ---------------------------------------------------------------------------------
+
+
+@proves(Requirement.RECORD_FLAGS)
+def test_a_stray_line_marks_the_calls_that_are_open_and_no_other(
+    proxy: Proxy, client: Client
+) -> None:
+    headers = opened(client)
+    for tool in ("say", "stray", "say"):
+        asked(client, headers, tool, text="x")
+    assert [row.flags for row in proxy.rows()] == [[], ["stray_output"], []]
+
+
+@proves(Requirement.RECORD_FLAGS)
+def test_the_end_of_a_process_marks_the_calls_that_it_did_not_answer(
+    proxy: Proxy, client: Client
+) -> None:
+    headers = opened(client)
+    with Client(proxy.url) as other:
+        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+        wait_until(lambda: bool(proxy.rows()), "the call")
+        asked(client, headers, "die", code=3)
+        assert other.response("POST").json()["id"] == 9
+    assert [(row.kind, row.flags) for row in proxy.rows()] == [
+        ("connection_lost", ["process_exit"])
+    ] * 2
+
+
+# -- commands that fail to start -----------------------------------------------------------
+
+
+@proves(Requirement.COMMAND_STARTS)
+def test_a_command_that_ends_before_it_says_anything_is_told_and_nothing_was_done(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, "exit 3") as proxy, Client(proxy.url) as client:
+        assert initialize(client).status == 502
+        assert verdict(alone(client)) == ("connect_failed", "no", "safe")
+        for event in events(proxy, "process.failed", 2):
+            assert (event["turnlog.server"], event["process.exit.code"]) == ("cmd", 3)
+        kinds = [event["turnlog.kind"] for event in events(proxy, "upstream.failed", 2)]
+        assert kinds == ["connect_failed"] * 2
+        (row,) = proxy.rows()
+        assert (row.status, row.phase, row.flags) == ("error", "connecting", ["process_exit"])
+
+
+@proves(Requirement.RECORD_OUTCOME)
+def test_a_call_that_the_command_read_before_it_ended_may_have_been_executed(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, "read line; exit 3") as proxy, Client(proxy.url) as client:
+        assert verdict(alone(client)) == ("connection_lost", "maybe", "unsafe")
+        events(proxy, "process.failed", 1)
+
+
+def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
+    with serving(tmp_path, MUTE) as proxy:
+        with Client(proxy.url) as client:
+            params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
+            client.ask("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
+            wait_until(lambda: bool(children(proxy)), "the command")
+        wait_until(lambda: bool(proxy.events("process.ended")), "its end")
+        assert proxy.events("process.failed") == []
+
+
+def children(proxy: Proxy) -> list[int]:
+    """Return the process ids of the commands that run."""
+    folder = Path(f"/proc/{proxy.process.pid}/task")
+    return [
+        int(one) for task in folder.iterdir() for one in (task / "children").read_text().split()
+    ]
+
+
+# -- timeout.startup -----------------------------------------------------------------------
+
+
+@proves(Requirement.COMMAND_STARTS)
+def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, MUTE, SOON) as proxy, Client(proxy.url) as client:
+        assert initialize(client).status == 502
+        assert verdict(alone(client)) == ("connect_timeout", "no", "safe")
+        kinds = [event["turnlog.kind"] for event in events(proxy, "upstream.failed", 2)]
+        assert kinds == ["connect_timeout"] * 2
+        reasons = {event["turnlog.reason"] for event in events(proxy, "process.failed", 2)}
+        assert reasons == {"the limit timeout.startup of 0.3 s was reached"}
+        wait_until(lambda: not children(proxy), "the end of the commands")
+
+
+@proves(Requirement.RECORD_OUTCOME)
+def test_a_command_that_read_the_call_and_says_nothing_in_time_did_not_answer(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, READS, SOON) as proxy, Client(proxy.url) as client:
+        assert verdict(alone(client)) == ("response_timeout", "maybe", "unsafe")
+        assert initialize(client).status == 502
+        assert events(proxy, "upstream.failed", 2)[1]["turnlog.kind"] == "connect_timeout"
+
+
+def test_a_command_that_has_said_something_has_started(tmp_path: Path) -> None:
+    with serving(tmp_path, f"exec {SERVER}", SOON) as proxy:
+        with Client(proxy.url) as client, Client(proxy.url) as other:
+            headers = opened(client)
+            client.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+            # The limit of a command that never starts is reached meanwhile.
+            mute = {"upstreams": {"mute": {"command": ["sh", "-c", MUTE]}}, "rules": ["rules.yaml"]}
+            folder = tmp_path / "other"
+            folder.mkdir()
+            (folder / "rules.yaml").write_text(SOON.replace("cmd", "mute"))
+            with proxy_beside(folder, settings=mute) as second, Client(second.url) as third:
+                assert initialize(third).status == 502
+            assert text_of(asked(other, headers, "say", text="here")) == "here"
+        assert proxy.events("process.failed") == []
+
+
+def test_the_handshake_is_repeated_within_the_limit(tmp_path: Path) -> None:
+    script = f"if [ -e {tmp_path}/before ]; then {MUTE}; fi; touch {tmp_path}/before; exec {SERVER}"
+    with serving(tmp_path, script, SOON) as proxy, Client(proxy.url) as client:
+        headers = opened(client)
+        asked(client, headers, "die", code=3)
+        outcome = asked(client, headers, "say", text="x")["_meta"]["turnlog/outcome"]
+        assert verdict(outcome) == ("connect_timeout", "no", "safe")
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Path) -> None:
+    script = f"exec 3<&0; {SERVER} <&3 3<&- & exit 0"
+    with serving(tmp_path, script) as proxy, Client(proxy.url) as client:
+        headers = opened(client)
+        pid = int(text_of(asked(client, headers, "pid")))
+        wait_until(lambda: not children(proxy), "the end of the launcher")
+        # What reads nothing would be ended meanwhile.
+        assert text_of(asked(client, headers, "later", seconds=0.7)) == str(pid)
+        client.request("DELETE", "/mcp", headers=headers)
+        assert is_gone(pid)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_reads_nothing_is_no_server_that_was_left_behind(
+    proxy: Proxy, client: Client, code: int
+) -> None:
+    headers = opened(client)
+    died = asked(client, headers, "leaves", code=code)
+    assert died["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert text_of(asked(client, headers, "say", text="again")) == "again"
+
+
+@proves(Requirement.COMMAND_ENDS)
+def test_a_session_that_ends_ends_a_stubborn_command_within_two_seconds(
+    proxy: Proxy, client: Client
+) -> None:
+    headers = opened(client)
+    pid = int(text_of(asked(client, headers, "stubborn")))
+    with Client(proxy.url) as other:
+        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+        wait_until(lambda: len(proxy.rows()) == 2, "the call")
+        began = time.monotonic()
+        client.request("DELETE", "/mcp", headers=headers)
+        outcome = other.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
+        assert time.monotonic() - began < 2 + SLACK
+        assert is_gone(pid)
+    assert verdict(outcome) == ("connection_lost", "maybe", "unsafe")
+    assert proxy.rows()[-1].flags == ["process_exit"]
+
+
+@proves(Requirement.COMMAND_ENDS)
+def test_turnlog_that_stops_ends_stubborn_commands_and_types_their_calls(
+    proxy: Proxy, client: Client
+) -> None:
+    headers = opened(client)
+    pid = int(text_of(asked(client, headers, "stubborn")))
+    client.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+    wait_until(lambda: len(proxy.rows()) == 2, "the call")
+    began = time.monotonic()
+    proxy.process.send_signal(signal.SIGTERM)
+    assert proxy.process.wait(20) == 0
+    assert time.monotonic() - began < 8 + 2 + SLACK
+    assert is_gone(pid)
+    row = proxy.rows()[-1]
+    assert (row.status, row.kind) == ("unknown", "outcome_unknown")
+
+
+# -- agents that read slowly ---------------------------------------------------------------
+
+
+@proves(Requirement.COMMAND_PACE)
+def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
+    proxy: Proxy, client: Client, tmp_path: Path
+) -> None:
+    headers = opened(client)
+    told, notes = tmp_path / "told", 1000
+    client.ask("POST", "/mcp", call("flood", {"notes": notes, "told": str(told)}), headers=headers)
+    head = client.head()
+    wait_until(told.exists, "that nobody reads the command any more")
+    assert int(told.read_text()) < 40 << 20
+    body = client.body(head)
+    lines = [line for line in body.split(b"\n") if line.startswith(b"data: ")]
+    assert len(lines) == notes + 1
+    assert int(text_of(json.loads(lines[-1][6:])["result"])) > 100_000 * notes
+
+
+@proves(Requirement.COMMAND_ENDS)
+def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_waiting(
+    proxy: Proxy, client: Client, tmp_path: Path
+) -> None:
+    headers = opened(client)
+    pid = int(text_of(asked(client, headers, "pid")))
+    told = tmp_path / "told"
+    with Client(proxy.url) as other:
+        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
+        wait_until(lambda: len(proxy.rows()) == 2, "the call")
+        flood = call("flood", {"notes": 1000, "told": str(told)})
+        client.ask("POST", "/mcp", flood, headers=headers)
+        wait_until(told.exists, "that nobody reads the command any more")
+        os.kill(pid, signal.SIGKILL)
+        outcome = other.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
+    assert verdict(outcome) == ("connection_lost", "maybe", "unsafe")

@@ -1,0 +1,390 @@
+"""Calls whose effect is named: one that is asked again while it runs, or whose answer was lost, runs
+once (semantics, section 5)."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
+from kit.upstreams import Peer, RawUpstream, text_result
+
+RULES = """
+rules:
+  - match: {tool: ["write*", "POST /write*"], method: [tools/call, POST]}
+    effect: write
+  - match: {tool: "put*"}
+    effect: idempotent_write
+  - match: {tool: "pay*"}
+    effect: irreversible
+  - match: {tool: "*_alone"}
+    on_duplicate: block
+  - match: {tool: "*_freely"}
+    on_duplicate: pass
+  - match: {tool: "*_slowly"}
+    replay_if_slower_than: 1ms
+  - match: {tool: ["*_timed", "* /*timed"]}
+    timeout: {response: 200ms}
+  - match: {tool: "*_cancelled"}
+    on_disconnect: cancel
+"""
+STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
+SETTINGS = {"never_twice": {"join_after": "1h", "cancel_grace": "1h"}}
+KEY = ("Idempotency-Key", "key-1")
+
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Begun(Protocol):
+    """Asks for something."""
+
+    def __call__(self, body: bytes, *headers: tuple[str, str], path: str = "") -> Client:
+        """Return the connection."""
+        ...
+
+
+class Counting:
+    """Count calls; answer each with its number, once it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.streams = False
+        self.cancels: list[Any] = []
+        self.go = threading.Event()
+        self.hung_up = threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self, peer: Peer) -> None:
+        """Count, and answer as an event where `streams` says so."""
+        request = peer.read()
+        said = json.loads(request.body)
+        if said.get("method", "").startswith("notifications/"):
+            self.cancels.append(said)
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        with self._lock:
+            self.asked += 1
+            number = self.asked
+        if self.streams:
+            peer.start_events()
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"})
+        while not self.go.wait(0.01):
+            if peer.wait_for_hang_up(0.01):
+                self.hung_up.set()
+                return
+        answer = text_result(said.get("id"), f"done {number}")
+        if self.streams:
+            peer.send_event(answer)
+            peer.end()
+        else:
+            peer.send_json(answer)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("proxy")
+    (folder / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], **SETTINGS}
+    with RawUpstream() as upstream, proxy_beside(folder, upstream.url, settings=settings) as proxy:
+        yield Rig(upstream, proxy)
+
+
+@pytest.fixture
+def counting(rig: Rig) -> Iterator[Counting]:
+    script = rig.upstream.script = Counting()
+    yield script
+    script.go.set()
+
+
+@pytest.fixture
+def begun(rig: Rig) -> Iterator[Begun]:
+    """Return what asks, and does not wait for the answer."""
+    with ExitStack() as clients:
+
+        def ask(body: bytes, *headers: tuple[str, str], path: str = "") -> Client:
+            client = clients.enter_context(rig.client())
+            client.ask("POST", path or rig.path, body, headers=headers or MCP_HEADERS)
+            return client
+
+        yield ask
+
+
+@pytest.fixture
+def left(rig: Rig, counting: Counting, begun: Begun) -> Begun:
+    """Return what asks, and leaves as soon as the server has the call."""
+
+    def leave(body: bytes, *headers: tuple[str, str], path: str = "") -> Client:
+        before = counting.asked
+        client = begun(body, *headers, path=path)
+        wait_until(lambda: counting.asked > before, "the server has the call")
+        client.close()
+        wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+        return client
+
+    return leave
+
+
+def answer_in(body: bytes) -> Any:
+    """Return the result in a body, or in the last event of a stream."""
+    events = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
+    return json.loads(events[-1] if events else body)["result"]
+
+
+def text(body: bytes) -> str:
+    return str(answer_in(body)["content"][0]["text"])
+
+
+def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
+    rig: Rig, counting: Counting, left: Begun, begun: Begun
+) -> None:
+    left(call("write", {"a": 1}, request_id=1))
+    again = begun(call("write", {"a": 1}, request_id="two"))
+    counting.go.set()
+    given = again.response("POST")
+    assert counting.asked == 1
+    assert (given.json()["id"], text(given.body)) == ("two", "done 1")
+    assert given.head.one("turnlog-status") == "replayed"
+    assert given.json()["result"]["_meta"]["turnlog/outcome"]["status"] == "replayed"
+    first, second = rig.ended_rows(2)
+    assert (first.status, first.flags, first.executed) == ("ok", ["late"], "yes")
+    assert second.status == "replayed"
+    assert set(second.flags) == {"replayed", "joined"}
+    assert (second.executed, second.phase) == ("yes", "queued")
+
+
+def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
+    left(call("write", {"a": 1}))
+    counting.go.set()
+    rig.ended_rows(1)
+    assert text(rig.post(call("write", {"a": 1}, request_id=2))) == "done 1"
+    assert text(rig.post(call("write", {"a": 1}, request_id=3))) == "done 2"
+    assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "ok"]
+
+
+@pytest.mark.parametrize(
+    "other", [call("write", {"a": 2}), call("write_other", {"a": 1})], ids=["input", "tool"]
+)
+def test_another_call_is_another_call(
+    rig: Rig, counting: Counting, other: bytes, left: Begun
+) -> None:
+    left(call("write", {"a": 1}))
+    counting.go.set()
+    assert text(rig.post(other)) == "done 2"
+
+
+def test_another_session_is_another_caller(rig: Rig, counting: Counting, left: Begun) -> None:
+    left(call("write", {"a": 1}))
+    counting.go.set()
+    rig.ended_rows(1)
+    rig.session += "-other"
+    assert text(rig.post(call("write", {"a": 1}))) == "done 2"
+
+
+def test_calls_that_begin_together_are_as_many_as_there_are(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    clients = [begun(call("write", {"a": 1}, request_id=n)) for n in range(3)]
+    wait_until(lambda: counting.asked == 3, "all are at the server")
+    counting.go.set()
+    assert sorted(text(client.response("POST").body) for client in clients) == [
+        "done 1",
+        "done 2",
+        "done 3",
+    ]
+
+
+def test_a_call_of_an_unknown_effect_ends_with_its_caller(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    client = begun(call("something", {"a": 1}))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    client.close()
+    assert counting.hung_up.wait(BOUND)
+    row = rig.row()
+    assert (row.kind, row.status) == ("cancelled_by_caller", "unknown")
+    assert rig.notes() == []
+
+
+def test_where_closing_the_stream_is_the_cancel_it_is_passed_on_late(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
+    left(call("write_cancelled", {"a": 1}), *STATELESS)
+    assert counting.hung_up.wait(BOUND)
+    assert counting.cancels == []
+    assert rig.row().kind == "cancelled_by_caller"
+    assert rig.notes() == ["abandoned", "cancel_forwarded"]
+
+
+def test_before_that_revision_the_server_is_told(rig: Rig, counting: Counting, left: Begun) -> None:
+    left(call("write_cancelled", {"a": 1}, request_id="mine"))
+    wait_until(lambda: counting.cancels, "a cancel comes")
+    assert counting.cancels[0]["params"]["requestId"] == "mine"
+
+
+def test_a_call_that_was_taken_back_is_repeated_with_a_flag(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
+    left(call("write_cancelled", {"a": 1}))
+    rig.ended_rows(1)
+    counting.go.set()
+    assert text(rig.post(call("write_cancelled", {"a": 1}))) == "done 2"
+    assert rig.ended_rows(2)[1].flags == ["repeat_of_unknown"]
+
+
+def test_a_cancel_of_the_caller_goes_on_at_once(rig: Rig, counting: Counting, begun: Begun) -> None:
+    client = begun(call("write", {"a": 1}, request_id=7), *rig.session_headers)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    cancel = message("notifications/cancelled", {"requestId": 7}, request_id=None)
+    with rig.client() as other:
+        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+    wait_until(lambda: counting.cancels, "the cancel arrives")
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    assert rig.notes()[0] == "cancel_forwarded"
+    counting.go.set()
+    assert text(rig.post(call("write", {"a": 1}, request_id=8), *rig.session_headers[2:]))
+
+
+def test_a_rule_may_want_every_call(rig: Rig, counting: Counting, left: Begun) -> None:
+    left(call("write_freely", {"a": 1}))
+    counting.go.set()
+    assert text(rig.post(call("write_freely", {"a": 1}))) == "done 2"
+
+
+def test_a_rule_may_allow_no_second_call(rig: Rig, counting: Counting, left: Begun) -> None:
+    left(call("write_alone", {"a": 1}))
+    said = json.loads(rig.post(call("write_alone", {"a": 1})))["result"]
+    assert said["isError"] is True
+    assert said["_meta"]["turnlog/outcome"]["kind"] == "policy_blocked"
+    assert counting.asked == 1
+
+
+def test_an_answer_that_took_long_may_be_given_twice(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    client = begun(call("write_slowly", {"a": 1}))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    counting.go.set()
+    assert text(client.response("POST").body) == "done 1"
+    wait_until(lambda: "delivered" in rig.notes(), "it is noted")
+    assert text(rig.post(call("write_slowly", {"a": 1}))) == "done 1"
+
+
+def test_a_key_stands_for_one_call_even_after_its_answer(rig: Rig, counting: Counting) -> None:
+    counting.go.set()
+    key = ("Idempotency-Key", rig.session)
+    assert text(rig.post(call("anything", {"a": 1}), key)) == "done 1"
+    assert text(rig.post(call("anything", {"a": 1}, request_id=2), key)) == "done 1"
+    said = json.loads(rig.post(call("anything", {"a": 2}), key))["result"]
+    assert said["_meta"]["turnlog/outcome"]["kind"] == "conflict"
+    assert text(rig.post(call("anything", {"a": 1}))) == "done 2"
+    named = call("anything", {"a": 1}, _meta={"turnlog/key": rig.session})
+    assert text(rig.post(named)) == "done 1"
+
+
+def test_a_plain_call_is_answered_as_the_first_one_was(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
+    path = f"/s/{rig.session}/write"
+    left(b'{"a": 1}', ("Content-Type", "application/json"), path=path)
+    counting.go.set()
+    rig.ended_rows(1)
+    with rig.client() as again:
+        given = again.request("POST", path, b'{"a": 1}')
+    assert (given.status, counting.asked) == (200, 1)
+    assert given.json()["result"]["content"][0]["text"] == "done 1"
+    assert given.head.one("content-type") == "application/json"
+    assert given.head.all("turnlog-status") == ["replayed"]
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
+    rig: Rig, counting: Counting, begun: Begun, streams: bool, headers: Headers
+) -> None:
+    counting.streams = streams
+    given = begun(call("write_timed", {"a": 1}), *headers).response("POST")
+    said = answer_in(given.body)
+    assert said["_meta"]["turnlog/outcome"]["kind"] == "response_timeout"
+    assert rig.ended_rows(1)[0].status == "unknown"
+    counting.go.set()
+    wait_until(lambda: rig.rows()[0].status == "ok", "the late answer is recorded")
+    assert rig.rows()[0].flags == ["late"]
+    again = begun(call("write_timed", {"a": 1}, request_id="two"), *headers).response("POST")
+    assert text(again.body) == "done 1"
+    assert (counting.asked, counting.cancels) == (1, [])
+    wait_until(lambda: rig.notes() == ["abandoned", "delivered"], "it is noted")
+
+
+def test_a_plain_call_whose_time_is_over_runs_on(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    path = f"/s/{rig.session}/write-timed"
+    given = begun(b'{"a": 1}', path=path).response("POST")
+    assert (given.status, given.json()["turnlog/outcome"]["kind"]) == (504, "response_timeout")
+    counting.go.set()
+    wait_until(lambda: rig.rows()[0].status == "ok", "the late answer is recorded")
+    assert begun(b'{"a": 1}', path=path).response("POST").status == 200
+    assert counting.asked == 1
+
+
+def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    asks = threading.Event()
+    ended = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        asks.wait(BOUND)
+        peer.send_event({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}})
+        if peer.wait_for_hang_up():
+            ended.set()
+
+    rig.upstream.script = script
+    client = begun(call("write", {"a": 1}))
+    client.head()
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    asks.set()
+    assert ended.wait(BOUND)
+    assert rig.row().kind == "cancelled_by_caller"
+
+
+def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    hung_up = threading.Event()
+
+    def script(peer: Peer) -> None:
+        request = peer.read()
+        peer.start_events()
+        if request.method == b"POST":
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"}, event_id="1")
+            if peer.wait_for_hang_up():
+                hung_up.set()
+            return
+        assert hung_up.wait(BOUND)
+        peer.send_event(text_result(1, "resumed"), event_id="2")
+        peer.end()
+
+    rig.upstream.script = script
+    client = begun(call("write", {"a": 1}), *rig.session_headers)
+    client.head()
+    client.event()
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    with rig.client() as other:
+        headers = (*rig.session_headers, ("Last-Event-ID", "1"))
+        given = other.request("GET", rig.path, headers=headers)
+    assert b"resumed" in given.body
+    row = rig.row()
+    assert (row.status, set(row.flags)) == ("ok", {"late", "resumed"})

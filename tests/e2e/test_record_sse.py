@@ -1,0 +1,214 @@
+"""The old HTTP+SSE transport (2024-11-05): calls are posted to an endpoint, answered on a stream."""
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import pytest
+from msgspec import Struct
+
+from kit.beside import Rig
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
+from kit.upstreams import Peer, chunked, result, text_result
+
+ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 8\r\n\r\nAccepted"
+Work = Callable[[Peer], object]
+
+
+class Open(Struct, frozen=True):
+    """A stream that is open: the server's side of it, the agent's, and where the agent posts."""
+
+    server: Peer
+    agent: Client
+    endpoint: str
+
+
+@contextmanager
+def stream(rig: Rig, *, named: str = "", work: Work | None = None) -> Generator[Open]:
+    """Open a stream whose first event names an endpoint; `work` is done before a post gets 202."""
+    peers: queue.SimpleQueue[Peer] = queue.SimpleQueue()
+    over = threading.Event()
+
+    def script(peer: Peer) -> None:
+        if peer.read().method == b"GET":
+            peer.start_events()
+            endpoint = named or f"/messages?id={rig.session}"
+            peer.send(chunked(f"event: endpoint\ndata: {endpoint}\n\n".encode()))
+            peers.put(peer)
+            assert over.wait(BOUND)
+            return
+        if work is not None:
+            work(peer)
+        peer.send(ACCEPTED)
+
+    rig.upstream.script = script
+    try:
+        with rig.client() as agent:
+            agent.ask("GET", rig.path, headers=(("Accept", "text/event-stream"),))
+            agent.head()
+            name, _, data = agent.event().decode().partition("\ndata: ")
+            assert name == "event: endpoint"
+            yield Open(peers.get(timeout=BOUND), agent, data.rstrip("\n"))
+    finally:
+        over.set()
+
+
+def post(rig: Rig, open_: Open, body: bytes) -> tuple[int, bytes]:
+    """Post a message to the endpoint."""
+    with rig.client() as client:
+        answer = client.request("POST", open_.endpoint, body, headers=MCP_HEADERS)
+        return answer.head.status, answer.body
+
+
+def test_a_call_is_closed_by_its_answer_on_the_stream(rig: Rig) -> None:
+    with stream(rig) as one:
+        assert one.endpoint == f"/s/{rig.session}/messages?id={rig.session}"
+        for number in (1, 2):
+            assert post(rig, one, call("add", {"n": number}, request_id=number)) == (
+                202,
+                b"Accepted",
+            )
+        assert [row.status for row in rig.rows()] == ["pending"] * 2
+        for number in (2, 1):
+            one.server.send_event(text_result(number, f"answer {number}"))
+            assert f"answer {number}".encode() in one.agent.event()
+    rows = rig.ended_rows(2)
+    assert [(row.status, row.output_summary) for row in rows] == [
+        ("ok", "answer 1"),
+        ("ok", "answer 2"),
+    ]
+    assert all(row.flags == [] for row in rows)
+    targets = [request.target for request in rig.upstream.requests]
+    assert targets == [b"/mcp", *2 * [f"/messages?id={rig.session}".encode()]]
+
+
+def test_an_answer_may_come_before_its_request_was_accepted(rig: Rig) -> None:
+    told, opened = threading.Event(), list[Open]()
+
+    def work(peer: Peer) -> None:
+        if not told.is_set():
+            opened[0].server.send_event(text_result(1, "early"))
+            assert told.wait(BOUND)
+
+    with stream(rig, work=work) as one:
+        opened.append(one)
+        with rig.client() as client:
+            client.ask("POST", one.endpoint, call("add"), headers=MCP_HEADERS)
+            assert b"early" in one.agent.event()
+            told.set()
+            assert client.response().head.status == 202
+        assert rig.row().output_summary == "early"
+        post(rig, one, call("add"))
+        assert [row.status for row in rig.rows()] == ["ok", "pending"]
+        one.server.send_event(text_result(1, "again"))
+        one.agent.event()
+    assert [row.output_summary for row in rig.ended_rows(2)] == ["early", "again"]
+
+
+def test_an_agent_need_not_wait_for_its_request_to_be_accepted(rig: Rig) -> None:
+    left = threading.Event()
+    with stream(rig, work=lambda peer: left.set() if peer.wait_for_hang_up() else None) as one:
+        with rig.client() as client:
+            client.ask("POST", one.endpoint, call("add"), headers=MCP_HEADERS)
+            wait_until(lambda: len(rig.upstream.requests) == 2, "the call has arrived")
+        assert left.wait(BOUND)
+        assert [row.status for row in rig.rows()] == ["pending"]
+        one.server.send_event(text_result(1, "all the same"))
+        one.agent.event()
+    assert rig.row().output_summary == "all the same"
+
+
+def test_a_call_that_cannot_be_forwarded_is_refused_by_its_status(rig: Rig) -> None:
+    with stream(rig, work=lambda peer: peer.close()) as one:
+        status, body = post(rig, one, call("add"))
+    assert status == 502
+    assert json.loads(body)["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert rig.row().kind == "connection_lost"
+
+
+def test_what_is_open_is_lost_with_the_stream(rig: Rig) -> None:
+    with stream(rig) as one:
+        post(rig, one, call("add"))
+        one.server.end()
+        assert one.agent.chunk() == b""
+        row = rig.row()
+        assert (row.status, row.kind, row.executed) == ("unknown", "connection_lost", "maybe")
+
+
+def test_a_request_that_is_accepted_when_its_stream_has_ended_is_lost(rig: Rig) -> None:
+    accept = threading.Event()
+    with stream(rig, work=lambda _: accept.wait(BOUND)) as one, rig.client() as client:
+        client.ask("POST", one.endpoint, call("add"), headers=MCP_HEADERS)
+        wait_until(lambda: len(rig.rows()) == 1, "the call is under way")
+        one.server.end()
+        assert one.agent.chunk() == b""
+        accept.set()
+        assert client.response().head.status == 202
+        assert rig.row().kind == "connection_lost"
+
+
+@pytest.mark.parametrize("by", ["leaving", "saying so"])
+def test_a_call_that_nobody_waits_for_was_cancelled(rig: Rig, by: str) -> None:
+    with stream(rig) as one:
+        post(rig, one, call("add", request_id=7))
+        if by == "leaving":
+            one.agent.close()
+        else:
+            post(rig, one, message("notifications/cancelled", {"requestId": 7}, request_id=None))
+            one.server.end()
+        assert rig.row().kind == "cancelled_by_caller"
+
+
+def test_a_call_that_wants_no_answer_is_over_when_it_is_accepted(rig: Rig) -> None:
+    with stream(rig) as one:
+        post(rig, one, message("tools/call", {"name": "add"}, request_id=None))
+        assert rig.row().status == "ok"
+
+
+def test_what_the_stream_says_besides_is_read(rig: Rig) -> None:
+    """The handshake and the list of tools are answered there as well."""
+    initialize = {"clientInfo": {"name": "old", "version": "1"}, "protocolVersion": "2024-11-05"}
+    tool: dict[str, object] = {"name": "add", "inputSchema": {}}
+    answers: list[tuple[str, dict[str, object]]] = [
+        ("initialize", {"protocolVersion": "2024-11-05", "capabilities": {}}),
+        ("tools/list", {"tools": [tool]}),
+    ]
+    with stream(rig) as one:
+        for method, said in answers:
+            post(rig, one, message(method, initialize))
+            one.server.send_event(result(1, said))
+            one.agent.event()
+        post(rig, one, call("add"))
+        one.server.send_event(text_result(1, "x"))
+        one.agent.event()
+        row = rig.row()
+    assert (row.upstream.protocol, row.definition is not None) == ("2024-11-05", True)
+
+
+def test_an_endpoint_that_comes_in_pieces_leads_back_as_well(rig: Rig) -> None:
+    greeted = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.start_events()
+        peer.send(chunked(b": hello\n\n"))
+        assert greeted.wait(BOUND)
+        for byte in b"event: endpoint\ndata: /messages\n\n":
+            peer.send(chunked(bytes([byte])))
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as agent:
+        agent.ask("GET", rig.path, headers=(("Accept", "text/event-stream"),))
+        head = agent.head()
+        assert agent.chunk() == b": hello\n\n"
+        greeted.set()
+        whole = agent.body(head)
+    assert whole == f"event: endpoint\ndata: /s/{rig.session}/messages\n\n".encode()
+
+
+@pytest.mark.parametrize("named", ["http://elsewhere.example/messages", "http://[bad"])
+def test_an_endpoint_elsewhere_is_left_as_it_is(rig: Rig, named: str) -> None:
+    with stream(rig, named=named) as one:
+        assert one.endpoint == named

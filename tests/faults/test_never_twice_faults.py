@@ -1,0 +1,170 @@
+"""Every way in which a call can fail, crossed with what it does and how it is spoken: an agent that asks
+again and again has the effect once, or the log says why not."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kit.beside import Rig, proxy_beside
+from kit.clients import MCP_HEADERS, ClosedEarlyError, call, wait_until
+from kit.faults import (
+    CloseAfterRequest,
+    CloseInsteadOfReading,
+    CutBody,
+    CutHead,
+    CutStream,
+    Garbage,
+    ResetAfterRequest,
+)
+from kit.upstreams import Peer, RawUpstream, Script, ok, text_result
+from turnlog.core.kinds import Flag, Status
+from turnlog.sessions.rows import Row
+
+RULES = """
+rules:
+  - {match: {tool: "read*"}, effect: read}
+  - {match: {tool: "put*"}, effect: idempotent_write}
+  - {match: {tool: "write*"}, effect: write}
+  - {match: {tool: "pay*"}, effect: irreversible}
+  - {match: {tool: "*_timed"}, timeout: {response: 150ms}}
+"""
+ERAS = {
+    "2025-11-25": (*MCP_HEADERS, ("MCP-Protocol-Version", "2025-11-25")),
+    "2026-07-28": (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28")),
+}
+EFFECTS = ("read", "put", "write", "pay", "some")
+Fault = Callable[[Peer], bool]
+"""Fails a call; tells whether it was read."""
+ASKED = 4
+"""How often the agent asks for the same."""
+
+
+class Hears:
+    """Let a fault have the first call; count by its id how often each one was read whole."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.read: Counter[str] = Counter()
+        self._first = True
+
+    def __call__(self, peer: Peer) -> None:
+        """Fail, or answer."""
+        if self._first:
+            self._first = False
+            if self.fault(peer):
+                self.read["0"] += 1
+            return
+        asked = json.loads(peer.read().body)
+        self.read[str(asked["id"])] += 1
+        peer.send_json(text_result(asked["id"], "done"))
+
+
+def reads(script: Script) -> Fault:
+    """Return a fault that comes when the request has been read, so that it may have done something."""
+
+    def fault(peer: Peer) -> bool:
+        script(peer)
+        return True
+
+    return fault
+
+
+def resets(peer: Peer) -> bool:
+    """Close before anything is read."""
+    CloseInsteadOfReading()(peer)
+    return False
+
+
+def silent(peer: Peer) -> None:
+    """Begin a stream, and say nothing more."""
+    peer.read()
+    peer.start_events()
+    peer.wait_for_hang_up()
+
+
+def unavailable(peer: Peer) -> None:
+    """Answer in the place of a server that is overloaded, or may be."""
+    peer.read()
+    peer.send(ok(b"try later", media="text/plain", status="503 Service Unavailable"))
+
+
+def busy(peer: Peer) -> None:
+    """Refuse, and say so."""
+    peer.read()
+    peer.send(ok(b"", status="429 Too Many Requests"))
+
+
+EVENT = b"event: message\ndata: {}\n\n"
+FAULTS: dict[str, Fault] = {
+    "closed before it is read": resets,
+    "reset": reads(ResetAfterRequest()),
+    "closed": reads(CloseAfterRequest()),
+    "cut head": reads(CutHead()),
+    "cut body": reads(CutBody(b'{"jsonrpc":', 100)),
+    "cut stream": reads(CutStream((EVENT,))),
+    "garbage": reads(Garbage()),
+    "503": reads(unavailable),
+    "429": reads(busy),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("proxy")
+    (folder / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with RawUpstream() as upstream, proxy_beside(folder, upstream.url, settings=settings) as proxy:
+        yield Rig(upstream, proxy)
+
+
+def excused(effect: str, earlier: list[Row], row: Row) -> bool:
+    """Tell whether the log says why a call was sent after others that asked the same: nobody names its
+    effect, the last one had the server's own answer, none did anything, or the caller insisted."""
+    sent = [one for one in earlier if one.phase != "queued"]
+    if effect in {"read", "some"} or Flag.REPEAT_OF_UNKNOWN in row.flags or not sent:
+        return True
+    answered = sent[-1].status in {Status.OK, Status.ERROR} and sent[-1].executed != "no"
+    return answered or all(one.executed == "no" for one in sent)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_agent_that_asks_again_has_the_effect_once_or_the_log_says_why(
+    rig: Rig, fault: str, effect: str, era: str
+) -> None:
+    hears = rig.upstream.script = Hears(FAULTS[fault])
+    for number in range(ASKED):
+        with rig.client() as client:
+            body = call(effect, {"a": 1}, request_id=number)
+            try:
+                client.request("POST", rig.path, body, headers=ERAS[era])
+            except ClosedEarlyError:
+                continue  # what the server cut is cut for the agent as well
+    rows = rig.ended_rows(ASKED)
+    assert len(rows) == ASKED
+    assert all(row.status is not Status.PENDING for row in rows)
+    assert max(hears.read.values(), default=0) <= 1
+    for number, row in enumerate(rows):
+        if row.phase != "queued":
+            assert excused(effect, rows[:number], row), rows
+    if effect == "pay" and rows[0].status is Status.UNKNOWN:
+        assert hears.read.total() <= 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("effect", ["write", "pay"])
+def test_a_stream_that_falls_silent_is_joined_once_its_time_is_over(
+    rig: Rig, effect: str, era: str
+) -> None:
+    hears = rig.upstream.script = Hears(reads(silent))
+    with rig.client() as client:
+        body = call(f"{effect}_timed", {"a": 1})
+        given = client.request("POST", rig.path, body, headers=ERAS[era])
+    assert b"response_timeout" in given.body
+    with rig.client() as again:
+        again.ask("POST", rig.path, call(f"{effect}_timed", {"a": 1}), headers=ERAS[era])
+        wait_until(lambda: "abandoned" in rig.notes(), "it is noted")
+        assert hears.read.total() == 1

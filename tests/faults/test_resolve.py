@@ -1,0 +1,166 @@
+"""Calls without an answer, and their settling, while proxies run and after they were killed."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from conformance.requirements import Requirement, proves
+from e2e.stores import Done, process, turnlog
+from kit.beside import proxy_beside
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, wait_until
+from kit.faults import Hangs, ResetAfterRequest, SlowHead
+from kit.proxy import Proxy
+from kit.upstreams import RawUpstream, echo, ok, text_result
+from turnlog.core.kinds import Status
+
+V1 = "/turnlog/api/v1"
+
+
+def api(proxy: Proxy, path: str, said: dict[str, str] | None = None) -> Response:
+    token = (proxy.data / "token").read_text().strip()
+    body = json.dumps(said).encode() if said else b""
+    with Client(proxy.url) as client:
+        headers = (("Authorization", f"Bearer {token}"),)
+        return client.request("POST" if said else "GET", V1 + path, body, headers=headers)
+
+
+def dangling(proxy: Proxy) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api(proxy, "/dangling").json()["items"]
+    return found
+
+
+def leave_in_flight(proxy: Proxy, upstream: RawUpstream, count: int) -> threading.Thread:
+    """Begin calls that nothing answers, and return once the server has them all."""
+
+    def one(number: int) -> None:
+        try:
+            with Client(proxy.url) as client:
+                client.request(
+                    "POST",
+                    f"/s/agent-{number}/mcp",
+                    call("send", {"n": number}),
+                    headers=MCP_HEADERS,
+                )
+        except (ClosedEarlyError, OSError):
+            pass
+
+    def all_of_them() -> None:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(one, range(count)))
+
+    thread = threading.Thread(target=all_of_them, daemon=True)
+    thread.start()
+    upstream.wait_for_requests(count)
+    return thread
+
+
+def resolve(proxy: Proxy, name: str, *how: str) -> Done:
+    return process("resolve", name, *how, "--json", "--data", str(proxy.data))
+
+
+@proves(Requirement.DANGLING_FACTS, Requirement.RESOLVE_SETTLES)
+def test_what_a_killed_proxy_left_is_listed_and_settled_beside_the_next(tmp_path: Path) -> None:
+    with RawUpstream(Hangs()) as upstream:
+        with proxy_beside(tmp_path, upstream.url) as first:
+            agents = leave_in_flight(first, upstream, 4)
+            assert {one["standing"] for one in dangling(first)} == {"in_flight"}
+            first.kill()
+            agents.join(BOUND)
+        # Beside no proxy at all, the facts are the same as after the next start.
+        early = [json.loads(line) for line in _dangling(first).splitlines()]
+        upstream.script = echo
+        with proxy_beside(tmp_path, upstream.url) as second:
+            found = dangling(second)
+            assert [one["standing"] for one in found] == ["unknown"] * 4
+            told = ("call", "status", "kind", "executed", "retry", "error")
+            assert [[one["row"][key] for key in told] for one in found] == [
+                [one["row"][key] for key in told] for one in early
+            ]
+            names = [one["row"]["call"] for one in found]
+            verdict = {"verdict": "happened"}
+            assert api(second, f"/calls/{names[0]}/resolve", verdict).status == 200
+            assert resolve(second, names[1], "--did-not").returncode == 0
+            assert [one["row"]["call"] for one in dangling(second)] == names[2:]
+            with Client(second.url) as client:
+                client.request("POST", second.url, call("send"), headers=MCP_HEADERS)
+    assert turnlog("verify", data=second.data).returncode == 0
+
+
+def _dangling(proxy: Proxy) -> str:
+    done = turnlog("dangling", "--json", data=proxy.data)
+    assert done.returncode == 0
+    return done.stdout
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_a_call_that_a_proxy_waits_for_is_settled_by_nobody(tmp_path: Path) -> None:
+    slow = SlowHead(ok(json.dumps(text_result(1, "sent")).encode()))
+    with (
+        RawUpstream(slow) as upstream,
+        proxy_beside(tmp_path, upstream.url) as one,
+        proxy_beside(tmp_path, upstream.url) as other,
+        Client(one.url) as client,
+    ):
+        client.ask("POST", one.url, call("send"), headers=MCP_HEADERS)
+        assert slow.asked.wait(BOUND)
+        # The other proxy, and a command, see that the first one lives.
+        (found,) = dangling(other)
+        assert found["standing"] == "in_flight"
+        name = found["row"]["call"]
+        refused = api(other, f"/calls/{name}/resolve", {"verdict": "happened"})
+        assert (refused.status, refused.json()["reason"]) == (409, "in_flight")
+        done = resolve(one, name, "--happened")
+        assert (done.returncode, "is in flight" in done.stderr) == (2, True)
+        slow.go.set()
+        assert client.response("POST").status == 200
+        wait_until(lambda: dangling(other) == [], "the answer is recorded")
+        known = api(other, f"/calls/{name}/resolve", {"verdict": "happened"})
+        assert (known.status, known.json()["reason"]) == (409, "known")
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_of_many_words_at_once_about_a_call_one_is_heard(tmp_path: Path) -> None:
+    with (
+        RawUpstream(ResetAfterRequest()) as upstream,
+        proxy_beside(tmp_path, upstream.url) as one,
+        proxy_beside(tmp_path, upstream.url) as other,
+    ):
+        with Client(one.url) as client:
+            client.request("POST", one.url, call("send"), headers=MCP_HEADERS)
+        (found,) = dangling(other)
+        path = f"/calls/{found['row']['call']}/resolve"
+        proxies = [one, other] * 4
+        with ThreadPoolExecutor(len(proxies)) as pool:
+            said = [
+                pool.submit(api, proxy, path, {"verdict": ("happened", "did_not")[n % 2]})
+                for n, proxy in enumerate(proxies)
+            ]
+            answers = [future.result(BOUND).status for future in said]
+        assert sorted(answers) == [200] + [409] * 7
+        upstream.script = echo
+        with Client(one.url) as client:
+            for _ in range(3):
+                client.request("POST", one.url, call("send"), headers=MCP_HEADERS)
+        assert [row.status for row in one.rows()[1:]] == [Status.OK] * 3
+    assert turnlog("verify", data=one.data).returncode == 0
+    shown = turnlog("show", found["row"]["call"], "--json", data=one.data).stdout
+    assert [commit["kind"] for commit in json.loads(shown)["commits"]] == [
+        "intent", "outcome", "outcome",
+    ]  # fmt: skip
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_a_verdict_that_was_answered_outlives_a_kill(tmp_path: Path) -> None:
+    with RawUpstream(ResetAfterRequest()) as upstream:
+        with proxy_beside(tmp_path, upstream.url) as proxy:
+            with Client(proxy.url) as client:
+                client.request("POST", proxy.url, call("send"), headers=MCP_HEADERS)
+            (found,) = dangling(proxy)
+            name = found["row"]["call"]
+            given = api(proxy, f"/calls/{name}/resolve", {"verdict": "happened", "why": "seen"})
+            proxy.kill()
+        assert given.status == 200
+    (line,) = turnlog("log", "--json", data=proxy.data).stdout.splitlines()
+    assert json.loads(line) == given.json()

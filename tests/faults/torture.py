@@ -1,0 +1,204 @@
+"""Kill proxy and tool server again and again under agents that ask until they know: `make torture`.
+
+Each agent wants effects, one after another, and asks for each until it has its answer, or is told that
+nobody knows. The server notes on disk what it really does. At the end the log has to explain it all.
+"""
+
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from kit.beside import proxy_beside, session_rows
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call
+from kit.proxy import Proxy, findings
+from turnlog.core.kinds import Flag, Status
+from turnlog.sessions.verify import Verdict
+
+AGENTS = 4
+RULES = """
+rules:
+  - {match: {tool: write}, effect: write}
+  - {match: {tool: pay}, effect: irreversible}
+"""
+TOOLS = ("write", "pay")
+_HEADERS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2025-11-25"))
+
+
+class Report(Struct, frozen=True):
+    """What came of a run."""
+
+    kills: int
+    effects: int
+    calls: int
+    executions: int
+    repeated: int
+    """Effects that happened more than once, each with the flag that says so."""
+    replayed: int
+    unknown: int
+    """Effects of which nobody knows, and the agent was told so."""
+
+
+class Agent(threading.Thread):
+    """Wants effects, and asks for each of them until it knows."""
+
+    def __init__(self, number: int, port: Callable[[], int], stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.session = f"agent-{number}"
+        self.told: dict[str, str] = {}
+        """Effect -> `done` or `unknown`."""
+        self._port = port
+        self._stop_asking = stop
+
+    def run(self) -> None:
+        """Go on until told to stop; know of each effect that was begun."""
+        number = 0
+        while not self._stop_asking.is_set():
+            tool = TOOLS[number % len(TOOLS)]
+            effect = f"{tool}-{self.session}-{number}"
+            self.told[effect] = self._want(tool, effect)
+            number += 1
+
+    def _want(self, tool: str, effect: str) -> str:
+        request_id = 0
+        while True:
+            request_id += 1
+            try:
+                with Client(f"http://127.0.0.1:{self._port()}/mcp") as client:
+                    body = call(tool, {"effect": effect}, request_id=request_id)
+                    path = f"/s/{self.session}/mcp"
+                    given = client.request("POST", path, body, headers=_HEADERS)
+            except (ClosedEarlyError, OSError):
+                time.sleep(0.02)  # nobody is there for a moment
+                continue
+            result = given.json()["result"]
+            if not result.get("isError"):
+                return "done"
+            said = result["_meta"]["turnlog/outcome"]
+            if said["executed"] == "yes":
+                return "done"
+            if said["executed"] == "maybe" and tool == "pay":
+                return "unknown"
+
+
+class Server:
+    """The tool server's process."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger = ledger
+        self.port = _free_port()
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        module = [sys.executable, "-m", "kit.ledger_server", str(self.port), str(self._ledger)]
+        process = subprocess.Popen(module, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    def again(self) -> None:
+        """Kill it, and start another one in its place."""
+        self.kill()
+        self._process = self._started()
+
+    def kill(self) -> None:
+        """End it the hard way."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def torture(folder: Path, kills: int, seed: int) -> Report:
+    """Run, and return what came of it. Raises `AssertionError` where the log does not explain it."""
+    dice = random.Random(seed)
+    (folder / "rules.yaml").write_text(RULES)
+    ledger = folder / "ledger"
+    port = [0]
+    stop = threading.Event()
+    agents = [Agent(number, lambda: port[0], stop) for number in range(AGENTS)]
+    server = Server(ledger)
+    try:
+        url = f"http://127.0.0.1:{server.port}/mcp"
+        done = 0
+        while done < kills:
+            with proxy_beside(folder, url, settings={"rules": ["rules.yaml"]}) as proxy:
+                port[0] = int(proxy.url.rpartition(":")[2].partition("/")[0])
+                if done == 0:
+                    for agent in agents:
+                        agent.start()
+                while True:
+                    time.sleep(dice.random() * 0.3)  # calls are at every stage
+                    done += 1
+                    if dice.random() < 0.5:
+                        break
+                    server.again()
+                proxy.kill()
+        with proxy_beside(folder, url, settings={"rules": ["rules.yaml"]}) as proxy:
+            port[0] = int(proxy.url.rpartition(":")[2].partition("/")[0])
+            stop.set()
+            for agent in agents:
+                agent.join(60)
+                assert not agent.is_alive(), "an agent never learnt what it asked for"
+    finally:
+        server.kill()
+    return _checked(proxy, agents, Counter(ledger.read_text().split()), done)
+
+
+def _checked(proxy: Proxy, agents: list[Agent], did: Counter[str], kills: int) -> Report:
+    for finding in findings(proxy.data):
+        assert finding.verdict is Verdict.OK, finding
+    calls = repeated = replayed = 0
+    for agent in agents:
+        rows = session_rows(proxy.data, agent.session)
+        calls += len(rows)
+        replayed += sum(row.status is Status.REPLAYED for row in rows)
+        assert all(row.status is not Status.PENDING for row in rows)
+        flagged = sum(Flag.REPEAT_OF_UNKNOWN in row.flags for row in rows)
+        mine = {effect: times for effect, times in did.items() if agent.session in effect}
+        twice = sum(times - 1 for times in mine.values() if times > 1)
+        assert twice <= flagged, (twice, flagged)
+        repeated += twice
+        for effect, told in agent.told.items():
+            if told == "done":
+                assert did[effect] >= 1, f"{effect} was said to be done and never was"
+            if effect.startswith("pay"):
+                assert did[effect] <= 1, f"{effect} happened {did[effect]} times"
+    answers = [said for agent in agents for said in agent.told.values()]
+    return Report(
+        kills=kills,
+        effects=len(answers),
+        calls=calls,
+        executions=did.total(),
+        repeated=repeated,
+        replayed=replayed,
+        unknown=answers.count("unknown"),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def main() -> None:
+    """`python -m faults.torture [KILLS [SEED]]`"""
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.time_ns() % 1_000_000
+    print(f"{kills} kills, seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        print(torture(Path(folder), kills, seed))
+
+
+if __name__ == "__main__":
+    main()

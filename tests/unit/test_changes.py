@@ -1,0 +1,91 @@
+"""`sessions.changes`: what changed between two states, by which commits, and why."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.stores import Call, fill, session_id
+from kit.commits import changed
+from turnlog.core.note import Decision
+from turnlog.core.table import Change as TableChange
+from turnlog.core.table import Field, apply, table
+from turnlog.sessions.changes import By, Changed, apart, between
+from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.state import saved_states, state_at
+from turnlog.store.base import View
+from turnlog.store.lmdb import LmdbReader
+
+WORK, PLAY = session_id("work"), session_id("play")
+CALLS = [
+    Call(tool="write", minute=0, delta=(changed("created", "/a"),)),
+    Call(
+        tool="write",
+        minute=1,
+        delta=(changed("modified", "/a"),),
+        why="it was wrong",
+        notes=(Decision(text="rewrite", why="simpler", id="d"),),
+    ),
+    Call(tool="write", minute=2, delta=(changed("renamed", "/a", "/b"),)),
+    Call(tool="write", minute=0, session="play", delta=(changed("created", "/a"),)),
+]
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> Iterator[View]:
+    fill(tmp_path, CALLS)
+    with LmdbReader.open(tmp_path) as reader, reader.view() as view:
+        yield view
+
+
+def named(changes: list[Changed]) -> dict[tuple[Field, str], Changed]:
+    return {
+        (change.field, change.key): change for change in changes if change.field is not Field.USAGE
+    }
+
+
+def test_changes_name_their_commits_and_the_reasons(view: View, tmp_path: Path) -> None:
+    found = named(between(view, saved_states(tmp_path), WORK, 2, 5))
+    assert set(found) == {
+        (Field.TOOLS_USED, "files.write"),
+        (Field.FILES_MODIFIED, "/a"),
+        (Field.DECISIONS_MADE, "d"),
+    }
+    assert found[Field.FILES_MODIFIED, "/a"].commits == [
+        By(seq=4, what="files.write", why="it was wrong")
+    ]
+    assert found[Field.DECISIONS_MADE, "d"].commits == [By(seq=5, what="decision", why="simpler")]
+    at = found[Field.DECISIONS_MADE, "d"]
+    assert (at.before_at.seq, at.after_at.seq) == (2, 5)
+
+
+def test_a_move_is_a_change_of_both_names(view: View, tmp_path: Path) -> None:
+    found = named(between(view, saved_states(tmp_path), WORK, 5, 7))
+    assert found[Field.FILES_MODIFIED, "/a"].after is None
+    assert found[Field.FILES_MODIFIED, "/b"].before is None
+    assert [by.seq for by in found[Field.FILES_MODIFIED, "/b"].commits] == [7]
+
+
+def test_changes_lead_from_one_state_to_the_other(view: View, tmp_path: Path) -> None:
+    saved = saved_states(tmp_path)
+    for before, after in ((0, 7), (2, 4), (3, 3)):
+        told = [
+            TableChange(field=c.field, key=c.key, before=c.before, after=c.after)
+            for c in between(view, saved, WORK, before, after)
+        ]
+        start, end = (table(state_at(view, saved, WORK, at)) for at in (before, after))
+        assert apply(start, told) == end
+
+
+def test_two_sessions_are_told_apart(view: View, tmp_path: Path) -> None:
+    found = named(apart(view, saved_states(tmp_path), WORK, PLAY, (7, 2)))
+    assert found[Field.FILES_MODIFIED, "/b"].after is None
+    made = found[Field.FILES_MODIFIED, "/a"]
+    assert (made.before, [by.seq for by in made.commits]) == (None, [2])
+    assert found[Field.DECISIONS_MADE, "d"].after is None
+    assert made.before_at.session != made.after_at.session
+
+
+def test_commits_that_are_not_there_are_refused(view: View, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no commit 99"):
+        between(view, saved_states(tmp_path), WORK, 0, 99)

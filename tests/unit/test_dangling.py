@@ -1,0 +1,193 @@
+"""`sessions.dangling`: which calls have no answer, and what is said of them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from conformance.store.kit import START, begin, intent, known, new_id, note, outcome, put, session
+from turnlog.core import ids
+from turnlog.core.commit import Body
+from turnlog.core.kinds import Effect, Flag, NoteKind, Status
+from turnlog.sessions.dangling import Dangling, Standing, Wanted, count, dangling
+from turnlog.sessions.payloads import Kept
+from turnlog.store.base import Blob, Draft, SessionRef, Ticket
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+
+ANSWER = b'{"content":[{"type":"text","text":"sent"}]}'
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LmdbStore]:
+    opened = LmdbStore.open(tmp_path / "data", flush_every=3)
+    yield opened
+    await opened.close()
+
+
+def found(store: LmdbStore, wanted: Wanted = Wanted()) -> list[Dangling]:  # noqa: B008 - frozen
+    with store.view() as view:
+        return list(dangling(view, wanted))
+
+
+def shown(store: LmdbStore, wanted: Wanted = Wanted()) -> list[tuple[Standing, str]]:  # noqa: B008
+    return [(one.standing, one.row.call) for one in found(store, wanted)]
+
+
+async def ended(store: LmdbStore, draft: Draft) -> Ticket:
+    ticket = store.submit(draft, wait=True)
+    await ticket.done()
+    return ticket
+
+
+async def left(store: LmdbStore, ref: SessionRef, answer: Blob, *notes: NoteKind) -> bytes:
+    """Write a call that has ended, with notes on its outcome."""
+    call = new_id()
+    ticket = await begin(store, intent(ref, call, body=Body(preview="to=you")))
+    done = await ended(store, outcome(ref, call, ticket, blob=answer))
+    for kind in notes:
+        await put(store, note(ref, call, kind, done))
+    return call
+
+
+async def test_what_a_living_process_waits_for_is_in_flight(store: LmdbStore) -> None:
+    call = new_id()
+    await begin(store, intent(session(), call))
+    (one,) = found(store)
+    assert (one.standing, one.row.status, one.abandoned) == (Standing.IN_FLIGHT, "pending", False)
+    assert (one.row.call, one.output.kept) == (ids.to_text(call), Kept.NONE)
+
+
+@pytest.mark.parametrize(
+    ("effect", "standing", "retry"),
+    [(Effect.WRITE, Standing.UNKNOWN, "unsafe"), (Effect.READ, Standing.UNDELIVERED, "safe")],
+)
+async def test_what_a_dead_process_left_is_told_as_it_will_be_recorded(
+    tmp_path: Path, effect: Effect, standing: Standing, retry: str
+) -> None:
+    data = tmp_path / "data"
+    first = LmdbStore.open(data)
+    await begin(first, intent(session(), new_id(), effect=effect))
+    await first.close()
+    with LmdbReader.open(data) as reader, reader.view() as view:
+        (early,) = dangling(view, Wanted())
+    second = LmdbStore.open(data)
+    (late,) = found(second)
+    await second.close()
+    assert (early.standing, late.standing) == (standing, standing)
+    assert (early.row.kind, early.row.retry, early.row.executed) == (
+        "outcome_unknown",
+        retry,
+        "maybe",
+    )
+    told = ("status", "error", "kind", "retry", "phase", "executed")
+    assert [getattr(early.row, name) for name in told] == [getattr(late.row, name) for name in told]
+
+
+@pytest.mark.parametrize("status", [Status.INPUT_REQUIRED, Status.ACCEPTED])
+async def test_a_call_that_waits_for_its_next_leg_is_parked(
+    store: LmdbStore, status: Status
+) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, ticket, status=status))
+    assert shown(store) == [(Standing.PARKED, ids.to_text(call))]
+
+
+async def test_an_answer_that_an_agent_left_before_is_undelivered(store: LmdbStore) -> None:
+    ref = session()
+    await left(store, ref, Blob(ANSWER))
+    call = await left(store, ref, Blob(ANSWER), NoteKind.ABANDONED)
+    await left(store, ref, Blob(ANSWER), NoteKind.ABANDONED, NoteKind.DELIVERED)
+    await left(store, ref, Blob(ANSWER), NoteKind.DELIVERED)
+    (one,) = found(store)
+    assert (one.standing, one.abandoned) == (Standing.UNDELIVERED, True)
+    assert (one.row.call, one.row.status, one.preview) == (ids.to_text(call), "ok", "to=you")
+    assert one.output.text.encode() == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("blob", "kept"),
+    [(Blob(ANSWER, redacted=True), Kept.WHOLE), (Blob(ANSWER, cut=True), Kept.CUT)],
+)
+async def test_an_answer_that_is_not_the_answer_is_not_shown(
+    store: LmdbStore, blob: Blob, kept: Kept
+) -> None:
+    await left(store, session(), blob, NoteKind.ABANDONED)
+    (one,) = found(store)
+    assert (one.output.text, one.output.kept) == ("", kept)
+    assert one.output.redacted is blob.redacted
+
+
+async def test_a_call_whose_agent_left_and_that_runs_on_is_in_flight_once(store: LmdbStore) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, note(ref, call, NoteKind.ABANDONED, ticket))
+    (one,) = found(store)
+    assert (one.standing, one.abandoned) == (Standing.IN_FLIGHT, True)
+
+
+async def test_an_earlier_leg_that_was_left_says_nothing_of_the_last(store: LmdbStore) -> None:
+    ref, call = session(), new_id()
+    first = await begin(store, intent(ref, call))
+    asked = await ended(store, outcome(ref, call, first, status=Status.INPUT_REQUIRED))
+    await put(store, note(ref, call, NoteKind.ABANDONED, asked))
+    second = await begin(store, intent(ref, call, leg=1))
+    done = await ended(store, outcome(ref, call, second, leg=1))
+    assert shown(store) == []
+    await put(store, note(ref, call, NoteKind.ABANDONED, done))
+    assert shown(store) == [(Standing.UNDELIVERED, ids.to_text(call))]
+
+
+async def test_calls_are_narrowed_by_session_time_and_place(store: LmdbStore) -> None:
+    refs = session("one"), session("two")
+    calls: list[str] = []
+    for number, ref in enumerate((*refs, *refs)):
+        call = new_id()
+        await begin(store, intent(ref, call, at=START + number))
+        calls.append(ids.to_text(call))
+    assert [call for _, call in shown(store)] == calls
+    of_one = shown(store, Wanted(session=known(refs[0])))
+    assert [call for _, call in of_one] == [calls[0], calls[2]]
+    assert [call for _, call in shown(store, Wanted(since=START + 2))] == calls[2:]
+    with store.view() as view:
+        place = view.call(bytes.fromhex(calls[1].replace("-", "")))[0].position
+    assert [call for _, call in shown(store, Wanted(behind=place))] == calls[2:]
+
+
+async def test_what_was_lost_is_narrowed_as_well(tmp_path: Path) -> None:
+    first = LmdbStore.open(tmp_path)
+    refs = session("one"), session("two")
+    calls = [new_id(), new_id()]
+    for ref, call in zip(refs, calls, strict=True):
+        await begin(first, intent(ref, call, effect=Effect.READ))
+    await first.close()
+    second = LmdbStore.open(tmp_path)
+    assert [call for _, call in shown(second)] == [ids.to_text(call) for call in calls]
+    (one,) = shown(second, Wanted(session=known(refs[1])))
+    assert one == (Standing.UNDELIVERED, ids.to_text(calls[1]))
+    # Another leg has ended since: the lost one is no longer what the call waits for.
+    again = await begin(second, intent(refs[1], calls[1], leg=1))
+    await put(second, outcome(refs[1], calls[1], again, leg=1))
+    assert [call for _, call in shown(second)] == [ids.to_text(calls[0])]
+    await second.close()
+
+
+async def test_reasons_are_counted(store: LmdbStore) -> None:
+    ref = session()
+    await left(store, ref, Blob(ANSWER), NoteKind.ABANDONED)
+    for _ in range(2):
+        await begin(store, intent(ref, new_id()))
+    with store.view() as view:
+        assert count(view) == {Standing.IN_FLIGHT: 2, Standing.UNDELIVERED: 1}
+
+
+async def test_a_call_that_an_operator_settled_does_not_dangle(store: LmdbStore) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    unknown = outcome(ref, call, ticket, status=Status.UNKNOWN, kind="outcome_unknown")
+    await put(store, unknown)
+    assert shown(store) == [(Standing.UNKNOWN, ids.to_text(call))]
+    facts = structs.replace(unknown.facts, n=1, status=Status.ERROR, flags=(Flag.RESOLVED,))
+    await put(store, structs.replace(unknown, facts=facts))
+    assert shown(store) == []

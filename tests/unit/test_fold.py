@@ -1,0 +1,353 @@
+"""`core.fold`: what a session's commits come to."""
+
+import pytest
+from msgspec import Raw, structs
+
+from kit.commits import AT, Log, call_text, changed
+from turnlog.core.commit import Body, Facts
+from turnlog.core.files import FileChange
+from turnlog.core.fold import Cause, explain, fold
+from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, NoteKind, Status
+from turnlog.core.note import (
+    Budget,
+    Decision,
+    Evict,
+    EvictReason,
+    Fact,
+    FactAction,
+    Metadata,
+    Recall,
+    Turn,
+    UserInput,
+)
+from turnlog.core.operation import Change
+from turnlog.core.state import DecisionMade, Evicted, FactHeld, State, ToolUse, Usage
+from turnlog.core.table import PendingAction, Table, table
+
+
+def state(log: Log) -> State:
+    return fold(State(), log.commits)
+
+
+def seen(log: Log) -> Table:
+    return table(state(log))
+
+
+def files(log: Log) -> dict[str, tuple[str, bool]]:
+    """Return of each file what became of it, and whether that is not sure."""
+    return {key: (f.op.value, f.maybe) for key, f in seen(log).files_modified.items()}
+
+
+def test_before_its_first_commit_a_session_has_nothing() -> None:
+    assert fold(State(), []) == State()
+    assert table(State()).files_modified == {}
+    assert table(State()).usage["calls"] == 0
+
+
+def test_the_first_commit_says_what_the_session_is_about() -> None:
+    found = state(Log(client="agent 1.0"))
+    assert (found.seq, found.turn, found.opened_at, found.at) == (0, 1, AT, AT)
+    assert found.metadata == {"client": "agent 1.0"}
+
+
+def test_a_tool_counts_calls_attempts_and_how_they_ended() -> None:
+    log = Log()
+    log.call("a")
+    log.begin("b")
+    log.end("b", status=Status.ERROR, error="timeout", executed=Executed.NO)
+    log.begin("b", attempt=2)
+    log.end("b", attempt=2)
+    log.begin("c")
+    log.timed_out("c")
+    log.begin("d")
+    last = log.end("d", status=Status.REPLAYED)
+    assert seen(log).tools_used == {
+        "files.write": ToolUse(
+            calls=4, attempts=5, ok=2, errors={"timeout": 1}, unknown=1, replayed=1, last_seq=last
+        )
+    }
+    assert state(log).usage == Usage(
+        calls=4, attempts=5, bytes_in=50, bytes_out=100, duration=15_000_000
+    )
+
+
+def test_a_file_has_what_was_done_to_it_first_and_last() -> None:
+    log = Log()
+    first = log.call("a", changed("created", "/a"))
+    log.turn = 3
+    last = log.call("b", changed("modified", "/a", evidence="observed"))
+    assert seen(log).files_modified == {
+        "/a": FileChange(
+            op=Change.CREATED,
+            first_seq=first,
+            last_seq=last,
+            first_turn=1,
+            last_turn=3,
+            evidence="observed",
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("ending", "counts"),
+    [
+        ({"status": Status.ERROR, "executed": Executed.NO}, False),
+        ({"status": Status.REPLAYED}, False),
+        ({"status": Status.ERROR, "kind": ErrorKind.TOOL_FAILED}, False),
+        ({"status": Status.ERROR, "kind": ErrorKind.NULL_RESULT}, True),
+        ({}, True),
+    ],
+)
+def test_what_was_not_executed_counts_for_no_file(ending: dict[str, Status], counts: bool) -> None:
+    log = Log()
+    log.begin("a", "write", changed("modified", "/a", maybe=True))
+    log.end("a", changed("modified", "/a"), **ending)  # type: ignore[arg-type]
+    assert files(log) == ({"/a": ("modified", False)} if counts else {})
+
+
+def test_a_call_in_flight_may_have_done_what_it_was_asked_to() -> None:
+    log = Log()
+    log.begin("a", "write", changed("modified", "/a", maybe=True))
+    assert files(log) == {"/a": ("modified", True)}
+
+
+def test_what_may_have_happened_is_settled_by_a_later_outcome() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a", changed("modified", "/a", maybe=True))
+    assert files(log) == {"/a": ("modified", True)}
+    assert seen(log).tools_used["files.write"].unknown == 1
+    log.end("a", changed("modified", "/a"), n=1, flags=(Flag.LATE,))
+    assert files(log) == {"/a": ("modified", False)}
+    used = seen(log).tools_used["files.write"]
+    assert (used.ok, used.unknown, used.errors, used.calls) == (1, 0, {}, 1)
+    assert state(log).usage.bytes_out == 20
+    assert state(log).attempts == {}
+
+
+def test_what_did_not_happen_after_all_disappears() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a", changed("modified", "/a", maybe=True))
+    log.end("a", status=Status.ERROR, executed=Executed.NO, error="unknown", n=1)
+    assert files(log) == {}
+
+
+def test_who_closes_an_attempt_without_its_answer_says_nothing_else_of_files() -> None:
+    log = Log()
+    log.begin("a", "write", changed("modified", "/a", maybe=True))
+    log.timed_out("a")
+    assert files(log) == {"/a": ("modified", True)}
+    last = log.end("a", n=1, flags=(Flag.RESOLVED,))
+    assert files(log) == {"/a": ("modified", False)}
+    assert seen(log).files_modified["/a"].last_seq == last
+
+
+def test_the_last_word_on_an_attempt_stands() -> None:
+    log = Log()
+    log.call("a", changed("modified", "/a"))
+    before = state(log)
+    log.end("a", status=Status.ERROR, executed=Executed.NO, n=1)
+    assert structs.replace(state(log), seq=before.seq, at=before.at) == before
+
+
+def test_an_outcome_without_its_intent_says_nothing() -> None:
+    log = Log()
+    log.end("a", changed("modified", "/a"))
+    assert seen(log) == table(structs.replace(state(Log()), seq=log.seq))
+
+
+def test_what_is_sure_besides_what_may_be_stays_sure() -> None:
+    log = Log()
+    log.call("a", changed("modified", "/a"))
+    log.begin("b")
+    log.timed_out("b", changed("modified", "/a", maybe=True))
+    log.begin("c")
+    log.timed_out("c", changed("deleted", "/b", maybe=True))
+    assert files(log) == {"/a": ("modified", False), "/b": ("deleted", True)}
+
+
+def test_what_a_sure_answer_does_not_know_stays_open() -> None:
+    log = Log()
+    log.call("a", changed("modified", "/a", maybe=True), changed("modified", "/b"))
+    assert files(log) == {"/a": ("modified", True), "/b": ("modified", False)}
+
+
+def test_a_rename_moves_what_may_have_happened_too() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a", changed("modified", "/d/a", maybe=True))
+    log.call("b", changed("renamed", "/d", "/e"))
+    assert files(log) == {"/e": ("renamed", False), "/e/a": ("modified", True)}
+    log.end("a", n=1)
+    assert files(log) == {"/e": ("renamed", False), "/e/a": ("modified", False)}
+
+
+def test_what_this_version_does_not_know_is_left_out() -> None:
+    log = Log()
+    log.begin("a")
+    facts = structs.replace(log.commits[-1].facts, kind=CommitKind.OUTCOME, status=Status.OK)
+    log.add(structs.replace(facts, executed=Executed.YES), Body(delta=(Raw(b"\xc1"),)), log.seq)
+    log.call("b", changed("painted", "/a"), changed("modified", "/b", field="walls"))
+    log.add(Facts(kind=CommitKind.NOTE, at=AT, clock=0, note="song"), Body(note=b"\x81"))
+    log.add(Facts(kind=CommitKind.NOTE, at=AT, clock=0, note=NoteKind.DELIVERED), None, 2)
+    log.add(Facts(kind=CommitKind.LIFECYCLE, at=AT, clock=0))
+    assert files(log) == {}
+    assert seen(log).tools_used["files.write"].ok == 2
+
+
+def test_content_that_was_dropped_is_counted() -> None:
+    log = Log()
+    log.call("a", changed("modified", "/a"))
+    dropped = [structs.replace(commit, body=None) for commit in log.commits]
+    found = fold(State(), dropped)
+    assert (found.bodies_gone, found.files) == (3, {})
+    assert found.tools["files.write"].ok == 1
+
+
+def test_calls_whose_end_is_open_are_pending() -> None:
+    log = Log()
+    seq = log.begin("a", "write")
+    log.call("b")
+    action = PendingAction(
+        tool="files.write",
+        status="pending",
+        seq=seq,
+        turn=1,
+        leg=0,
+        attempt=1,
+        executed=Executed.MAYBE,
+        since="2026-09-21T14:13:20.001000Z",
+    )
+    assert seen(log).pending_actions == {call_text("a"): action}
+    log.timed_out("a")
+    assert seen(log).pending_actions == {call_text("a"): structs.replace(action, status="unknown")}
+    log.end("a", n=1)
+    assert seen(log).pending_actions == {}
+
+
+def test_a_leg_that_was_parked_is_over_when_the_call_goes_on() -> None:
+    log = Log()
+    log.begin("a")
+    log.end(
+        "a",
+        changed("modified", "/a", maybe=True),
+        status=Status.INPUT_REQUIRED,
+        executed=Executed.MAYBE,
+    )
+    assert seen(log).pending_actions[call_text("a")].status == "input_required"
+    log.begin("a", leg=1)
+    log.end("a", status=Status.ERROR, executed=Executed.NO, leg=1)
+    assert (files(log), seen(log).pending_actions, state(log).attempts) == ({}, {}, {})
+
+
+def test_a_poll_that_ends_a_task_ends_the_leg_that_began_it() -> None:
+    log = Log()
+    log.begin("a")
+    log.end("a", status=Status.ACCEPTED, executed=Executed.MAYBE)
+    log.begin("a", leg=1, method="tasks/result")
+    lost = log.timed_out("a", leg=1)
+    assert seen(log).pending_actions[call_text("a")].status == "accepted"
+    assert lost == log.seq
+    log.begin("a", leg=2, method="tasks/result")
+    log.end("a", leg=2)
+    assert seen(log).pending_actions == {}
+
+
+def test_decisions_are_known_by_their_id_or_their_commit() -> None:
+    log = Log()
+    first = log.note(Decision(text="use sqlite", why="one file"))
+    second = log.note(Decision(text="use lmdb", id="store", supersedes=str(first)))
+    third = log.note(Decision(text="use lmdb 1", id="store", supersedes="store"))
+    assert seen(log).decisions_made == {
+        str(first): DecisionMade(
+            text="use sqlite", why="one file", seq=first, superseded_by="store"
+        ),
+        "store": DecisionMade(text="use lmdb 1", why="", seq=third, supersedes="store"),
+    }
+    assert second < third
+
+
+def test_a_fact_is_as_the_last_note_about_it_left_it() -> None:
+    log = Log()
+    first = log.note(
+        Fact(id="p", action=FactAction.ASSERT, subject="port", value="80", validity="today")
+    )
+    second = log.note(Fact(id="p", action=FactAction.VERIFY, value="no matter"))
+    other = log.note(Fact(id="q", action=FactAction.RETRACT))
+    held = FactHeld(
+        subject="port", value="80", status="verified", sources=(first, second), validity="today"
+    )
+    assert seen(log).facts == {"p": held, "q": FactHeld(status="retracted", sources=(other,))}
+    third = log.note(Fact(id="p", action=FactAction.DISPUTE))
+    assert seen(log).facts["p"] == structs.replace(
+        held, status="disputed", sources=(first, second, third)
+    )
+
+
+def test_a_recall_brings_back_that_key_only() -> None:
+    log = Log()
+    log.note(Evict(keys=("a", "b"), reason=EvictReason.TTL))
+    last = log.note(Evict(keys=("c", "b"), reason=EvictReason.COMPACTION))
+    log.note(Recall(key="a"))
+    log.note(Recall(key="unheard of"))
+    gone = Evicted(seq=last, reason="compaction")
+    assert seen(log).evicted_keys == {"b": gone, "c": gone}
+
+
+def test_metadata_is_added_to_and_taken_away() -> None:
+    log = Log(client="agent")
+    log.note(Metadata(entries={"goal": "a", "model": "m"}))
+    log.note(Metadata(entries={"goal": "b", "model": ""}))
+    assert seen(log).metadata == {"client": "agent", "goal": "b"}
+
+
+def test_a_budget_tells_what_is_left() -> None:
+    log = Log()
+    log.note(Budget(calls=2, bytes=100, seconds=1.0))
+    log.call("a")
+    left = {name: n for name, n in seen(log).usage.items() if name.endswith("_left")}
+    assert left == {"calls_left": 1, "bytes_left": 70, "seconds_left": 0.997}
+    log.note(Budget())
+    assert not any(name.endswith("_left") for name in seen(log).usage)
+
+
+def test_turns_and_what_the_user_said_change_no_field() -> None:
+    log = Log()
+    before = seen(log)
+    log.turn = 2
+    log.notes([Turn(name="b"), UserInput(text="do it")])
+    assert seen(log) == before
+    assert state(log).turn == 2
+
+
+def test_every_change_names_its_commit_and_the_reason() -> None:
+    log = Log()
+    begun = log.begin("a", "write", changed("modified", "/a", maybe=True), why="the user asked")
+    ended = log.end("a", changed("modified", "/a"))
+    noted = log.note(Decision(text="x", why="y", id="d", supersedes="c"))
+    budget = log.note(Budget(calls=1))
+    found, told = explain(State(), log.commits)
+    assert found == state(log)
+
+    def cause(field: str, key: str, seq: int, what: str = "files.write", why: str = "") -> Cause:
+        return Cause(field=field, key=key, seq=seq, what=what, why=why)
+
+    said = "the user asked"
+    assert told == [
+        *(
+            cause(field, key, seq, why=said)
+            for seq in (begun, ended)
+            for field, key in (
+                ("tools_used", "files.write"),
+                ("pending_actions", call_text("a")),
+                ("files_modified", "/a"),
+            )
+        ),
+        cause("decisions_made", "d", noted, "decision", "y"),
+        cause("decisions_made", "c", noted, "decision", "y"),
+        *(
+            cause("usage", key, budget, "budget")
+            for key in ("calls_left", "bytes_left", "seconds_left")
+        ),
+    ]

@@ -1,0 +1,50 @@
+"""`core.note`: what a note says, as bytes."""
+
+import pytest
+
+from turnlog.core.kinds import NoteKind
+from turnlog.core.note import (
+    Budget,
+    Decision,
+    Evict,
+    EvictReason,
+    Fact,
+    FactAction,
+    Metadata,
+    Note,
+    Recall,
+    Turn,
+    UserInput,
+    decode_note,
+    encode_note,
+    kind_of,
+)
+
+NOTES: list[tuple[Note, NoteKind]] = [
+    (Decision(text="x", why="y"), NoteKind.DECISION),
+    (Fact(id="p", action=FactAction.ASSERT, subject="port", value="80"), NoteKind.FACT),
+    (Evict(keys=("a", "b"), reason=EvictReason.CLIENT_EDIT), NoteKind.EVICT),
+    (Recall(key="a"), NoteKind.RECALL),
+    (Turn(name="2"), NoteKind.TURN),
+    (UserInput(text="do it"), NoteKind.USER_INPUT),
+    (Metadata(entries={"goal": "g"}), NoteKind.METADATA),
+    (Budget(calls=3, seconds=1.5), NoteKind.BUDGET),
+]
+
+
+@pytest.mark.parametrize(("note", "kind"), NOTES)
+def test_a_note_comes_back_from_its_bytes_and_names_its_kind(note: Note, kind: NoteKind) -> None:
+    assert decode_note(encode_note(note)) == note
+    assert kind_of(note) is kind
+
+
+def test_every_kind_with_content_has_a_note() -> None:
+    bare = {NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED, NoteKind.DELIVERED}
+    assert {kind for _, kind in NOTES} == set(NoteKind) - bare
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x80", encode_note(Recall(key="abc")).replace(b"recall", b"recoil")]
+)
+def test_bytes_that_are_no_known_note_are_none(data: bytes) -> None:
+    assert decode_note(data) is None

@@ -1,0 +1,201 @@
+"""`sessions.notes`: write a note to a real store."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnlog.core.commit import Commit
+from turnlog.core.fold import fold
+from turnlog.core.ids import uuid7
+from turnlog.core.kinds import Actor, CommitKind, NoteKind, Rung
+from turnlog.core.note import (
+    Budget,
+    Decision,
+    Evict,
+    EvictReason,
+    Fact,
+    FactAction,
+    Metadata,
+    Note,
+    Recall,
+    Turn,
+    UserInput,
+)
+from turnlog.core.redact import Redactor
+from turnlog.core.state import State
+from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.notes import (
+    ID_CHARS,
+    NoteError,
+    Noter,
+    cleaned,
+    known_session,
+    read_note,
+)
+from turnlog.store.base import SessionRef, Store, alias
+from turnlog.store.lmdb import LmdbStore
+
+AT = 1_790_000_000_000_000_000
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+DECIDED = Decision(text="use lmdb", why="one file")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = LmdbStore.open(tmp_path)
+    yield opened
+    await opened.close()
+
+
+def session(name: str = "work") -> SessionRef:
+    return SessionRef(
+        candidate=uuid7(AT, name.encode().ljust(10, b"\0")),
+        rung=Rung.EXPLICIT,
+        aliases=(alias(Rung.EXPLICIT, name, "me"),),
+    )
+
+
+def noter(store: Store) -> Noter:
+    return Noter(store, Redactor(), lambda: AT, lambda: 7)
+
+
+def commits(store: Store, ref: SessionRef) -> list[Commit]:
+    assert ref.id is not None
+    with store.view() as view:
+        return list(view.commits(ref.id))
+
+
+async def test_a_note_opens_its_session_and_is_folded(store: Store) -> None:
+    ref = session()
+    noted = await noter(store).write(ref, DECIDED, actor=Actor.OPERATOR)
+    opened, note = commits(store, ref)
+    assert opened.facts.kind is CommitKind.OPEN
+    assert (noted.seq, noted.turn, noted.kind, noted.known) == (1, 1, NoteKind.DECISION, False)
+    assert noted.hash == f"sha256:{note.hash.hex()}"
+    assert (note.facts.actor, note.facts.at) == (Actor.OPERATOR, AT)
+    assert note.body is not None
+    assert note.body.summary == "decision text=use lmdb why=one file"
+    assert fold(State(), [opened, note]).decisions["1"].why == "one file"
+
+
+async def test_a_note_under_a_known_id_is_not_repeated(store: Store) -> None:
+    ref, write = session(), noter(store).write
+    first = await write(ref, DECIDED, note_id="n1")
+    again = await write(ref, Decision(text="something else"), note_id="n1")
+    assert (again.seq, again.hash, again.known) == (first.seq, first.hash, True)
+    assert (await write(ref, DECIDED, note_id="n2")).seq == 2
+    assert [(await write(ref, DECIDED)).known for _ in range(2)] == [False, False]
+    assert len(commits(store, ref)) == 5
+
+
+async def test_a_turn_begins_under_its_name(store: Store) -> None:
+    ref = session()
+    await noter(store).write(ref, Turn(name="a"))
+    noted = await noter(store).write(ref, Turn(name="b"))
+    assert noted.turn == 2
+
+
+async def test_a_session_that_is_there_is_written_to_by_any_of_its_names(store: Store) -> None:
+    ref = session()
+    await noter(store).write(ref, DECIDED)
+    with store.view() as view:
+        found = known_session(view, "work")
+        with pytest.raises(NotFoundError):
+            known_session(view, "play")
+    assert (await noter(store).write(found, DECIDED)).seq == 2
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        (Evict(keys=("a" * 300,) * 256, reason=EvictReason.TTL), "65536 are kept"),
+        (Decision(text="\ud800"), "half a surrogate pair"),
+        (Recall(key="\n".join(["password: a"] * 42)), "too long"),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(store: Store, note: Note, message: str) -> None:
+    with pytest.raises(NoteError, match=message):
+        await noter(store).write(session(), note)
+
+
+async def test_an_id_has_a_longest_length(store: Store) -> None:
+    with pytest.raises(NoteError, match=f"give {ID_CHARS} or less"):
+        await noter(store).write(session(), DECIDED, note_id="x" * (ID_CHARS + 1))
+
+
+CUT = "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("note", "left"),
+    [
+        (Decision(text=f"use {SECRET}", why=SECRET), Decision(text=f"use {CUT}", why=CUT)),
+        (
+            Fact(id="p", action=FactAction.ASSERT, subject="password", value="hunter2"),
+            Fact(id="p", action=FactAction.ASSERT, subject="password", value=CUT),
+        ),
+        (
+            Fact(id="api_key", action=FactAction.ASSERT, subject="it", value="hunter2"),
+            Fact(id="api_key", action=FactAction.ASSERT, subject="it", value=CUT),
+        ),
+        (
+            Evict(keys=(SECRET, "a"), reason=EvictReason.TTL),
+            Evict(keys=(CUT, "a"), reason=EvictReason.TTL),
+        ),
+        (Recall(key=SECRET), Recall(key=CUT)),
+        (UserInput(text=SECRET), UserInput(text=CUT)),
+        (
+            Metadata(entries={"password": "hunter2", "goal": "g"}),
+            Metadata(entries={"password": CUT, "goal": "g"}),
+        ),
+        (Budget(calls=3), Budget(calls=3)),
+    ],
+)
+def test_secrets_are_cut_out_of_notes(note: Note, left: Note) -> None:
+    assert cleaned(note, Redactor()) == left
+
+
+@pytest.mark.parametrize(
+    ("told", "note"),
+    [
+        ({"kind": "decision", "text": "x", "why": "y"}, Decision(text="x", why="y")),
+        (
+            {"kind": "evict", "keys": ["a"], "reason": "ttl"},
+            Evict(keys=("a",), reason=EvictReason.TTL),
+        ),
+        ({"kind": "budget", "seconds": 1}, Budget(seconds=1.0)),
+        ({"kind": "turn"}, Turn()),
+    ],
+)
+def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
+    assert read_note(json.dumps(told)) == note
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ("{", "this is no note"),
+        ("[]", "this is no note"),
+        ('{"kind":"song"}', "its kind is one of decision, fact"),
+        ('{"kind":"delivered"}', "its kind is one of"),
+        ('{"kind":"decision"}', "missing required field `text`"),
+        ('{"kind":"decision","text":""}', "length >= 1"),
+        ('{"kind":"evict","keys":[],"reason":"ttl"}', "length >= 1"),
+        ('{"kind":"turn","title":"x"}', "kind 'turn' has no 'title'"),
+        ('{"kind":"budget","calls":-1}', ">= 0"),
+    ],
+)
+def test_what_is_no_note_is_refused_with_a_reason(told: str, message: str) -> None:
+    with pytest.raises(NoteError, match=message):
+        read_note(told)
+
+
+def test_every_kind_that_may_be_given_is_named() -> None:
+    with pytest.raises(NoteError) as refused:
+        read_note("{}")
+    bare = {NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED, NoteKind.DELIVERED}
+    named = str(refused.value).rpartition("one of ")[2].split(", ")
+    assert set(named) == {kind.value for kind in set(NoteKind) - bare}

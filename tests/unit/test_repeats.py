@@ -1,0 +1,129 @@
+import pytest
+from msgspec import structs
+
+from turnlog.core.classify import Ending, failed, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Retry, Status
+from turnlog.core.repeats import (
+    CANCELLED_LIFE,
+    KEY_LIFE,
+    Asked,
+    Earlier,
+    NeverTwice,
+    Verdict,
+    decide,
+    on_disconnect,
+    replayed,
+    unsent,
+)
+from turnlog.core.rules import OnDisconnect, OnDuplicate
+
+LIMITS = NeverTwice()
+WRITE = Asked(effect=Effect.WRITE)
+PAYMENT = Asked(effect=Effect.IRREVERSIBLE)
+KEYED = Asked(effect=Effect.UNKNOWN, keyed=True)
+OK = succeeded()
+UNKNOWN = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
+CANCELLED = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.SENT, Effect.WRITE)
+FAILED = refused(ErrorKind.TOOL_FAILED, Effect.WRITE)
+REFUSED = refused(ErrorKind.RATE_LIMITED, Effect.WRITE)
+
+
+def runs(began: float = 1.0, **more: object) -> Earlier:
+    return structs.replace(Earlier(ending=None, began=began), **more)
+
+
+def over(ending: Ending, ended: float = 1.0, **more: object) -> Earlier:
+    return structs.replace(Earlier(ending=ending, began=ended + 1, ended=ended), **more)
+
+
+LATE = LIMITS.window + 1
+
+
+@pytest.mark.parametrize(
+    ("earlier", "asked", "verdict"),
+    [
+        (None, WRITE, Verdict.FORWARD),
+        # while it runs
+        (runs(), WRITE, Verdict.FORWARD),
+        (runs(LIMITS.join_after), WRITE, Verdict.JOIN),
+        (runs(abandoned=True), WRITE, Verdict.JOIN),
+        (runs(), KEYED, Verdict.JOIN),
+        (runs(cancelled=1.0), WRITE, Verdict.JOIN),
+        (runs(cancelled=CANCELLED_LIFE + 1), WRITE, Verdict.AGAIN),
+        (runs(cancelled=CANCELLED_LIFE + 1), PAYMENT, Verdict.UNKNOWN),
+        (runs(abandoned=True), structs.replace(WRITE, on_duplicate=OnDuplicate.PASS), Verdict.FORWARD),
+        (runs(), structs.replace(WRITE, on_duplicate=OnDuplicate.BLOCK), Verdict.BLOCK),
+        (runs(), structs.replace(KEYED, on_duplicate=OnDuplicate.PASS), Verdict.JOIN),
+        # after its end
+        (over(OK), WRITE, Verdict.REPLAY),
+        (over(OK, delivered=True), WRITE, Verdict.FORWARD),
+        (over(OK, delivered=True), structs.replace(WRITE, slower_than=0.5), Verdict.REPLAY),
+        (over(OK, delivered=True), structs.replace(WRITE, slower_than=1.5), Verdict.FORWARD),
+        (over(OK, LATE), WRITE, Verdict.FORWARD),
+        (over(FAILED), WRITE, Verdict.REPLAY),
+        (over(REFUSED), WRITE, Verdict.FORWARD),
+        (over(REFUSED, repeats=True), WRITE, Verdict.AGAIN),
+        (over(succeeded(Status.INPUT_REQUIRED)), WRITE, Verdict.FORWARD),
+        (over(succeeded(Status.ACCEPTED)), WRITE, Verdict.FORWARD),
+        (over(OK, delivered=True), KEYED, Verdict.REPLAY),
+        (over(OK, KEY_LIFE - 1, delivered=True), KEYED, Verdict.REPLAY),
+        (over(OK, KEY_LIFE + 1), KEYED, Verdict.FORWARD),
+        (over(OK, same_input=False), KEYED, Verdict.CONFLICT),
+        (over(OK, KEY_LIFE, same_input=False), KEYED, Verdict.FORWARD),
+        # nobody knows
+        (over(UNKNOWN), WRITE, Verdict.UNKNOWN),
+        (over(UNKNOWN, warned=True), WRITE, Verdict.AGAIN),
+        (over(UNKNOWN, delivered=True), WRITE, Verdict.AGAIN),
+        (over(UNKNOWN, LATE), WRITE, Verdict.FORWARD),
+        (over(UNKNOWN, LATE, warned=True), PAYMENT, Verdict.UNKNOWN),
+        (over(CANCELLED), WRITE, Verdict.AGAIN),
+        (over(CANCELLED), PAYMENT, Verdict.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_a_call(earlier: Earlier | None, asked: Asked, verdict: Verdict) -> None:
+    assert decide(earlier, asked, LIMITS) is verdict
+
+
+def test_a_replayed_call_says_what_the_first_came_to_and_was_never_sent() -> None:
+    again = replayed(FAILED, whole=True)
+    assert (again.status, again.phase) == (Status.REPLAYED, Phase.QUEUED)
+    assert (again.kind, again.executed, again.retry) == (
+        FAILED.kind,
+        FAILED.executed,
+        FAILED.retry,
+    )
+
+
+def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
+    assert replayed(OK, whole=False).retry == Retry.NEVER
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "executed", "retry"),
+    [
+        (Verdict.UNKNOWN, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, Retry.UNSAFE),
+        (Verdict.CONFLICT, ErrorKind.CONFLICT, Executed.NO, Retry.NEVER),
+        (Verdict.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, Retry.NEVER),
+    ],
+)
+def test_a_call_that_is_not_sent_never_waits_for_anything(
+    verdict: Verdict, kind: ErrorKind, executed: Executed, retry: Retry
+) -> None:
+    ending = unsent(verdict)
+    assert (ending.status, ending.phase) == (Status.ERROR, Phase.QUEUED)
+    assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
+
+
+@pytest.mark.parametrize(
+    ("said", "stateless", "does"),
+    [
+        (None, False, OnDisconnect.DRAIN),
+        (None, True, OnDisconnect.GRACE),
+        (OnDisconnect.DRAIN, True, OnDisconnect.DRAIN),
+        (OnDisconnect.CANCEL, False, OnDisconnect.CANCEL),
+    ],
+)
+def test_what_becomes_of_a_call_whose_caller_is_gone(
+    said: OnDisconnect | None, stateless: bool, does: OnDisconnect
+) -> None:
+    assert on_disconnect(said, stateless=stateless) is does

@@ -1,0 +1,153 @@
+"""`sessions.resolve`: an operator settles what nobody knows, and nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import Raw, structs
+
+from conformance.store.kit import START, begin, intent, new_id, outcome, put, session
+from turnlog.core import ids
+from turnlog.core.commit import Body
+from turnlog.core.kinds import Flag, Status
+from turnlog.core.operation import Operation
+from turnlog.sessions.dangling import Wanted, find
+from turnlog.sessions.errors import Reason, UnresolvableError
+from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.resolve import Claim, resolve
+from turnlog.sessions.rows import Row
+from turnlog.store.lmdb import LmdbStore
+
+HAPPENED = Claim(happened=True, why="the file is there", at=START + 10**9, clock=1)
+DID_NOT = Claim(happened=False, at=START + 10**9, clock=1)
+MOVE = Operation(field="files_modified", op="renamed", key="/a", to="/b", maybe=True)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LmdbStore]:
+    opened = LmdbStore.open(tmp_path / "data", flush_every=3, now=lambda: START)
+    yield opened
+    await opened.close()
+
+
+async def unknown(store: LmdbStore, status: Status = Status.UNKNOWN) -> str:
+    """Write a call that ended so, and return its id."""
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    body = Body(delta=(Raw(msgspec.msgpack.encode(MOVE)),))
+    await put(store, outcome(ref, call, ticket, status=status, body=body))
+    return ids.to_text(call)
+
+
+async def refused(store: LmdbStore, call: str) -> tuple[Reason, str]:
+    with pytest.raises(UnresolvableError) as caught:
+        await resolve(store, call, HAPPENED)
+    return caught.value.reason, str(caught.value)
+
+
+async def test_a_call_that_happened_is_ok_and_has_changed_what_it_was_to(store: LmdbStore) -> None:
+    row = await resolve(store, await unknown(store), HAPPENED)
+    assert (row.status, row.executed, row.error, row.retry) == ("ok", "yes", None, None)
+    assert row.flags == [Flag.RESOLVED]
+    assert row.tool_result is None
+    assert row.output_summary == "it happened"
+    assert row.delta[1:] == [structs.replace(MOVE, maybe=False)]
+
+
+async def test_a_call_that_did_not_happen_is_an_error_that_is_safe_to_repeat(
+    store: LmdbStore,
+) -> None:
+    row = await resolve(store, await unknown(store), DID_NOT)
+    assert (row.status, row.executed) == ("error", "no")
+    assert (row.error, row.kind, row.retry) == ("unknown", "outcome_unknown", "safe")
+    assert (row.flags, row.tool_result, row.delta[1:]) == ([Flag.RESOLVED], None, [])
+
+
+async def test_the_outcome_is_an_operators_and_follows_the_intent(store: LmdbStore) -> None:
+    name = await unknown(store)
+    await resolve(store, name, HAPPENED)
+    with store.view() as view:
+        begun, before, said = view.call(bytes.fromhex(name.replace("-", "")))
+        assert find(view, Wanted()) == []
+        assert view.usage().pending == 0
+    assert (said.facts.actor, said.facts.n, before.facts.n) == ("operator", 1, 0)
+    assert (said.link.ref, said.link.turn) == (begun.link.seq, begun.link.turn)
+    assert said.body is not None
+    assert said.body.detail == "the file is there"
+
+
+@pytest.mark.parametrize("status", [Status.ACCEPTED, Status.INPUT_REQUIRED])
+async def test_a_call_that_is_parked_can_be_settled(store: LmdbStore, status: Status) -> None:
+    row = await resolve(store, await unknown(store, status), DID_NOT)
+    assert (row.status, row.executed) == ("error", "no")
+
+
+@pytest.mark.parametrize("status", [Status.OK, Status.ERROR])
+async def test_a_call_whose_end_is_known_is_refused(store: LmdbStore, status: Status) -> None:
+    reason, text = await refused(store, await unknown(store, status))
+    assert reason is Reason.KNOWN
+    assert f"ended as {status}, only unknown calls are resolved" in text
+
+
+async def test_a_call_in_flight_is_refused(store: LmdbStore) -> None:
+    call = new_id()
+    await begin(store, intent(session(), call))
+    reason, text = await refused(store, ids.to_text(call))
+    assert (reason, "is in flight" in text) == (Reason.IN_FLIGHT, True)
+
+
+async def test_what_a_dead_process_left_in_flight_is_settled(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    other, call = LmdbStore.open(tmp_path / "data"), new_id()
+    await begin(other, intent(session(), call))
+    await other.close()
+    row = await resolve(store, ids.to_text(call)[:13], HAPPENED)
+    assert (row.call, row.status) == (ids.to_text(call), "ok")
+
+
+async def test_nothing_is_settled_twice(store: LmdbStore) -> None:
+    name = await unknown(store)
+    await resolve(store, name, DID_NOT)
+    reason, text = await refused(store, name)
+    assert (reason, text) == (
+        Reason.RESOLVED,
+        f"call {name} was resolved before: it did not happen",
+    )
+
+
+async def test_of_operators_who_speak_at_once_one_is_heard(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    name = await unknown(store)
+    other = LmdbStore.open(tmp_path / "data")
+    claims = [structs.replace(HAPPENED if n % 2 else DID_NOT, at=START + n) for n in range(8)]
+    said = await asyncio.gather(
+        *(resolve(store if n < 4 else other, name, claim) for n, claim in enumerate(claims)),
+        return_exceptions=True,
+    )
+    rows = [one for one in said if isinstance(one, Row)]
+    errors = [one for one in said if isinstance(one, UnresolvableError)]
+    with store.view() as view:
+        commits = view.call(bytes.fromhex(name.replace("-", "")))
+    await other.close()
+    assert (len(rows), len(errors), len(commits)) == (1, 7, 3)
+    assert {error.reason for error in errors} == {Reason.RESOLVED}
+
+
+async def test_an_answer_that_comes_all_the_same_stands_behind_it(store: LmdbStore) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    await put(store, outcome(ref, call, ticket, status=Status.UNKNOWN))
+    await resolve(store, ids.to_text(call), DID_NOT)
+    late = await put(store, outcome(ref, call, ticket, n=1, flags=(Flag.LATE,)))
+    assert (late.facts.n, late.facts.flags) == (2, (Flag.LATE,))
+    reason, _ = await refused(store, ids.to_text(call))
+    assert reason is Reason.KNOWN
+
+
+async def test_a_call_that_is_not_there_is_not_found(store: LmdbStore) -> None:
+    with pytest.raises(NotFoundError, match="no call begins with '0123'"):
+        await resolve(store, "0123", HAPPENED)

@@ -1,0 +1,59 @@
+"""The wait for a command's first message, and which limit it has."""
+
+import asyncio
+from math import inf
+
+import pytest
+
+from turnlog.core.kinds import ErrorKind
+from turnlog.core.policy import Rulebook
+from turnlog.core.rules import Match, Rule, Timeouts
+from turnlog.serve.context import Rules
+from turnlog.serve.startup import Startup, startup_limit
+
+
+def limit(*rules: Rule) -> float:
+    return startup_limit(Rules(Rulebook(rules, {}, ())), "files")
+
+
+def test_the_rules_for_the_server_count_and_not_those_for_one_of_its_tools() -> None:
+    tool = Rule(match=Match(tool=("read_*",)), timeout=Timeouts(startup=1))
+    call = Rule(match=Match(method=("tools/call",)), timeout=Timeouts(startup=2))
+    other = Rule(match=Match(server=("web",)), timeout=Timeouts(startup=3))
+    asked = Rule(match=Match(when=("$.args.path",)), timeout=Timeouts(startup=4))
+    own = Rule(match=Match(server=("files",)), timeout=Timeouts(startup=5))
+    assert limit(tool, call, other, asked, own) == 5
+    assert limit(tool, call, other, asked) == 600
+    assert limit(Rule(timeout=Timeouts(response=1)), own) == 600
+
+
+@pytest.mark.parametrize(
+    ("over", "untouched", "kind"),
+    [
+        (False, True, ErrorKind.CONNECT_FAILED),
+        (False, False, ErrorKind.CONNECTION_LOST),
+        (True, True, ErrorKind.CONNECT_TIMEOUT),
+        (True, False, ErrorKind.RESPONSE_TIMEOUT),
+    ],
+)
+async def test_what_was_read_and_the_limit_decide_what_calls_come_to(
+    over: bool, untouched: bool, kind: ErrorKind
+) -> None:
+    reached = asyncio.Event()
+    startup = Startup(0.001 if over else inf, reached.set)
+    startup.ask()
+    if over:
+        await reached.wait()
+    assert startup.loss(untouched=untouched) is kind
+
+
+async def test_what_was_said_before_anything_was_asked_is_a_start() -> None:
+    reached = asyncio.Event()
+    startup, other = Startup(0.001, reached.clear), Startup(0.001, reached.set)
+    assert not startup.is_awaited
+    startup.hear()
+    startup.ask()
+    other.ask()
+    await reached.wait()
+    assert (startup.is_awaited, startup.over) == (False, False)
+    assert (other.is_awaited, other.over) == (True, True)

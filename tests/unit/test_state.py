@@ -1,0 +1,37 @@
+"""`core.state`: the state's bytes."""
+
+from msgspec import structs
+
+from kit.commits import Log, changed
+from turnlog.core.fold import fold
+from turnlog.core.note import Budget, Fact, FactAction
+from turnlog.core.state import VERSION, State, decode_state, encode_state, state_hash
+
+
+def grown() -> State:
+    log = Log(client="agent")
+    log.begin("a")
+    log.timed_out("a", changed("modified", "/a", maybe=True))
+    log.call("b", changed("created", "/b"))
+    log.note(Fact(id="p", action=FactAction.ASSERT, subject="port", value="80"))
+    log.note(Budget(seconds=1.5))
+    return fold(State(), log.commits)
+
+
+def test_a_state_comes_back_from_its_bytes() -> None:
+    assert decode_state(encode_state(grown())) == grown()
+
+
+def test_equal_states_have_one_hash_whatever_the_order_of_their_entries() -> None:
+    found = grown()
+    turned = structs.replace(found, metadata=dict(reversed({"x": "1", **found.metadata}.items())))
+    same = structs.replace(found, metadata={"x": "1", **found.metadata})
+    assert state_hash(turned) == state_hash(same) != state_hash(found)
+    assert state_hash(found).startswith("sha256:")
+
+
+def test_bytes_that_are_no_state_of_this_version_are_none() -> None:
+    other = structs.replace(grown(), version=VERSION + 1)
+    assert decode_state(encode_state(other)) is None
+    assert decode_state(b"\xc1") is None
+    assert decode_state(encode_state(grown())[:-3]) is None
