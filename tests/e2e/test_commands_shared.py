@@ -9,7 +9,7 @@ import pytest
 
 from conformance.requirements import Requirement, proves
 from kit.beside import proxy_beside
-from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
 from kit.commands import (
     META,
     Agent,
@@ -283,6 +283,14 @@ def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
     for agent in (one, two):
         said = events_of(agent.post(b"[%b, %b]" % tuple(calls)).body)
         assert sorted((m["id"], text_of(m)) for m in said) == [(1, "1"), (2, "2")]
+    asked(one, "hang", request_id=5)
+    pending(proxy, 1)
+    for answer in (
+        two.post(call("release", {"at_once": True}, request_id=5)),
+        one.client.response(),
+    ):
+        assert answer.json()["id"] == 5
+        assert text_of(answer.json()) == "released at once"
 
 
 def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> None:
@@ -301,6 +309,23 @@ def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> 
     assert pid not in pids
     assert json.loads(two.text("told")) == ["initialize", "notifications/initialized"]
     assert {row.kind for row in proxy.rows() if row.tool == "hang"} == {"connection_lost"}
+
+
+@proves(Requirement.SHARED_APART)
+def test_what_a_process_asked_that_is_gone_is_no_question_of_the_next_one(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "asks", {"as": "q"})
+    lost = one.client.head()
+    one.client.event()
+    two.post(call("die", {"code": 3}))
+    with pytest.raises(ClosedEarlyError):
+        one.client.body(lost)
+    asked(two, "asks", {"as": "q"}, request_id=5)
+    head = two.client.head()
+    two.client.event()
+    answers(one, "q", "forged")
+    answers(two, "q", "mine")
+    assert text_of(events_of(two.client.body(head))[0]) == "mine"
 
 
 def test_answers_of_ten_megabytes_come_whole_beside_others(proxy: Proxy) -> None:

@@ -112,11 +112,20 @@ def _notifies(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     _text(message, "notified")
 
 
-def _release(message: dict[str, Any], _: dict[str, Any]) -> None:
-    for hanging in _hanging:
-        _text(hanging, "released")
+def _release(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    if arguments.get("at_once"):
+        content = [{"type": "text", "text": "released at once"}]
+        calls = [*_hanging, message]
+        said = [
+            {"jsonrpc": "2.0", "id": one["id"], "result": {"content": content}} for one in calls
+        ]
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+    else:
+        for hanging in _hanging:
+            _text(hanging, "released")
+        _text(message, "released all")
     _hanging.clear()
-    _text(message, "released all")
 
 
 def _stray(message: dict[str, Any], _: dict[str, Any]) -> None:
