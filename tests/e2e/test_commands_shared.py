@@ -268,7 +268,8 @@ def test_a_session_opens_no_second_conversation_and_sends_no_request_of_two_ids(
     assert agent.post(message("initialize", {"protocolVersion": "2025-06-18"})).status == 400
     twice = call("say", {"text": "x"}).replace(b'{"jsonrpc"', b'{"id":2,"jsonrpc"', 1)
     assert agent.post(twice).status == 400
-    assert agent.post(b"\xef\xbb\xbf" + call("say", {"text": "x"})).status == 400
+    for body in (call("say", {"text": "x"}), b"[%b]" % call("say", {"text": "x"})):
+        assert agent.post(b"\xef\xbb\xbf" + body).status == 400
     with Client(proxy.url) as client:
         params = {"protocolVersion": "2025-06-18"}
         body = message("initialize", params).replace(b'{"jsonrpc"', b'{"id":2,"jsonrpc"', 1)
