@@ -2,7 +2,7 @@
 tool runs is counted on the disk of the server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ SOON = 0.5
 
 
 @asynccontextmanager
-async def scene(folder: Path, rules: str = RULES) -> AsyncIterator[tuple[SlowServer, Proxy]]:
+async def scene(folder: Path, rules: str = RULES) -> AsyncGenerator[tuple[SlowServer, Proxy]]:
     (folder / "rules.yaml").write_text(rules)
     with slow_server(folder) as server:
         async with running(folder, server.url, settings=SETTINGS) as proxy:
