@@ -121,6 +121,20 @@ async def test_a_session_that_listens_keeps_the_process_of_all(tmp_path: Path) -
         assert await pid(front, two) != before
 
 
+@pytest.mark.parametrize("share", Share)
+async def test_a_call_that_nobody_waits_for_keeps_no_process(tmp_path: Path, share: Share) -> None:
+    async with fronting(tmp_path, share) as front, asyncio.TaskGroup() as tasks:
+        one = await opened(front)
+        hanging = tasks.create_task(post(front, call("hang", request_id="left"), one))
+        before = await pid(front, one)
+        front.rest(later())
+        assert await pid(front, one) == before
+        hanging.cancel()
+        await asyncio.wait({hanging})
+        front.rest(later())
+        assert await pid(front, one) != before
+
+
 async def test_credentials_share_a_process_as_configured(tmp_path: Path) -> None:
     for share, count in ((Share.SESSION, 2), (Share.ALL, 1)):
         async with fronting(tmp_path / share, share) as front:
