@@ -22,6 +22,7 @@ class Requirement(StrEnum):
     RELAY_STREAMS = "an event is passed on when it comes, and waits for no other"
     RELAY_CUTS = "an answer that breaks off upstream breaks off at the agent as well"
     RELAY_DISCONNECTS = "the upstream is told when the agent has gone"
+    SHARED_APART = "agents that share a command do not meet what is another's"
     OWN_ANSWER = "where there is no answer to relay, turnlog answers by itself and says so"
     RECORD_CALLS = "each tool call has one row, in the order in which the calls began"
     RECORD_OUTCOME = "a row says how the call ended, and whether it may have been executed"
