@@ -22,6 +22,7 @@ class Requirement(StrEnum):
     RELAY_STREAMS = "an event is passed on when it comes, and waits for no other"
     RELAY_CUTS = "an answer that breaks off upstream breaks off at the agent as well"
     RELAY_DISCONNECTS = "the upstream is told when the agent has gone"
+    SHARED_APART = "agents that share a command do not meet what is another's"
     OWN_ANSWER = "where there is no answer to relay, turnlog answers by itself and says so"
     RECORD_CALLS = "each tool call has one row, in the order in which the calls began"
     RECORD_OUTCOME = "a row says how the call ended, and whether it may have been executed"
@@ -49,6 +50,9 @@ class Requirement(StrEnum):
         "each call without an answer is listed, with what is recorded of it or that nobody knows"
     )
     RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
+    STATE_FOLD = "the state of a session follows from its commits, at any of them, in any batches"
+    STATE_FILES = "the state names the files that calls changed, and marks those that they may have"
+    RECORD_WHY = "the reason that a caller gives for a call is recorded, without secrets"
     STORE_LIMIT = "the data folder stays within its limit, and calls go on"
 
 

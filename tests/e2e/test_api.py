@@ -412,3 +412,13 @@ def test_what_is_no_note_is_refused(rig: Rig, body: bytes) -> None:
 def test_a_note_needs_a_session_that_is_there(rig: Rig) -> None:
     note = b'{"kind": "decision", "text": "ask first"}'
     problem(ask(rig, f"{V1}/sessions/nobody/notes", "POST", note), 404)
+
+
+def test_a_name_with_a_slash_is_one_part_of_the_path(rig: Rig) -> None:
+    name = f"team/{rig.session}"
+    headers = (*MCP_HEADERS, ("Turnlog-Session", name))
+    with rig.client() as client:
+        client.request("POST", "/mcp", call("write"), headers=headers)
+    quoted = f"team%2F{rig.session}"
+    assert found(rig, f"/sessions/{quoted}")["names"] == [name]
+    problem(ask(rig, f"{V1}/sessions/team/{rig.session}"), 404)

@@ -15,7 +15,7 @@ import pytest
 from conformance.requirements import Requirement, proves
 from kit import stdio_server
 from kit.beside import proxy_beside
-from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
 from kit.proxy import Proxy
 from kit.wraps import is_gone
 
@@ -80,13 +80,17 @@ def text_of(result: Any) -> str:
     return str(result["content"][0]["text"])
 
 
+def ask_alone(client: Client, tool: str, **arguments: Any) -> None:
+    """Call a tool outside of any session."""
+    named = (("MCP-Protocol-Version", NEWEST), ("Mcp-Method", "tools/call"), ("Mcp-Name", tool))
+    body = call(tool, arguments, _meta={**META, "progressToken": tool})
+    client.ask("POST", "/mcp", body, headers=(*MCP_HEADERS, *named))
+
+
 def alone(client: Client) -> Any:
     """Call a tool outside of any session; return what turnlog says of it."""
-    named = (("MCP-Protocol-Version", NEWEST), ("Mcp-Method", "tools/call"), ("Mcp-Name", "say"))
-    said = client.request(
-        "POST", "/mcp", call("say", _meta=META), headers=(*MCP_HEADERS, *named)
-    ).json()
-    return said["result"]["_meta"]["turnlog/outcome"]
+    ask_alone(client, "say")
+    return client.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
 
 
 def verdict(outcome: Any) -> tuple[str, str, str]:
@@ -293,7 +297,8 @@ def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
 ) -> None:
     headers = opened(client)
     told, notes = tmp_path / "told", 1000
-    client.ask("POST", "/mcp", call("flood", {"notes": notes, "told": str(told)}), headers=headers)
+    flood = call("flood", {"notes": notes, "told": str(told)}, _meta={"progressToken": "t"})
+    client.ask("POST", "/mcp", flood, headers=headers)
     head = client.head()
     wait_until(told.exists, "that nobody reads the command any more")
     assert int(told.read_text()) < 40 << 20
@@ -313,9 +318,23 @@ def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_wai
     with Client(proxy.url) as other:
         other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
         wait_until(lambda: len(proxy.rows()) == 2, "the call")
-        flood = call("flood", {"notes": 1000, "told": str(told)})
+        flood = call("flood", {"notes": 1000, "told": str(told)}, _meta={"progressToken": "t"})
         client.ask("POST", "/mcp", flood, headers=headers)
         wait_until(told.exists, "that nobody reads the command any more")
         os.kill(pid, signal.SIGKILL)
         outcome = other.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
     assert verdict(outcome) == ("connection_lost", "maybe", "unsafe")
+
+
+@proves(Requirement.COMMAND_PACE)
+def test_an_agent_that_reads_slowly_keeps_no_other_agent_of_its_command_waiting(
+    proxy: Proxy, client: Client, tmp_path: Path
+) -> None:
+    ask_alone(client, "flood", notes=1000, told=str(tmp_path / "told"))
+    head = client.head()
+    with Client(proxy.url) as other:
+        ask_alone(other, "say", text="here")
+        assert text_of(other.response("POST").json()["result"]) == "here"
+    with pytest.raises(ClosedEarlyError):
+        client.body(head)
+    wait_until(lambda: proxy.rows()[0].kind == "cancelled_by_caller", "the end of the slow call")

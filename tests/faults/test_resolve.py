@@ -164,3 +164,109 @@ def test_a_verdict_that_was_answered_outlives_a_kill(tmp_path: Path) -> None:
         assert given.status == 200
     (line,) = turnlog("log", "--json", data=proxy.data).stdout.splitlines()
     assert json.loads(line) == given.json()
+
+
+RULES = """
+rules:
+  - match: {tool: pay}
+    effect: irreversible
+  - match: {tool: pay_slowly}
+    effect: irreversible
+    timeout: {response: 200ms}
+"""
+
+
+def _ruled(folder: Path) -> dict[str, object]:
+    (folder / "rules.yaml").write_text(RULES)
+    return {"rules": ["rules.yaml"]}
+
+
+@proves(Requirement.DANGLING_FACTS)
+def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
+    tmp_path: Path,
+) -> None:
+    slow = SlowHead(ok(json.dumps(text_result(1, "paid")).encode()))
+    settings = _ruled(tmp_path)
+    with RawUpstream(slow) as upstream:
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as first:
+            with Client(first.url) as client:
+                client.ask("POST", "/s/work/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS)
+                assert slow.asked.wait(BOUND)
+            wait_until(lambda: [one["abandoned"] for one in dangling(first)] == [True], "it leaves")
+            assert dangling(first)[0]["standing"] == "in_flight"
+            slow.go.set()
+            wait_until(lambda: dangling(first)[0]["standing"] == "undelivered", "the answer")
+            (before,) = dangling(first)
+            first.kill()
+        assert json.loads(before["output"]["text"])["content"][0]["text"] == "paid"
+        assert (before["row"]["status"], before["row"]["flags"]) == ("ok", ["late"])
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as second:
+            assert dangling(second) == [before]
+            refused = api(
+                second, f"/calls/{before['row']['call']}/resolve", {"verdict": "happened"}
+            )
+            assert (refused.status, refused.json()["reason"]) == (409, "known")
+            with Client(second.url) as client:
+                again = client.request(
+                    "POST", "/s/work/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS
+                )
+            assert again.json()["result"]["content"][0]["text"] == "paid"
+            wait_until(lambda: dangling(second) == [], "the delivery is noted")
+    assert len(upstream.requests) == 1
+    assert turnlog("verify", data=second.data).returncode == 0
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_what_did_not_happen_may_be_done_and_what_did_is_not_done_again(tmp_path: Path) -> None:
+    settings = _ruled(tmp_path)
+    with (
+        RawUpstream(ResetAfterRequest()) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+    ):
+        names: list[str] = []
+        for amount in (5, 6):
+            pay(proxy, amount)
+            names.append(dangling(proxy)[-1]["row"]["call"])
+        upstream.script = echo
+        sent = len(upstream.requests)
+        # Irreversible: turnlog waits for somebody who knows.
+        assert pay(proxy, 5)["isError"] is True
+        assert len(upstream.requests) == sent
+        assert api(proxy, f"/calls/{names[0]}/resolve", {"verdict": "did_not"}).status == 200
+        assert resolve(proxy, names[1], "--happened").returncode == 0
+        assert "isError" not in pay(proxy, 5)
+        assert len(upstream.requests) == sent + 1
+        for _ in range(2):
+            told = pay(proxy, 6)["_meta"]["turnlog/outcome"]
+            assert (told["status"], told["executed"], told["retry"]) == ("replayed", "yes", "never")
+        assert len(upstream.requests) == sent + 1
+        assert dangling(proxy) == []
+
+
+def pay(proxy: Proxy, amount: int) -> dict[str, Any]:
+    """Ask for a payment, and return the result."""
+    body = call("pay", {"sum": amount})
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/s/work/mcp", body, headers=MCP_HEADERS)
+    result: dict[str, Any] = given.json()["result"]
+    return result
+
+
+@proves(Requirement.RESOLVE_SETTLES)
+def test_a_call_that_was_timed_out_and_runs_on_is_not_settled_where_it_runs(tmp_path: Path) -> None:
+    slow = SlowHead(ok(json.dumps(text_result(1, "paid")).encode()))
+    with (
+        RawUpstream(slow) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=_ruled(tmp_path)) as proxy,
+        Client(proxy.url) as client,
+    ):
+        given = client.request("POST", "/s/work/mcp", call("pay_slowly"), headers=MCP_HEADERS)
+        assert given.json()["result"]["isError"] is True
+        (found,) = dangling(proxy)
+        assert (found["standing"], found["row"]["kind"]) == ("unknown", "response_timeout")
+        path = f"/calls/{found['row']['call']}/resolve"
+        refused = api(proxy, path, {"verdict": "did_not"})
+        assert (refused.status, refused.json()["reason"]) == (409, "in_flight")
+        slow.go.set()
+        wait_until(lambda: dangling(proxy)[0]["standing"] == "undelivered", "the late answer")
+        assert dangling(proxy)[0]["row"]["flags"] == ["late"]

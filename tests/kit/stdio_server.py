@@ -1,9 +1,10 @@
 """A stdio tool server whose tools do what a test asks for: `python stdio_server.py`.
 
-It does not check what it gets. `asks` waits for the agent's answer and says it; `told` says what it
-was told before: how often `initialize`, and which notifications. `flood` says so many notifications
-and writes into a file after how many bytes nobody read on for a while. After `stubborn` it ends by
-nothing but SIGKILL.
+It does not check what it gets. `asks` is answered as soon as its question is; `hang` once somebody
+calls `release`; `told` says what the server was told before: how often `initialize`, and which
+notifications and answers. It takes no `initialize` for the revision `none`, and asks a client that
+has roots for them. `flood` reports progress so often, and writes into a file after how many bytes
+nobody read on for a while. After `stubborn` it ends by nothing but SIGKILL.
 """
 
 import json
@@ -17,19 +18,34 @@ from pathlib import Path
 from typing import Any
 
 _told: list[str] = []
+_asking: dict[str, dict[str, Any]] = {}
+"""Calls by the questions that they have asked."""
+_hanging: list[dict[str, Any]] = []
+_client: dict[str, Any] = {}
+"""What the client can do."""
 _stubborn: list[bool] = []
 
 
 def main() -> None:
     """Answer until stdin ends."""
     for line in sys.stdin:
-        message = json.loads(line)
-        if "id" not in message:
-            _told.append(message["method"] + _about(message))
-        elif "method" in message:
-            _answer(message)
+        for message in json.loads(line if line.startswith("[") else f"[{line}]"):
+            _take(message)
     while _stubborn:
         signal.pause()
+
+
+def _take(message: dict[str, Any]) -> None:
+    if "id" not in message:
+        _told.append(message["method"] + _about(message))
+        if message["method"] == "notifications/initialized" and _client.get("roots") is not None:
+            _write({"jsonrpc": "2.0", "id": "roots", "method": "roots/list"})
+    elif "method" in message:
+        _answer(message)
+    else:
+        _told.append(f"{message['id']}: {_said(message)}")
+        if message["id"] in _asking:
+            _text(_asking.pop(message["id"]), _said(message))
 
 
 def _about(message: dict[str, Any]) -> str:
@@ -38,8 +54,12 @@ def _about(message: dict[str, Any]) -> str:
 
 def _answer(message: dict[str, Any]) -> None:
     match message["method"]:
+        case "initialize" if message["params"]["protocolVersion"] == "none":
+            error = {"code": -32602, "message": "unsupported"}
+            _write({"jsonrpc": "2.0", "id": message["id"], "error": error})
         case "initialize":
             _told.append("initialize")
+            _client.update(message["params"].get("capabilities", {}))
             revision = message["params"]["protocolVersion"]
             info = {"name": "scripted", "version": "1"}
             _say(message, {"protocolVersion": revision, "capabilities": {}, "serverInfo": info})
@@ -72,9 +92,40 @@ def _progress(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     _text(message, f"progress for {arguments['for']}")
 
 
-def _asks(message: dict[str, Any], _: dict[str, Any]) -> None:
-    _write({"jsonrpc": "2.0", "id": "question", "method": "elicitation/create", "params": {}})
-    _text(message, json.loads(sys.stdin.readline())["result"]["content"]["answer"])
+def _asks(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    question, method = (
+        arguments.get("as", "question"),
+        arguments.get("method", "elicitation/create"),
+    )
+    _asking[question] = message
+    _write({"jsonrpc": "2.0", "id": question, "method": method, "params": {}})
+
+
+def _said(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return str(answer["error"]["message"])
+    return str(answer["result"].get("content", {}).get("answer", "nothing"))
+
+
+def _notifies(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    _write({"jsonrpc": "2.0", "method": arguments["method"], "params": arguments.get("params", {})})
+    _text(message, "notified")
+
+
+def _release(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    if arguments.get("at_once"):
+        content = [{"type": "text", "text": "released at once"}]
+        calls = [*_hanging, message]
+        said = [
+            {"jsonrpc": "2.0", "id": one["id"], "result": {"content": content}} for one in calls
+        ]
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+    else:
+        for hanging in _hanging:
+            _text(hanging, "released")
+        _text(message, "released all")
+    _hanging.clear()
 
 
 def _stray(message: dict[str, Any], _: dict[str, Any]) -> None:
@@ -110,8 +161,9 @@ def _leaves(_: dict[str, Any], arguments: dict[str, Any]) -> None:
 
 
 def _flood(message: dict[str, Any], arguments: dict[str, Any]) -> None:
-    params = {"level": "info", "data": "x" * 100_000}
-    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    token = message["params"]["_meta"]["progressToken"]
+    params = {"progressToken": token, "progress": 1, "message": "x" * 100_000}
+    note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
     line = json.dumps(note).encode() + b"\n"
     told = Path(arguments["told"])
     os.set_blocking(1, False)
@@ -133,7 +185,10 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "pid": lambda message, _: _text(message, str(os.getpid())),
     "told": lambda message, _: _text(message, json.dumps(_told)),
     "id": lambda message, _: _text(message, str(message["id"])),
-    "hang": lambda message, _: None,
+    "large": lambda message, arguments: _text(message, arguments["text"] * arguments["times"]),
+    "hang": lambda message, _: _hanging.append(message),
+    "release": _release,
+    "notifies": _notifies,
     "die": lambda message, arguments: os._exit(arguments["code"]),
     "progress": _progress,
     "asks": _asks,

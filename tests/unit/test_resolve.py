@@ -13,11 +13,13 @@ from turnlog.core import ids
 from turnlog.core.commit import Body
 from turnlog.core.kinds import Flag, Status
 from turnlog.core.operation import Operation
+from turnlog.core.table import table
 from turnlog.sessions.dangling import Wanted, find
 from turnlog.sessions.errors import Reason, UnresolvableError
 from turnlog.sessions.log import NotFoundError
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
+from turnlog.sessions.state import saved_states, state_at
 from turnlog.store.lmdb import LmdbStore
 
 HAPPENED = Claim(happened=True, why="the file is there", at=START + 10**9, clock=1)
@@ -54,6 +56,21 @@ async def test_a_call_that_happened_is_ok_and_has_changed_what_it_was_to(store: 
     assert row.tool_result is None
     assert row.output_summary == "it happened"
     assert row.delta[1:] == [structs.replace(MOVE, maybe=False)]
+
+
+@pytest.mark.parametrize(
+    ("claim", "wanted"), [(HAPPENED, {"/b": ("renamed", False)}), (DID_NOT, {})]
+)
+async def test_the_state_holds_what_happened_and_nothing_else(
+    tmp_path: Path, store: LmdbStore, claim: Claim, wanted: dict[str, tuple[str, bool]]
+) -> None:
+    await resolve(store, await unknown(store), claim)
+    with store.view() as view:
+        (row,) = view.sessions()
+        state = state_at(view, saved_states(tmp_path / "data"), row.session, row.head_seq)
+    files = table(state).files_modified
+    assert {name: (change.op, change.maybe) for name, change in files.items()} == wanted
+    assert table(state).pending_actions == {}
 
 
 async def test_a_call_that_did_not_happen_is_an_error_that_is_safe_to_repeat(

@@ -261,10 +261,10 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
          "1:40: no pack is called 'defaul', did you mean 'default'?"),
         ("upstreams: {a: {url: http://a, packs: [identity]}}", "1:40: no pack is called 'identity'"),
         (
-            "upstreams: {a: {command: [x], share: all}}",
-            "1:38: 'upstreams.a.share' 'all' is not supported yet",
+            "upstreams: {a: {command: [x], share: some}}",
+            "1:38: 'upstreams.a.share' cannot be 'some', use one of: all, session",
         ),
-        ("upstreams: {a: {url: http://a, share: session}}", "1:39: only a command can be shared, remove this line"),
+        ("upstreams: {a: {url: http://a, share: all}}", "1:39: only a command can be shared, remove this line"),
         ("upstreams: {a: {url: http://a, transport: sse}}",
          "1:43: 'upstreams.a.transport' 'sse' is not supported yet, choose another"),
         ("upstreams: {a: {url: 'http://127.0.0.1:7411/mcp'}}",

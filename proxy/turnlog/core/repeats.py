@@ -114,6 +114,9 @@ def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: Never
     # What waits for another leg has no answer yet, and what did not run is asked anew.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
         return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
+    if earlier.cancelled is not None and ending.error:
+        # Servers answer what was taken back by an error: that is no answer to who asks again.
+        return _given_up(asked)
     if ending.status is Status.UNKNOWN and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
     if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):

@@ -240,6 +240,14 @@ class StrayOutput(Event, frozen=True, kw_only=True, tag="output.stray"):
     size: int = field(name="turnlog.bytes")
 
 
+class QuestionRefused(Event, frozen=True, kw_only=True, tag="question.refused"):
+    """A command that several sessions share asked something, and nothing tells which of them."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    method: str = field(name="mcp.method.name")
+
+
 class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
     """A command's process has ended."""
 
@@ -408,6 +416,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     RequestRefused,
     UpstreamFailed,
     StrayOutput,
+    QuestionRefused,
     ProcessEnded,
     ProcessFailed,
     AuthRequired,

@@ -163,23 +163,26 @@ class Drafter:
         )
 
     def _input(self, ask: Ask) -> Content:
-        looked = seen(ask, Reply()) if ask.policy.redact or ask.policy.delta else _NOTHING_SEEN
-        what = hidden(ask.policy.redact, looked)
-        cut = _cut_input(ask, what)
+        policy = ask.policy
+        if not (policy.redact or policy.delta or ask.why):
+            return self._asked(ask, Redacted(ask.arguments, False))
+        looked = seen(ask, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
+        what = hidden(policy.redact, looked)
+        return structs.replace(
+            self._asked(ask, _cut_input(ask, what)),
+            # Whoever ends the call without having seen its answer knows no more than this.
+            delta=changes(policy.delta, looked, _BEGUN, partial(self._clean, what)),
+            why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
+        )
+
+    def _asked(self, ask: Ask, cut: Redacted) -> Content:
         left, complete = self._seen(cut.data, complete=ask.complete)
         touched = left.touched or cut.touched
         blob = self._blob(left.data, touched=touched, complete=complete and ask.says_all)
         key = self._hash_key if touched else None
         known = ask.complete and ask.says_all
         hashed = input_hash(ask.arguments, key=key) if known else None
-        return Content(
-            blob=blob,
-            short=preview(blob.data),
-            hash=hashed,
-            # Whoever ends the call without having seen its answer knows no more than this.
-            delta=changes(ask.policy.delta, looked, _BEGUN, partial(self._clean, what)),
-            why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
-        )
+        return Content(blob=blob, short=preview(blob.data), hash=hashed)
 
     def _clean(self, what: Hidden, text: str) -> str:
         """Cut out of a text what rules want to be cut, and secrets."""

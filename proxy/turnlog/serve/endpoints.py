@@ -227,7 +227,7 @@ async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
     )
-    row = await resolve(context.store, asked.names["call"], claim)
+    row = await resolve(context.store, asked.names["call"], claim, runs=context.repeats.runs)
     context.log.emit(
         CallResolved(
             session=row.session,

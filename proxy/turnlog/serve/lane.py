@@ -1,24 +1,21 @@
-"""One command's process, and all that talk to it: started on demand, started again when it died.
+"""One command's process: started on demand, started again when it died, the conversation opened anew.
 
-Ids and progress tokens of several agents may be the same, so where they share a command each gets a
-word of turnlog's own for its way there and back. With an agent of its own a command gets the bytes
-as they came.
+Whose its messages are is the `switchboard`'s to tell.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from subprocess import SubprocessError
 from typing import Final
 
+from msgspec import Struct
+
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
-from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
-from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
-from turnlog.wire.splice import with_id, with_member
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
+from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
+from turnlog.wire.jsonrpc import Kind, Message, parse
 
 from .child import start
 from .fault import Failure, Progress
@@ -26,24 +23,35 @@ from .hearing import Hearing
 from .process import Process
 from .recorder import Recorder
 from .reply import Reply
+from .seat import Seat
 from .startup import ENDED, Startup
+from .switchboard import Switchboard
 
 _SHORT_LIFE: Final = 10.0
 """s: a process that lived less has failed to start: the next one is started later each time."""
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
-_KEPT: Final = 64 * 1024
-"""bytes: a longer message is not kept for an agent that does not listen."""
-_BACKLOG: Final = 256
-"""Messages kept for an agent that listens to nothing at the moment."""
-_TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
-_TOKEN_TOLD: Final = ("params", "progressToken")
-_SUBSCRIPTION: Final = ("params", "_meta", mcp.SUBSCRIPTION_KEY)
 _INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 
+class Declined(Failure):
+    """The command answered `initialize` by an error."""
+
+    def __init__(self, answer: bytes) -> None:
+        detail = "the command refused the handshake that it once took"
+        super().__init__(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail)
+        self.answer = answer
+
+
+class Met(Struct, frozen=True):
+    """How a conversation was opened: the `initialize`, and its answer where that is known."""
+
+    asked: bytes
+    answer: bytes = b""
+
+
 class Lane:
-    """One command. `shared` tells whether several agents talk to it."""
+    """One command. `renames` tells whether several agents may talk to it."""
 
     def __init__(
         self,
@@ -54,7 +62,7 @@ class Lane:
         tasks: asyncio.TaskGroup,
         startup: Callable[[], float],
         *,
-        shared: bool,
+        renames: bool,
     ) -> None:
         """`startup` tells how long a process may take to say anything, in s."""
         self._name = name
@@ -63,54 +71,95 @@ class Lane:
         self._recorder = recorder
         self._tasks = tasks
         self._limit = startup
-        self._shared = shared
         self._startup = Startup(inf, self.close)
         """Of the latest process."""
-        self._process: Process | None = None
+        self._board = Switchboard(name, log, recorder, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
-        self._replies: dict[str, Reply] = {}
-        self._tokens: dict[str, Reply] = {}
-        self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
-        self.listener: Reply | None = None
-        """Who hears what belongs to no request."""
-        self.handshake = b""
-        """The `initialize` that opened the conversation, to open it again; empty for none."""
+        self.met: Met | None = None
+        """How to open the conversation again; `None` where nothing opens it."""
         self.closed = False
         """Whether no process may be started any more."""
         self.used = asyncio.get_running_loop().time()
 
     @property
+    def renames(self) -> bool:
+        """Whether the command knows requests by other ids than the agents do."""
+        return self._board.renames
+
+    @property
     def is_idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._replies and self.listener is None
+        return self._board.is_idle
 
-    def met(self, asked: bytes, reply: Reply) -> None:
-        """Remember how the conversation was opened."""
-        if reply.result is not None:
-            self.handshake = asked
+    def is_quiet(self, seat: Seat) -> bool:
+        """Tell whether one agent waits for nothing."""
+        return self._board.is_quiet(seat)
+
+    # -- its agents ------------------------------------------------------------------------
+
+    def seat(self) -> Seat:
+        """Let another agent talk to the command."""
+        seat = Seat()
+        self._board.seats.add(seat)
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """Let an agent go; with the last one the process ends, and no other is started."""
+        if self._board.seats == {seat}:
+            self.end()
+        else:
+            self._board.leave(seat)
+
+    def ask(self, seat: Seat, reply: Reply, messages: Sequence[Message], line: bytes) -> None:
+        """Send requests whose answers belong to `reply`."""
+        self._use(seat)
+        if self._board.process is None:
+            detail = "the command has ended"
+            reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
+        else:
+            self._board.ask(seat, reply, messages, line)
+
+    def tell(self, seat: Seat, messages: Sequence[Message], line: bytes) -> None:
+        """Send what gets no answer."""
+        self._use(seat)
+        self._board.tell(seat, messages, line)
+
+    def left(self, reply: Reply) -> None:
+        """Learn that nobody reads a reply any more; what it waits for goes on."""
+        self._board.left(reply)
+
+    def cancel(self, reply: Reply) -> None:
+        """Learn that nobody reads a reply any more, which takes its requests back."""
+        self._board.cancel(reply)
+
+    def _use(self, seat: Seat) -> None:
+        self.used = seat.used = asyncio.get_running_loop().time()
 
     # -- its process -----------------------------------------------------------------------
 
-    async def connect(self) -> "Lane":
-        """Have a process that can be talked to. Raises `Failure`."""
+    async def connect(self, handshake: bytes = b"") -> "Lane":
+        """Have a process that can be talked to. Raises `Failure`.
+
+        `handshake` opens a conversation that nobody has opened yet.
+        """
         async with self._starting:
-            if self._process is None:
+            if self._board.process is None:
                 await asyncio.sleep(self._wait())
-                await self._begin()
-        if (process := self._process) is not None:
+                await self._begin(self.met.asked if self.met is not None else handshake)
+        if (process := self._board.process) is not None:
             await process.outbox.room()
         return self
 
-    async def _begin(self) -> None:
+    async def _begin(self, handshake: bytes) -> None:
         """Start a process and open the conversation; one that is half open is of no use."""
         if self.closed:
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, "turnlog stops")
-        self._process = self._start()
+        self._start()
         try:
-            if self.handshake:
-                await self._shake_hands()
+            if handshake:
+                self.met = Met(handshake, await self._shake_hands(handshake))
         except BaseException:
             self.close()
             raise
@@ -122,11 +171,10 @@ class Lane:
         pause = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 16))
         return max(0.0, self._began + pause - asyncio.get_running_loop().time())
 
-    def _start(self) -> Process:
+    def _start(self) -> None:
         self._began = asyncio.get_running_loop().time()
         try:
-            child = start(self._command)
-            process = Process(child, self._recorder)
+            process = Process(start(self._command), self._recorder)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
@@ -134,32 +182,27 @@ class Lane:
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
         self._startup = Startup(self._limit(), lambda: self._overdue(process))
+        self._board.begin(process, self._startup)
         self._tasks.create_task(self._live(process, self._startup))
-        return process
 
     async def _live(self, process: Process, startup: Startup) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended = "it could not be talked to"
         try:
-            hearing = Hearing(process, partial(self._take, process), self._crowded)
+            hearing = Hearing(process, partial(self._board.take, process), self._board.crowded)
             code = await process.run(hearing)
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
             self._note_end(process, startup, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
         startup.close()
-        if self._process is process:
-            self._process = None
         untouched = process.is_untouched
-        for reply in [one for one in set(self._replies.values()) if one.process is process]:
-            self._forget(reply)
-            reply.mark(Flag.PROCESS_EXIT)
-            phase = Phase.CONNECTING if untouched else None
-            reply.fail(startup.loss(untouched=untouched), ended, phase)
+        phase = Phase.CONNECTING if untouched else None
+        self._board.lost(process, startup.loss(untouched=untouched), ended, phase)
 
     def _note_end(self, process: Process, startup: Startup, code: int) -> None:
         """Log how a process has ended; one that nobody has ended may have failed to start."""
-        died = self._process is process
+        died = self._board.process is process
         if died and not startup.heard:
             self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
         self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
@@ -170,32 +213,32 @@ class Lane:
     def _overdue(self, process: Process) -> None:
         """End a process that takes too long to say anything; the next request gets another."""
         self._log.emit(ProcessFailed(server=self._name, reason=self._startup.detail))
-        if self._process is process:
-            self._process = None
+        if self._board.process is process:
+            self._board.process = None
         process.stop()
 
-    async def _shake_hands(self) -> None:
-        """Open the conversation again, as the agent did once. Raises `Failure`.
+    async def _shake_hands(self, handshake: bytes) -> bytes:
+        """Open the conversation in no agent's name; return the answer. Raises `Failure`.
 
         Cancelled, or without a result, it leaves nothing to be talked to.
         """
         reply = Reply(Progress(), streams=False)
-        line = self._renamed(reply, Message(kind=Kind.REQUEST), self.handshake)
-        self._write(line)
+        self._board.open(reply, handshake)
         try:
-            await reply.first()
+            (answer,) = await reply.some()
         except Failure as failure:
             raise unopened(failure) from failure
         finally:
-            self._forget(reply)
-        if reply.result is None:
-            detail = "the command refused the handshake that it once took"
-            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail)
-        self._write(_INITIALIZED)
+            self._board.left(reply)
+        message = parse(answer)
+        if not isinstance(message, Message) or message.kind is not Kind.RESPONSE:
+            raise Declined(answer)
+        self._board.write(_INITIALIZED)
+        return answer
 
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
-        process, self._process = self._process, None
+        process, self._board.process = self._board.process, None
         self._startup.close()
         if process is not None:
             process.leave()
@@ -203,179 +246,10 @@ class Lane:
     def end(self) -> None:
         """End the process, and start no other."""
         self.closed = True
-        if self.listener is not None:
-            self.listener.end()
+        for seat in self._board.seats:
+            if seat.listener is not None:
+                seat.listener.end()
         self.close()
-
-    # -- to the command --------------------------------------------------------------------
-
-    def ask(self, reply: Reply, messages: Sequence[Message], line: bytes) -> None:
-        """Send requests whose answers belong to `reply`."""
-        self.used = asyncio.get_running_loop().time()
-        if self._process is None:
-            detail = "the command has ended"
-            reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
-            return
-        if self._shared and len(messages) == 1:
-            line = self._renamed(reply, messages[0], line)
-        else:
-            for message in messages:
-                if message.kind is Kind.REQUEST:
-                    self._await(reply, message.id)
-                self._report(reply, mcp.wanted_progress(message))
-        while self._backlog and reply.streams:
-            reply.add(self._backlog.popleft())
-        self._write(line)
-
-    def tell(self, message: Message, line: bytes) -> None:
-        """Send what gets no answer."""
-        self.used = asyncio.get_running_loop().time()
-        cancelled = mcp.cancelled_id(message)
-        reply = self._replies.get(cancelled) if cancelled is not None else None
-        if reply is not None and not self._shared:
-            # Nobody answers what was cancelled.
-            self._forget(reply)
-            reply.end()
-        self._write(line)
-
-    def left(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more; what it waits for goes on."""
-        if reply is self.listener:
-            self.listener = None
-        self._forget(reply)
-
-    def cancel(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more, which takes its requests back."""
-        for raw_id in self._forget(reply):
-            self._write(mcp.cancellation(raw_id))
-
-    def listen(self, reply: Reply) -> None:
-        """Let an agent hear what belongs to no request."""
-        self.listener = reply
-        while self._backlog:
-            reply.add(self._backlog.popleft())
-
-    def _write(self, line: bytes) -> None:
-        if self._process is not None:
-            self._process.outbox.line(line + b"\n")
-
-    def _renamed(self, reply: Reply, message: Message, line: bytes) -> bytes:
-        """Give a request an id and a token that nobody else has."""
-        ours = self._recorder.new_request_id()
-        reply.id = message.id
-        self._await(reply, ours)
-        if token := mcp.wanted_progress(message):
-            mine = self._recorder.new_request_id()
-            reply.own_token = token
-            self._report(reply, mine)
-            line = with_member(line, _TOKEN_ASKED, mine) or line
-        return with_id(line, ours) or line
-
-    def _await(self, reply: Reply, raw_id: bytes) -> None:
-        key = id_key(raw_id)
-        self._startup.ask()
-        reply.process = self._process
-        reply.awaited[key] = raw_id
-        self._replies[key] = reply
-
-    def _report(self, reply: Reply, token: bytes) -> None:
-        if token:
-            reply.token = id_key(token)
-            self._tokens[reply.token] = reply
-
-    def _forget(self, reply: Reply) -> list[bytes]:
-        """Wait for no answer any more; return the ids that there would have been one for."""
-        reply.lift()
-        ids, reply.awaited = reply.awaited, {}
-        for key in ids:
-            # Another request may have taken the same id since.
-            if self._replies.get(key) is reply:
-                del self._replies[key]
-        if self._tokens.get(reply.token) is reply:
-            del self._tokens[reply.token]
-        return list(ids.values())
-
-    # -- from the command ------------------------------------------------------------------
-
-    def _crowded(self) -> Reply | None:
-        """Return an answer that its agent leaves too much of unread, where nobody else waits for it."""
-        replies = () if self._shared else self._replies.values()
-        return next((reply for reply in replies if reply.is_crowded), None)
-
-    def _take(self, process: Process, line: bytes) -> None:
-        """Take a line; whatever goes wrong with it, the process and turnlog go on."""
-        if self._process is not process and self._process is not None:
-            return  # another one has its place, where ids begin anew
-        try:
-            # Between values, where alone it may stand, a CR would end an event's line.
-            self._read(line.replace(b"\r", b" "))
-        except Exception as error:  # noqa: BLE001 - it is logged
-            self._recorder.faulted(error)
-
-    def _read(self, line: bytes) -> None:
-        content = parse(line)
-        if not isinstance(content, Malformed):
-            self._startup.hear()
-        match content:
-            case Malformed(reason=Reason.EMPTY):
-                pass
-            case Malformed():
-                self._stray(line)
-            case Batch(items=items):
-                keys = [id_key(item.id) for item in items if isinstance(item, Message)]
-                self._answer([key for key in keys if key in self._replies], line)
-            case Message(kind=Kind.ERROR, id=b"" | b"null") if len(self._replies) == 1:
-                # It answers the only request there is (JSON-RPC 2.0 section 5.1).
-                self._answer(list(self._replies), line)
-            case Message(kind=Kind.RESPONSE | Kind.ERROR):
-                self._answer([id_key(content.id)], line)
-            case _:
-                self._pass_on(content, line)
-
-    def _stray(self, line: bytes) -> None:
-        """Note a line that is no message: something else in the server writes to its stdout."""
-        for reply in set(self._replies.values()):
-            reply.mark(Flag.STRAY_OUTPUT)
-        self._log.emit(StrayOutput(server=self._name, size=len(line)))
-
-    def _answer(self, keys: Sequence[str], line: bytes) -> None:
-        reply = next((self._replies[key] for key in keys if key in self._replies), None)
-        if reply is None:
-            return
-        for key in keys:
-            self._replies.pop(key, None)
-            reply.awaited.pop(key, None)
-        reply.add((with_id(line, reply.id) or line) if reply.id else line)
-        if not reply.awaited:
-            self._tokens.pop(reply.token, None)
-            reply.end()
-
-    def _pass_on(self, message: Message, line: bytes) -> None:
-        """Find who hears what is no answer."""
-        reported = self._tokens.get(mcp.progress_token(message))
-        if reported is not None and reported.streams:
-            own = reported.own_token
-            self._give(reported, (with_member(line, _TOKEN_TOLD, own) or line) if own else line)
-        elif subscribed := self._replies.get(mcp.subscription(message)):
-            own = subscribed.id
-            self._give(subscribed, (with_member(line, _SUBSCRIPTION, own) or line) if own else line)
-        elif (hearer := self._hearer()) is not None:
-            self._give(hearer, line)
-        elif not mcp.progress_token(message) and len(line) <= _KEPT:
-            self._backlog.append(line)
-
-    def _give(self, reply: Reply, line: bytes) -> None:
-        """Give an agent what is no answer; it keeps nobody waiting but itself."""
-        reply.add(line)
-        if self._shared or reply is self.listener:
-            reply.cut()
-
-    def _hearer(self) -> Reply | None:
-        """Return who hears what names no request: the only one that waits, else who listens."""
-        waiting = list(dict.fromkeys(r for r in self._replies.values() if r.streams))
-        if len(waiting) == 1:
-            return waiting[0]
-        return self.listener or (waiting[-1] if waiting else None)
 
 
 def unopened(failure: Failure) -> Failure:

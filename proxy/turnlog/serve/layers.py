@@ -27,7 +27,6 @@ LATER = frozenset(
     {
         "retention",
         "identity",
-        "upstreams.*.share=all",
         "upstreams.*.transport=sse",
     }
 )

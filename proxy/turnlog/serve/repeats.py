@@ -72,6 +72,11 @@ class Found(Struct, frozen=True, kw_only=True):
         return _last(self.commits, CommitKind.OUTCOME)
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether an operator said how it ended."""
+        return self.outcome is not None and Flag.RESOLVED in self.outcome.facts.flags
+
+    @property
     def source(self) -> Ticket | None:
         """The commit from which another call is answered."""
         if self.running is not None and self.running.attempt is not None:
@@ -160,6 +165,10 @@ class Repeats:
                 break
             self._forget(oldest)
 
+    def runs(self, call: bytes) -> bool:
+        """Tell whether a guarded call has not ended, whatever its caller was told."""
+        return any(running.ask.call == call for running in self._under_way)
+
     @property
     def under_way(self) -> int:
         """How many guarded calls have not ended."""
@@ -227,6 +236,8 @@ class Repeats:
         if here is None or (stored is not None and stored.call > here.ask.call):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
+        if mine is not None and mine.is_resolved:
+            return mine  # what is remembered here is that nobody knows
         earlier = structs.replace(
             here.seen(),
             same_input=not keyed or here.ask.links.keyed_input == links.keyed_input,
@@ -362,7 +373,8 @@ def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
         outcome = None
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
     abandoned = NoteKind.ABANDONED in notes
-    recovered = outcome is not None and outcome.facts.actor is Actor.TURNLOG
+    # What turnlog or an operator said of it is no answer that a caller has had.
+    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
     cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
@@ -373,6 +385,14 @@ def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
         # Whoever has just been answered by another process: the note is on its way.
-        delivered=NoteKind.DELIVERED in notes
-        or (ended < _SETTLED and not abandoned and not recovered),
+        delivered=_had(commits, outcome) or (ended < _SETTLED and not abandoned and answered),
     )
+
+
+def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
+    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
+    it who had the answer before."""
+    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
+    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
+        return bool(notes)
+    return any(note.link.ref == outcome.link.seq for note in notes)

@@ -11,7 +11,6 @@ from turnlog.wire.splice import as_event
 
 from .fault import Failure, Progress
 from .patience import Patience
-from .process import Process
 
 _MOST: Final = 64 << 20
 """bytes: with more than this waiting for an agent its stream is cut, where others would wait with it."""
@@ -37,16 +36,8 @@ class Reply:
 
     def __init__(self, progress: Progress, *, streams: bool) -> None:
         self.streams = streams
-        self.awaited: dict[str, bytes] = {}
-        """The ids, by their keys, as the command knows them, that no response has come for."""
-        self.id = b""
-        """The agent's own id of the request, where the command knows another one."""
-        self.own_token = b""
-        """The agent's own token, likewise."""
-        self.token = ""
-        """Key under which the command reports progress."""
-        self.process: Process | None = None
-        """What has to answer."""
+        self.awaited: set[str] = set()
+        """Keys of the ids, as the command knows them, that no response has come for."""
         self.over = False
         """Whether nothing is to come."""
         self._progress = progress
@@ -149,9 +140,11 @@ class Reply:
 
     async def first(self) -> None:
         """Wait until there is a message, or there will be none. Raises `Failure`."""
-        while not self._messages and not self.over:
+        while not self._messages:
             if self._failure is not None:
                 raise self._failure
+            if self.over:
+                return
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

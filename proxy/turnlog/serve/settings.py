@@ -55,9 +55,10 @@ class LogLevel(StrEnum):
 
 
 class Share(StrEnum):
-    """Who talks to one process of a command: one protocol session of an agent."""
+    """Who talks to one process of a command: one protocol session of an agent, or all of them."""
 
     SESSION = "session"
+    ALL = "all"
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

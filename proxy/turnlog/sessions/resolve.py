@@ -1,5 +1,7 @@
 """Settle a call of which nobody knows whether it happened, by the word of an operator."""
 
+from collections.abc import Callable
+
 from msgspec import Struct, structs
 
 from turnlog.core import ids
@@ -35,15 +37,20 @@ class Claim(Struct, frozen=True, kw_only=True):
     clock: int
 
 
-async def resolve(store: Store, name: str, claim: Claim) -> Row:
+async def resolve(
+    store: Store, name: str, claim: Claim, *, runs: Callable[[bytes], bool] = lambda _: False
+) -> Row:
     """Append the outcome that a claim is; return the attempt as it stands then.
 
+    `runs` tells of a call that runs on in this process although its outcome says otherwise.
     Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
     """
     # What a dead process left in flight is unknown, and is called that first.
     await store.recover()
     with store.view() as view:
         call = find_call(view, name)
+        if runs(call):
+            raise _in_flight(call)
         draft = _draft(view, call, claim)
     placed = await store.submit(draft, wait=True).done()
     if placed.facts != draft.facts:
@@ -61,10 +68,7 @@ def _draft(view: View, call: bytes, claim: Claim) -> Draft:
         raise _refused(call, newest)
     intent, last = attempt[0], attempt[-1]
     if last is intent and view.lives(intent.link.epoch):
-        raise UnresolvableError(
-            Reason.IN_FLIGHT,
-            f"call {ids.to_text(call)} is in flight, a running turnlog waits for its answer",
-        )
+        raise _in_flight(call)
     return Draft(
         session=SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT),
         facts=_facts(intent.facts, last.facts, claim),
@@ -97,6 +101,13 @@ def _is_of(facts: Facts, other: Facts) -> bool:
     """Tell whether `other` begins or ends the attempt that `facts` ends."""
     ends = (CommitKind.INTENT, CommitKind.OUTCOME)
     return other.kind in ends and (other.leg, other.attempt) == (facts.leg, facts.attempt)
+
+
+def _in_flight(call: bytes) -> UnresolvableError:
+    return UnresolvableError(
+        Reason.IN_FLIGHT,
+        f"call {ids.to_text(call)} is in flight, a running turnlog waits for its answer",
+    )
 
 
 def _refused(call: bytes, newest: Commit) -> UnresolvableError:

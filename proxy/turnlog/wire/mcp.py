@@ -205,9 +205,9 @@ def cancelled_id(message: Message | Outline) -> str | None:
     return id_key(raw) if raw and method == "notifications/cancelled" else None
 
 
-def cancellation(raw_id: bytes) -> bytes:
+def cancellation(raw_id: bytes, reason: str = "a time limit was reached") -> bytes:
     """Return the notification that takes a request back (handshake revisions)."""
-    params = b'{"requestId":%b,"reason":"a time limit was reached"}' % raw_id
+    params = b'{"requestId":%b,"reason":"%b"}' % (raw_id, reason.encode())
     return b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params
 
 

@@ -136,9 +136,10 @@ def turnlog(
     packs: tuple[str, ...] = (),
     rules: tuple[Path, ...] = (),
     variables: Mapping[str, str] | None = None,
+    share: str = "session",
 ) -> Generator[list[str]]:
     """Run turnlog in front of URLs and commands; one URL for each. It must stop without complaint."""
-    settings = {f"up{n}": _way(up) | {"packs": packs} for n, up in enumerate(upstreams)}
+    settings = {f"up{n}": _way(up, share) | {"packs": packs} for n, up in enumerate(upstreams)}
     config = folder / "turnlog.yaml"
     config.write_text(json.dumps({"upstreams": settings, "rules": [str(path) for path in rules]}))
     command: list[str | Path] = [
@@ -155,10 +156,10 @@ def turnlog(
     assert code == 0, f"turnlog ended with {code}"
 
 
-def _way(upstream: str | Sequence[str | Path]) -> dict[str, Any]:
+def _way(upstream: str | Sequence[str | Path], share: str) -> dict[str, Any]:
     if isinstance(upstream, str):
         return {"url": upstream}
-    return {"command": list(map(str, upstream))}
+    return {"command": list(map(str, upstream)), "share": share}
 
 
 def data_of(folder: Path) -> Path:

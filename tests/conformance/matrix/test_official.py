@@ -50,13 +50,14 @@ def test_the_official_suite_sees_the_same_server_through_turnlog(
     assert rig.recorded(tmp_path)
 
 
+@pytest.mark.parametrize("share", ["session", "all"])
 @pytest.mark.parametrize("revision", DEVIATIONS)
 def test_the_official_suite_sees_the_same_server_as_a_command_but_for_what_is_documented(
-    revision: str, tmp_path: Path
+    revision: str, share: str, tmp_path: Path
 ) -> None:
     with rig.everything_server(tmp_path) as upstream:
         direct = run_suite(upstream, revision, tmp_path / "direct")
-    with rig.turnlog([rig.everything_command()], tmp_path) as urls:
+    with rig.turnlog([rig.everything_command()], tmp_path, share=share) as urls:
         through = run_suite(urls[0], revision, tmp_path / "through")
     print(f"{revision}: over HTTP {totals(direct)}, as a command {totals(through)}")
     assert sum(found["SUCCESS"] for found in direct.values()) >= PASSED[revision]

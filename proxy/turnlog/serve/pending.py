@@ -1,0 +1,103 @@
+"""The requests that one command has not answered, and who waits for that."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct, structs
+
+from turnlog.wire.jsonrpc import id_key
+
+from .process import Process
+from .reply import Reply
+from .seat import Seat
+
+
+class Open(Struct, frozen=True, kw_only=True):
+    """A request that has no answer yet."""
+
+    seat: Seat
+    reply: Reply | None
+    """Where its answer goes; `None` once nobody waits for it."""
+    process: Process | None
+    """What has to answer."""
+    raw_id: bytes
+    """As the command knows it."""
+    own_id: bytes
+    """As the agent does."""
+    token: bytes = b""
+    """With what the command reports progress; empty for none."""
+    own_token: bytes = b""
+    """With what the agent expects it."""
+    is_call: bool = False
+    """Whether the command may ask the agent something for its sake."""
+
+
+class Pending:
+    """All of one command's, by the keys of their ids."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Open] = {}
+        self._tokens: dict[str, str] = {}
+        """Keys of requests by those of their progress tokens."""
+
+    def __iter__(self) -> Iterator[Open]:
+        """Go through them, oldest first."""
+        return iter(list(self._open.values()))
+
+    def add(self, one: Open) -> None:
+        """Wait for an answer."""
+        key = id_key(one.raw_id)
+        self.take(key)
+        self._open[key] = one
+        if one.reply is not None:
+            one.reply.awaited.add(key)
+        if one.token:
+            self._tokens[id_key(one.token)] = key
+
+    def find(self, key: str) -> Open | None:
+        """Return the one with an id."""
+        return self._open.get(key)
+
+    def reported(self, token: str) -> Open | None:
+        """Return the one whose progress is reported with a token."""
+        return self._open.get(self._tokens.get(token, ""))
+
+    def take(self, key: str) -> Open | None:
+        """Wait for one no more: it is answered, or will not be."""
+        one = self._open.pop(key, None)
+        if one is None:
+            return None
+        if one.token and self._tokens.get(id_key(one.token)) == key:
+            del self._tokens[id_key(one.token)]
+        if one.reply is not None:
+            one.reply.awaited.discard(key)
+        return one
+
+    def forget(self, key: str) -> Open | None:
+        """Wait for one no more; a reply that waits for nothing else is over."""
+        one = self.take(key)
+        if one is not None and one.reply is not None and not one.reply.awaited:
+            one.reply.lift()
+            one.reply.end()
+        return one
+
+    def left(self, reply: Reply) -> None:
+        """Learn that nobody waits for what a reply waits for, which will come all the same."""
+        for key in reply.awaited:
+            self._open[key] = structs.replace(self._open[key], reply=None)
+        reply.awaited.clear()
+        reply.lift()
+
+    def waiting(self, seat: Seat) -> list[Reply]:
+        """Return where one agent waits for answers, each once."""
+        found = (one.reply for one in self._open.values() if one.seat is seat)
+        return list(dict.fromkeys(reply for reply in found if reply is not None))
+
+    @property
+    def replies(self) -> set[Reply]:
+        """Where answers are waited for."""
+        return {one.reply for one in self._open.values() if one.reply is not None}
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits for any of them."""
+        return any(one.reply is not None for one in self._open.values())

@@ -1,0 +1,46 @@
+"""One agent's side of a command: a protocol session, or what one credential asks without one.
+
+What belongs to a seat may be told wherever it listens, and nowhere else.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from .reply import Reply
+
+_KEPT: Final = 64 * 1024
+"""bytes: a longer message is not kept for an agent that does not listen."""
+_BACKLOG: Final = 256
+"""Messages kept for an agent that listens to nothing at the moment."""
+
+
+class Seat:
+    """An agent as its command sees it."""
+
+    def __init__(self) -> None:
+        self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
+        self.listener: Reply | None = None
+        """Who hears what belongs to no request."""
+        self.questions: dict[str, bytes] = {}
+        """Ids, by their keys, of the command's questions that it has got and not answered."""
+        self.used = asyncio.get_running_loop().time()
+
+    def listen(self, reply: Reply) -> None:
+        """Hear what belongs to no request."""
+        self.listener = reply
+        self.drain(reply)
+
+    def left(self, _: Reply) -> None:
+        """Learn that nobody reads the listening stream any more."""
+        self.listener = None
+
+    def keep(self, line: bytes) -> None:
+        """Keep a message until somebody hears it; the oldest go first."""
+        if len(line) <= _KEPT:
+            self._backlog.append(line)
+
+    def drain(self, reply: Reply) -> None:
+        """Tell what was kept."""
+        while self._backlog and reply.streams:
+            reply.add(self._backlog.popleft())

@@ -1,0 +1,368 @@
+"""One command that all sessions share (`share: all`): nobody hears what is another's."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.requirements import Requirement, proves
+from kit.beside import proxy_beside
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
+from kit.commands import (
+    META,
+    Agent,
+    children,
+    events_of,
+    is_gone,
+    newest,
+    newest_headers,
+    settings,
+    text_of,
+)
+from kit.proxy import Proxy
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Generator[Proxy]:
+    with proxy_beside(tmp_path, settings=settings(share="all")) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def leaving() -> Generator[None]:
+    yield
+    while Agent.opened:
+        Agent.opened.pop().client.close()
+
+
+def asked(agent: Agent, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> None:
+    """Call a tool on the agent's connection, and leave the answer for later."""
+    agent.client.ask("POST", "/mcp", call(tool, arguments, **more), headers=agent.headers)
+
+
+def pending(proxy: Proxy, count: int) -> None:
+    def all_sent() -> bool:
+        return sum(row.status == "pending" for row in proxy.rows()) == count
+
+    wait_until(all_sent, f"{count} calls under way")
+
+
+def listening(agent: Agent) -> Client:
+    """Open the agent's listening stream."""
+    client = Client(agent.url)
+    client.ask("GET", "/mcp", headers=agent.headers)
+    assert client.head().status == 200
+    return client
+
+
+def answers(agent: Agent, question: Any, answer: str) -> None:
+    result = {"action": "accept", "content": {"answer": answer}}
+    agent.tell(json.dumps({"jsonrpc": "2.0", "id": question, "result": result}).encode())
+
+
+def test_all_sessions_share_one_process_that_is_initialized_once(proxy: Proxy) -> None:
+    one, two = Agent(proxy, request_id="first"), Agent(proxy, request_id=77)
+    assert one.session != two.session
+    assert (one.greeting["id"], two.greeting["id"]) == ("first", 77)
+    assert one.greeting["result"] == two.greeting["result"]
+    assert one.text("pid") == two.text("pid")
+    assert json.loads(two.text("told")) == ["initialize", "notifications/initialized"]
+    assert len(children(proxy)) == 1
+
+
+def test_the_process_ends_with_the_last_session_and_the_next_one_opens_anew(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    pid = one.text("pid")
+    assert one.client.request("DELETE", "/mcp", headers=one.headers).status == 200
+    assert one.post(call("pid")).status == 404
+    assert two.text("pid") == pid
+    assert two.client.request("DELETE", "/mcp", headers=two.headers).status == 200
+    assert is_gone(pid)
+    other = Agent(proxy, revision="2025-03-26")
+    assert other.greeting["result"]["protocolVersion"] == "2025-03-26"
+    assert other.text("pid") != pid
+
+
+@proves(Requirement.SHARED_APART)
+def test_equal_ids_and_tokens_at_the_same_time_are_kept_apart(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "hang", request_id=5)
+    asked(two, "hang", request_id=5)
+    pending(proxy, 2)
+    for agent, name in ((Agent(proxy), "three"), (Agent(proxy), "four")):
+        given = agent.post(
+            call("progress", {"for": name}, request_id=5, _meta={"progressToken": 1})
+        )
+        said = events_of(given.body)
+        assert [m["params"]["progressToken"] for m in said[:-1]] == [1, 1]
+        assert (said[-1]["id"], text_of(said[-1])) == (5, f"progress for {name}")
+        assert agent.text("id", request_id=5).startswith("turnlog-")
+    assert Agent(proxy).text("release") == "released all"
+    for agent in (one, two):
+        answer = agent.client.response("POST").json()
+        assert (answer["id"], text_of(answer)) == (5, "released")
+
+
+@proves(Requirement.SHARED_APART)
+def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "hang", request_id=5)
+    asked(two, "hang", request_id=5)
+    pending(proxy, 2)
+    one.tell(message("notifications/cancelled", {"requestId": 5}, request_id=None))
+    assert one.client.response("POST").body == b""
+    one.tell(message("notifications/cancelled", {"requestId": 6}, request_id=None))
+    cancels = [word for word in json.loads(one.text("told")) if "cancelled" in word]
+    assert len(cancels) == 1
+    assert cancels[0].startswith("notifications/cancelled turnlog-")
+    one.text("release")
+    assert text_of(two.client.response("POST").json()) == "released"
+    ended = [(row.kind, row.status) for row in proxy.rows() if row.tool == "hang"]
+    assert ended == [("cancelled_by_caller", "unknown"), (None, "ok")]
+
+
+@proves(Requirement.SHARED_APART)
+def test_a_question_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    with listening(one) as other:
+        asked(two, "asks", request_id=5)
+        head = two.client.head()
+        (question,) = events_of(two.client.event())
+        assert question["method"] == "elicitation/create"
+        # Who was not asked cannot answer.
+        answers(one, question["id"], "forged")
+        answers(two, question["id"], "yes")
+        (answer,) = events_of(two.client.body(head))
+        assert (answer["id"], text_of(answer)) == (5, "yes")
+        one.client.request("DELETE", "/mcp", headers=one.headers)
+        assert other.chunk() == b""
+
+
+def test_the_only_session_is_asked_without_a_call(proxy: Proxy) -> None:
+    agent = Agent(proxy, roots={})
+    with listening(agent) as stream:
+        (question,) = events_of(stream.event())
+        assert question["method"] == "roots/list"
+    answers(agent, "roots", "here")
+    answers(agent, "roots", "twice")
+    assert json.loads(agent.text("told"))[2:] == ["roots: here"]
+
+
+def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "asks", {"as": "q"})
+    one.client.head()
+    one.client.event()
+    asked(two, "hang")
+    pending(proxy, 2)
+    withdraws = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+    assert Agent(proxy).text("notifies", withdraws) == "notified"
+    (taken,) = events_of(one.client.event())
+    assert taken["params"] == {"requestId": "q"}
+
+
+@proves(Requirement.SHARED_APART)
+def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
+    proxy: Proxy,
+) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "hang")
+    pending(proxy, 1)
+    assert (
+        two.text("asks")
+        == "several sessions share this command, and nothing tells which of them is asked"
+    )
+    assert two.text("asks", {"method": "ping"}) == "nothing"
+    (event,) = proxy.events("question.refused")
+    assert (event["turnlog.server"], event["mcp.method.name"]) == ("cmd", "elicitation/create")
+
+
+@proves(Requirement.SHARED_APART)
+def test_what_a_session_has_left_open_makes_no_question_another_ones(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "hang")
+    pending(proxy, 1)
+    one.client.close()
+    pending(proxy, 0)
+    assert two.text("asks").startswith("several sessions")
+    two.text("release")
+    asked(two, "asks", request_id=5)
+    head = two.client.head()
+    (question,) = events_of(two.client.event())
+    answers(two, question["id"], "mine")
+    assert text_of(events_of(two.client.body(head))[0]) == "mine"
+
+
+def test_the_end_of_a_session_takes_back_what_it_asked_and_was_asked(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "asks", {"as": "first"})
+    one.client.head()
+    one.client.event()
+    with Client(proxy.url) as client:
+        assert client.request("DELETE", "/mcp", headers=one.headers).status == 200
+    answers(two, "first", "forged")
+    *_, cancel, answer = json.loads(two.text("told"))
+    assert cancel.startswith("notifications/cancelled turnlog-")
+    assert answer == "first: the session has ended"
+    (row,) = [row for row in proxy.rows() if row.tool == "asks"]
+    assert row.kind == "cancelled_by_caller"
+
+
+def test_what_is_said_of_the_command_reaches_all_who_listen(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    changed = "notifications/tools/list_changed"
+    with listening(one) as first, listening(two) as second:
+        assert two.text("notifies", {"method": changed}) == "notified"
+        for client in (first, second):
+            (said,) = events_of(client.event())
+            assert said["method"] == changed
+
+
+@proves(Requirement.SHARED_APART)
+def test_what_is_said_meanwhile_reaches_the_only_one_that_calls(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    log = {"method": "notifications/message", "params": {"level": "info", "data": "for two"}}
+    with listening(one) as first, listening(two) as second:
+        said = events_of(two.post(call("notifies", log)).body)
+        assert [m.get("method") for m in said] == ["notifications/message", None]
+        # With the calls of several open nobody knows whose log it is, and the command has one.
+        asked(one, "hang")
+        pending(proxy, 1)
+        assert two.text("notifies", {"method": "notifications/tasks/status"}) == "notified"
+        assert two.text("notifies", log) == "notified"
+        for client in (first, second):
+            (heard,) = events_of(client.event())
+            assert heard["method"] == "notifications/message"
+
+
+def test_a_later_session_gets_the_revision_that_is_spoken_or_is_told_why_not(proxy: Proxy) -> None:
+    Agent(proxy, revision="2025-06-18")
+    later = Agent(proxy, revision="2025-11-25")
+    assert later.greeting["result"]["protocolVersion"] == "2025-06-18"
+    assert later.text("say", {"text": "on"}) == "on"
+    params: dict[str, Any] = {"protocolVersion": "2025-03-26", "capabilities": {}}
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
+    assert (given.status, given.head.one("mcp-session-id")) == (200, None)
+    error = given.json()["error"]
+    assert error["data"] == {"supported": ["2025-06-18"], "requested": "2025-03-26"}
+    assert "speaks 2025-06-18 by now, '2025-03-26' is not possible" in error["message"]
+
+
+def test_a_command_that_declines_a_handshake_may_take_the_next_one(proxy: Proxy) -> None:
+    body = message("initialize", {"protocolVersion": "none"}, request_id="mine")
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/mcp", body, headers=MCP_HEADERS)
+    assert (given.status, given.head.one("mcp-session-id")) == (200, None)
+    assert given.json()["id"] == "mine"
+    assert given.json()["error"] == {"code": -32602, "message": "unsupported"}
+    assert Agent(proxy).text("say", {"text": "on"}) == "on"
+
+
+def test_a_session_opens_no_second_conversation_and_sends_no_request_of_two_ids(
+    proxy: Proxy,
+) -> None:
+    agent = Agent(proxy)
+    assert agent.post(message("initialize", {"protocolVersion": "2025-06-18"})).status == 400
+    twice = call("say", {"text": "x"}).replace(b'{"jsonrpc"', b'{"id":2,"jsonrpc"', 1)
+    assert agent.post(twice).status == 400
+    for body in (call("say", {"text": "x"}), b"[%b]" % call("say", {"text": "x"})):
+        assert agent.post(b"\xef\xbb\xbf" + body).status == 400
+    with Client(proxy.url) as client:
+        params = {"protocolVersion": "2025-06-18"}
+        body = message("initialize", params).replace(b'{"jsonrpc"', b'{"id":2,"jsonrpc"', 1)
+        assert client.request("POST", "/mcp", body, headers=MCP_HEADERS).status == 400
+    assert json.loads(agent.text("told")) == ["initialize", "notifications/initialized"]
+
+
+@proves(Requirement.SHARED_APART)
+def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    calls = [call("say", {"text": str(n)}, request_id=n) for n in (1, 2)]
+    for agent in (one, two):
+        said = events_of(agent.post(b"[%b, %b]" % tuple(calls)).body)
+        assert sorted((m["id"], text_of(m)) for m in said) == [(1, "1"), (2, "2")]
+    asked(one, "hang", request_id=5)
+    pending(proxy, 1)
+    for answer in (
+        two.post(call("release", {"at_once": True}, request_id=5)),
+        one.client.response(),
+    ):
+        assert answer.json()["id"] == 5
+        assert text_of(answer.json()) == "released at once"
+
+
+def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    pid = one.text("pid")
+    asked(one, "hang", request_id=5)
+    asked(two, "hang", request_id=5)
+    pending(proxy, 2)
+    Agent(proxy).post(call("die", {"code": 3}))
+    for agent in (one, two):
+        lost = agent.client.response("POST").json()
+        assert lost["id"] == 5
+        assert lost["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    pids = {agent.text("pid") for agent in (one, two)}
+    assert len(pids) == 1
+    assert pid not in pids
+    assert json.loads(two.text("told")) == ["initialize", "notifications/initialized"]
+    assert {row.kind for row in proxy.rows() if row.tool == "hang"} == {"connection_lost"}
+
+
+@proves(Requirement.SHARED_APART)
+def test_what_a_process_asked_that_is_gone_is_no_question_of_the_next_one(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    asked(one, "asks", {"as": "q"})
+    lost = one.client.head()
+    one.client.event()
+    two.post(call("die", {"code": 3}))
+    with pytest.raises(ClosedEarlyError):
+        one.client.body(lost)
+    asked(two, "asks", {"as": "q"}, request_id=5)
+    head = two.client.head()
+    two.client.event()
+    answers(one, "q", "forged")
+    answers(two, "q", "mine")
+    assert text_of(events_of(two.client.body(head))[0]) == "mine"
+
+
+def test_answers_of_ten_megabytes_come_whole_beside_others(proxy: Proxy) -> None:
+    one, two = Agent(proxy), Agent(proxy)
+    for agent, letter in ((one, "a"), (two, "b")):
+        asked(agent, "large", {"text": letter, "times": 10 << 20}, request_id=5)
+    for agent, letter in ((one, "a"), (two, "b")):
+        answer = agent.client.response("POST").json()
+        assert answer["id"] == 5
+        assert text_of(answer) == letter * (10 << 20)
+
+
+def stateless(proxy: Proxy, tool: str, credential: str, **arguments: Any) -> Response:
+    headers = (*newest_headers(name=tool), ("Authorization", credential))
+    meta = {**META, "progressToken": "t"}
+    with Client(proxy.url) as client:
+        body = call(tool, arguments, request_id=5, _meta=meta)
+        return client.request("POST", "/mcp", body, headers=headers)
+
+
+def test_stateless_requests_share_a_process_whoever_asks(proxy: Proxy) -> None:
+    pids = {text_of(stateless(proxy, "pid", name).json()) for name in ("one", "two")}
+    assert len(pids) == 1
+    assert Agent(proxy).text("pid") not in pids
+    said = events_of(stateless(proxy, "progress", "two", **{"for": "two"}).body)
+    assert [m["params"]["progressToken"] for m in said[:-1]] == ["t", "t"]
+    assert (said[-1]["id"], text_of(said[-1])) == (5, "progress for two")
+
+
+@proves(Requirement.SHARED_APART)
+def test_a_stateless_call_hears_nothing_that_may_be_anothers(proxy: Proxy) -> None:
+    log: dict[str, Any] = {"method": "notifications/message", "params": {"data": "secret"}}
+    alone = events_of(stateless(proxy, "notifies", "one", **log).body)
+    assert [m.get("method") for m in alone] == ["notifications/message", None]
+    with Client(proxy.url) as hanging:
+        headers = (*newest_headers(name="hang"), ("Authorization", "two"))
+        hanging.ask("POST", "/mcp", newest("hang"), headers=headers)
+        pending(proxy, 1)
+        assert text_of(stateless(proxy, "notifies", "one", **log).json()) == "notified"
