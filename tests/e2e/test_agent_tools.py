@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from conformance.requirements import Requirement, proves
 from kit.beside import Rig, proxy_beside, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message
+from kit.proxy import running
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.client import ErrorKind, Retry, outcome_of
 
@@ -288,6 +289,23 @@ async def test_state_diff_and_dangling_are_those_of_the_api(rig: Rig) -> None:
         assert await used(client, "diff", seq="1..") == asked("diff?seq=1..")
         assert await used(client, "dangling") == asked("dangling")
         assert await used(client, "log", limit=1) == asked("log?limit=1")
+
+
+@proves(Requirement.AGENT_RECALLS)
+async def test_a_result_that_is_too_large_to_give_is_not_recalled(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        peer.send_json(text_result(peer.read().json()["id"], "x" * (3 << 20)))
+
+    settings = {"limits": {"record": "8MiB"}}
+    with RawUpstream(script) as upstream:
+        async with running(tmp_path, upstream.url, settings=settings) as proxy:
+            one = Rig(upstream, proxy)
+            one.session = "large"
+            one.post(call("read_all"))
+            async with agent(f"{origin(one)}/s/large/turnlog/mcp", MODES[0]) as client:
+                told = await failure(client, "recall", key="2")
+            assert one.notes() == []
+    assert told.endswith("4194304 are given: ask for less")
 
 
 def post(rig: Rig, body: bytes, *headers: tuple[str, str], path: str = "/turnlog/mcp") -> Response:

@@ -24,15 +24,13 @@ from turnlog.wire.rawjson import members
 
 from .answers import envelope, tool_failure
 from .parameters import BadParameterError
-from .tools import NAMED, Desk, NoSessionError, Told, Tool, definitions
+from .tools import NAMED, Desk, NoSessionError, Told, Tool, TooLargeError, definitions
 
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Revisions that begin with `initialize`, the newest first."""
 OLDEST: Final = HANDSHAKES[-1]
 """What a message without a revision speaks."""
 _STRUCTURED_SINCE: Final = "2025-06-18"
-_LARGEST: Final = 4 << 20
-"""bytes of an answer's JSON."""
 _TTL_MS: Final = 300_000
 """How long a client may keep the list of tools."""
 _SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
@@ -119,7 +117,7 @@ class Dialogue:
             return await tool.use(self._desk(meta), given)
         except BadParameterError as error:
             return f"{error.name}: {error}"
-        except (NotFoundError, NoteError, NotRecallableError) as error:
+        except (NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
             return str(error)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:
@@ -188,12 +186,9 @@ def _listed(request: Message, revision: str) -> dict[str, Any] | Refused:
 
 
 def _result(told: Told, revision: str) -> dict[str, Any]:
-    data = _encode(told.answer)
-    if len(data) > _LARGEST:
-        return _failure(f"that would be {len(data)} bytes, {_LARGEST} are given: ask for less")
-    result: dict[str, Any] = {"content": told.blocks or _text(data.decode())}
+    result: dict[str, Any] = {"content": told.blocks or _text(told.answer.decode())}
     if revision >= _STRUCTURED_SINCE:
-        result["structuredContent"] = Raw(data)
+        result["structuredContent"] = Raw(told.answer)
     return result | {"isError": False}
 
 

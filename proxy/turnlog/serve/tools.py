@@ -3,7 +3,7 @@
 `serve.dialogue` offers and calls them, whatever carries the messages.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -36,6 +36,9 @@ Key = Annotated[
     ),
 ]
 _REF: Final = "#/$defs/{name}"
+_LARGEST: Final = 4 << 20
+"""bytes of an answer."""
+_encode = msgspec.json.Encoder().encode
 
 
 class Desk(Protocol):
@@ -67,10 +70,14 @@ class NoSessionError(Exception):
     """It is not known which session an agent means. The message says what to do."""
 
 
-class Told(Struct, frozen=True):
-    """What a tool answers; `blocks` of content take the place of its JSON."""
+class TooLargeError(Exception):
+    """An answer would be too large. The message says by how much."""
 
-    answer: Struct
+
+class Told(Struct, frozen=True):
+    """What a tool answers, as JSON; `blocks` of content take its place for the model."""
+
+    answer: bytes
     blocks: list[Raw] = []
 
 
@@ -118,13 +125,23 @@ def _looking(read: Callable[[View, Asked], Struct]) -> Callable[[Desk, Any], Awa
     """Return what answers from a snapshot as an endpoint of the API does."""
 
     async def use(desk: Desk, query: Struct) -> Told:
-        def work(view: View, session: bytes) -> Struct:
+        def work(view: View, session: bytes) -> Told:
             names = {"session": ids.to_text(session)}
-            return read(view, Asked(names=names, query=query, now=desk.now, saved=desk.saved))
+            asked = Asked(names=names, query=query, now=desk.now, saved=desk.saved)
+            return _told(read(view, asked))
 
-        return Told(await desk.look(work))
+        return await desk.look(work)
 
     return use
+
+
+def _told(answer: Struct, blocks: Sequence[Raw] = ()) -> Told:
+    """Return an answer as JSON. Raises `TooLargeError`."""
+    data = _encode(answer)
+    size = len(data) + sum(map(len, map(bytes, blocks)))
+    if size > _LARGEST:
+        raise TooLargeError(f"that would be {size} bytes, {_LARGEST} are given: ask for less")
+    return Told(data, list(blocks))
 
 
 def _diff(view: View, asked: Asked) -> Differences:
@@ -134,13 +151,14 @@ def _diff(view: View, asked: Asked) -> Differences:
 
 
 async def _note(desk: Desk, said: NoteArguments) -> Told:
-    return Told(await desk.note(said.note, said.id or ""))
+    return _told(await desk.note(said.note, said.id or ""))
 
 
 async def _recall(desk: Desk, said: RecallArguments) -> Told:
     found = await desk.look(partial(recall, key=said.key))
+    told = _told(found.recalled, found.blocks)
     await desk.note(Recall(key=said.key), "")
-    return Told(found.recalled, found.blocks)
+    return told
 
 
 def _reader(kind: type[Struct]) -> Callable[[bytes], Any]:
