@@ -189,12 +189,14 @@ def test_a_batch_is_answered_where_the_handshake_came_to_the_revision_that_has_t
 ) -> None:
     begin: dict[str, Any] = {"protocolVersion": "2025-03-26", "capabilities": {}}
     batch = [message("ping", request_id=2), b"{}", message("x", request_id=None)]
-    _, answer = said(
+    _, answer, empty = said(
         tmp_path,
         message("initialize", begin),
         b"[" + b",".join(batch) + b"]",
         b"[" + batch[2] + b"]",
+        b"[]",
     )
+    assert empty["error"]["code"] == -32600
     assert [item.get("error", {}).get("code") for item in answer] == [None, -32600]
 
 

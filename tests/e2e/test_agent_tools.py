@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import mcp
 import mcp_types
+import msgspec
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
@@ -323,6 +324,9 @@ def post(rig: Rig, body: bytes, *headers: tuple[str, str], path: str = "/turnlog
         (b'{"id":1,"method":"ping"}', (), 200, -32600),
         (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', (), 200, -32600),
         (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', (), 200, -32600),
+        (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', (), 200, -32600),
+        (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', (("MCP-Protocol-Version", "2026-07-28"),), 400, -32602),
+        (b"[]", (), 400, -32600),
         (message("resources/list"), (), 200, -32601),
         (message("server/discover"), (), 200, -32601),
         (call("nothing"), (), 200, -32602),
@@ -345,7 +349,8 @@ def test_what_is_no_request_gets_the_protocols_error(
     rig: Rig, body: bytes, headers: tuple[tuple[str, str], ...], status: int, code: int
 ) -> None:
     answer = post(rig, body, *headers)
-    assert (answer.status, answer.json()["error"]["code"]) == (status, code), answer.body
+    said = msgspec.json.decode(answer.body)
+    assert (answer.status, said["error"]["code"]) == (status, code), answer.body
     assert answer.head.one("cache-control") == "no-store"
 
 

@@ -66,7 +66,9 @@ class Dialogue:
     async def reply(self, request: Message, revision: str) -> Reply:
         """Answer one request of a revision."""
         if not _is_id(request.id) or not request.jsonrpc:
-            return refused(b"", Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0"))
+            return refused(
+                request.id, Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
+            )
         answer = await self._answer(request, revision)
         if isinstance(answer, Refused):
             return refused(request.id, answer)
@@ -130,9 +132,10 @@ class Dialogue:
 
 
 def refused(raw_id: bytes, why: Refused) -> Reply:
-    """Return a JSON-RPC error."""
+    """Return a JSON-RPC error, under the id where it is one."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
-    body = _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": error})
+    known = Raw(raw_id if _is_id(raw_id) else b"null")
+    body = _encode({"jsonrpc": "2.0", "id": known, "error": error})
     return Reply(body, why.code)
 
 

@@ -123,10 +123,10 @@ class AgentTools:
                 return with_headers(made, self._new_session(content))
             case Message(kind=Kind.REQUEST):
                 return _made(await dialogue.reply(content, revision), 200)
-            case Batch() if revision == OLDEST:
+            case Batch() if revision == OLDEST and content.items:
                 return await self._batch(dialogue, content)
             case Batch():
-                why = Refused(INVALID_REQUEST, f"there are no batches in {revision}")
+                why = Refused(INVALID_REQUEST, f"there are no such batches in {revision}")
                 return _made(refused(b"", why), 400)
             case _:
                 return _ACCEPTED

@@ -74,8 +74,8 @@ class Conversation:
         return await self._dialogue.reply(request, self._revision)
 
     async def _batch(self, batch: Batch) -> bytes:
-        if self._revision != OLDEST:
-            return _refused(INVALID_REQUEST, f"there are no batches in {self._revision}")
+        if self._revision != OLDEST or not batch.items:
+            return _refused(INVALID_REQUEST, f"there are no such batches in {self._revision}")
         answers = [
             _refused(INVALID_REQUEST, "this is no JSON-RPC message")
             if isinstance(item, Malformed)
