@@ -20,6 +20,7 @@ from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
+from turnlog.serve.places import Places
 from turnlog.serve.repeats import Repeats
 from turnlog.wire import mcp
 
@@ -51,6 +52,7 @@ def context(one: Bench) -> Context:
         pins=pins,
         calls=OpenCalls(),
         rules=Rules(Rulebook((), {}, ())),
+        places=Places(),
         clock=clock,
         log=one.log,
         trusted=frozenset(),

@@ -68,6 +68,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """`None` where no rule says so: as the protocol's revision has it."""
     replay_if_slower_than: float = inf
     """s."""
+    concurrency: int | None = None
+    """How many calls of the rule that decides it may be under way; `None` for any number."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the rule behind each aspect that one decided."""
 

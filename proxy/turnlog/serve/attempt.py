@@ -175,6 +175,7 @@ class Attempt:
         "retry_after",
         "running",
         "started",
+        "unqueue",
         "waits",
         "wire_id",
         "yields",
@@ -203,6 +204,8 @@ class Attempt:
         """What else its client sends has in common with it: `Request.kin`."""
         self.wire_id = b""
         """Under which the server knows it; empty for the caller's own."""
+        self.unqueue: Callable[[], None] | None = None
+        """Ends its wait for a place, while it waits for one."""
         self.patience: Patience | None = None
         """Its time limits."""
         self.past: Past | None = None

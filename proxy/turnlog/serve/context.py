@@ -15,6 +15,7 @@ from .clock import Clock
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
+from .places import Places
 from .recorder import Recorder
 from .repeats import Repeats
 from .request import Digest
@@ -46,6 +47,7 @@ class Context(Struct, frozen=True, kw_only=True):
     pins: Pins
     calls: OpenCalls
     rules: Rules
+    places: Places
     clock: Clock
     log: Log
     trusted: frozenset[str]

@@ -14,6 +14,7 @@ from .patience import Patience
 _T = TypeVar("_T")
 _UNSENT_SAYS: Final = {
     ErrorKind.QUEUE_TIMEOUT: "was not called in time",
+    ErrorKind.CANCELLED_BY_CALLER: "was not called any more",
     ErrorKind.CONNECT_TIMEOUT: "could not be reached in time",
     ErrorKind.DEADLINE_EXHAUSTED: "could not be reached in time",
 }

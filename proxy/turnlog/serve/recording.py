@@ -42,6 +42,7 @@ from .drafts import Drafter
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
+from .places import Places
 from .recorder import Recorder
 from .reload import Reloader
 from .repeats import Repeats
@@ -177,6 +178,7 @@ def _context(
         pins=pins,
         calls=OpenCalls(),
         rules=reloader.rules,
+        places=Places(),
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 from typing import Final, cast
 
-from turnlog.core.classify import MEANINGS
+from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
@@ -27,6 +27,7 @@ from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
+from .places import Place, turn
 from .relay import Relay
 from .routes import Route
 from .upstream import Answer, Content
@@ -62,6 +63,8 @@ class Runner:
         """What follows each attempt, where a rule may want another one."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
+        self._place: Place | None = None
+        """Among the calls under way, where a rule counts them."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
@@ -140,7 +143,18 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        await in_time(self._policy.timeout, self._began, self._began, self._exchange.on_disk())
+        self._place = self._context.places.claim(self._exchange.attempt)
+        await in_time(self._policy.timeout, self._began, self._began, self._turn())
+
+    async def _turn(self) -> None:
+        await self._exchange.on_disk()
+        if self._place is not None and self._exchange.attempt is not None:
+            await turn(self._place, self._exchange.attempt)
+
+    def over(self) -> None:
+        """Give up the call's place: it has ended, however that was."""
+        if self._place is not None:
+            self._place.give_back()
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
         before, course = self._exchange.attempt, self._course
@@ -312,7 +326,8 @@ class Runner:
     def withdraw(self) -> None:
         """Take back a call that nobody waits for; where the caller did, the server knows."""
         attempt = self._exchange.attempt
-        if attempt is not None and not attempt.cancelled:
+        sent = self._exchange.progress.phase not in UNSENT
+        if attempt is not None and not attempt.cancelled and sent:
             self._notify_cancel()
 
     async def send(self, made: Made) -> None:
