@@ -81,6 +81,13 @@ class OnDisconnect(StrEnum):
     """It runs on, and its answer is recorded."""
 
 
+class Idempotency(StrEnum):
+    """How a server honours an idempotency key."""
+
+    HEADER = "header"
+    """As the field `Idempotency-Key`: then turnlog sends it one, the same with each attempt."""
+
+
 class Jitter(StrEnum):
     """How a wait between attempts is spread."""
 
@@ -307,6 +314,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
     """s: an answer that took longer is given again to who asks the same, delivered or not."""
+    idempotency: Idempotency | None = None
     concurrency: Concurrency | None = None
     """How many calls that this rule decides may be under way at once; the others wait."""
 

@@ -21,6 +21,7 @@ from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
 from .context import Context
 from .identity import Client, read_client
+from .keys import HEADER, key_for
 from .legs import Legs
 from .request import Request, trace_id
 
@@ -64,6 +65,7 @@ class Asking:
         found, identity = self._session(meta)
         session, call, leg = self._place(legs, said, found)
         tool = self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL
+        key = _key(meta)
         arguments = self._start or bytes(said.arguments)
         definition, standing, effect, policy = self._ruled(
             said.name, tool, lambda: self._said(message, arguments)
@@ -88,7 +90,8 @@ class Asking:
             policy=policy,
             standing=standing,
             is_named=effect not in _UNNAMED,
-            key=_key(meta) or self._request.field(b"idempotency-key"),
+            key=key or self._request.field(HEADER),
+            key_sent=key_for(self._request, policy, effect, given=key, call=call, leg=leg),
             principal=self._request.credential,
         )
 

@@ -103,6 +103,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Whether a rule or a trusted annotation says that it changes something."""
     key: str = ""
     """The idempotency key that its caller gave."""
+    key_sent: str = ""
+    """The idempotency key that goes to its server, which honours it; empty for none."""
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
     links: Links = NO_LINKS

@@ -142,6 +142,7 @@ class Course:
         tried = Tried(
             ending=attempt.ending,
             effect=attempt.ask.effect,
+            keyed=bool(attempt.ask.key_sent),
             number=attempt.ask.number,
             elapsed=asyncio.get_running_loop().time() - self._began,
             retry_after=attempt.retry_after,

@@ -20,6 +20,7 @@ from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
+from .keys import HEADER, key_for
 from .repeats import Repeated
 from .request import Request
 from .running import Running
@@ -273,16 +274,17 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     tool, policy = _policy(
         context.rules.book, request, method, lambda: _said(asked.text, body, whole=whole)
     )
+    effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
     return Ask(
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
-        call=context.recorder.new_call(),
+        call=call,
         leg=0,
         server=request.server,
         tool=context.clean(tool),
         method=method,
-        effect=policy.effect or http_effect(request.method),
+        effect=effect,
         definition=b"",
         arguments=asked.text,
         complete=not asked.cut,
@@ -293,6 +295,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         protocol=f"http/{request.http_version}",
         policy=policy,
         is_named=policy.effect not in {None, Effect.READ, Effect.UNKNOWN},
-        key=request.field(b"idempotency-key"),
+        key=request.field(HEADER),
+        key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
     )

@@ -25,6 +25,7 @@ from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
 from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
+from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
 from .places import Place, turn
@@ -181,7 +182,7 @@ class Runner:
         """Make one attempt; return the next step if its answer was not the last one."""
         self._notice = None
         self._begin_patience()
-        head = self._heads.forwarded((self._raw, self._route.target.authority))
+        head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
@@ -200,6 +201,14 @@ class Runner:
         if held is not None and self._next is None:
             await held.send()
         return self._next
+
+    @property
+    def _key(self) -> bytes:
+        """The line of an idempotency key that the caller did not send in this way itself."""
+        attempt = self._exchange.attempt
+        if attempt is None or not attempt.ask.key_sent or fields(self._down.headers, HEADER):
+            return b""
+        return lines([(b"Idempotency-Key", attempt.ask.key_sent.encode())])
 
     def _kept(self, held: Held, *, ours: bool) -> Held:
         attempt, course = self._exchange.attempt, self._course

@@ -135,8 +135,8 @@ class Running:
 
         Where another attempt could follow, or the caller cannot be told, it does not.
         """
-        effect, retry = self.ask.effect, self.ask.policy.retry
-        retried = retry is not None and effect is Effect.IDEMPOTENT_WRITE
+        again = self.ask.effect is Effect.IDEMPOTENT_WRITE or bool(self.ask.key_sent)
+        retried = self.ask.policy.retry is not None and again
         stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
         if not stays or self._abandoned or self._joined or not self._hush():
             return False
