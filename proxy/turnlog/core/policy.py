@@ -69,6 +69,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """`None` where no rule says so: as the protocol's revision has it."""
     replay_if_slower_than: float = inf
     """s."""
+    effect_key: tuple[str, ...] = ()
+    """What names the effect that the call has on the world."""
     idempotency: Idempotency | None = None
     """How the server honours an idempotency key; `None` where no rule says that it does."""
     concurrency: int | None = None

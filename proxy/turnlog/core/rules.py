@@ -314,6 +314,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
     """s: an answer that took longer is given again to who asks the same, delivered or not."""
+    effect_key: Expressions | None = None
+    """Expressions over `{args}` that name the effect a call has on the world; it is recorded."""
     idempotency: Idempotency | None = None
     concurrency: Concurrency | None = None
     """How many calls that this rule decides may be under way at once; the others wait."""

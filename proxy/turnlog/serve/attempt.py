@@ -108,6 +108,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
     links: Links = NO_LINKS
+    effect_link: bytes = b""
+    """Keyed digest of the effect that it has, as a rule names it; empty where none does."""
 
     @property
     def is_mcp(self) -> bool:

@@ -1,15 +1,21 @@
-"""The idempotency key that goes to a server, where a rule says that it honours one
-(draft-ietf-httpapi-idempotency-key-header): the caller's own, else one of turnlog's."""
+"""Keys of a call by its rules: the one that names its effect, and the one that its server honours.
+
+The latter is an idempotency key (draft-ietf-httpapi-idempotency-key-header): the caller's own, else
+one of turnlog's.
+"""
 
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 from uuid import UUID, uuid5
 
+from turnlog.core.effects import named_effect
 from turnlog.core.kinds import Effect
 from turnlog.core.policy import Policy
 
-from .request import Request
+from .attempt import Ask
+from .request import Digest, Request
 
 HEADER: Final = b"idempotency-key"
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
@@ -31,6 +37,18 @@ def key_for(
     if effect is Effect.READ:
         return ""
     return _quoted(given) if given else f'"{_own(call, leg)}"'
+
+
+def effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> bytes:
+    """Return the keyed digest of the effect that a call has, as a rule names it; empty for none."""
+    wanted = ask.policy.effect_key
+    if not wanted or ask.effect is Effect.READ or not (ask.complete and ask.says_all):
+        return b""
+    effect = named_effect(wanted, arguments(), size=len(ask.arguments))
+    if not effect:
+        return b""
+    name = f"effect\0{ask.server}\0{ask.tool}\0".encode("utf-8", "surrogatepass")
+    return keyed(name + effect)
 
 
 def _own(call: bytes, leg: int) -> UUID:

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
+from msgspec import structs
+
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
@@ -20,7 +22,7 @@ from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
-from .keys import HEADER, key_for
+from .keys import HEADER, effect_link, key_for
 from .repeats import Repeated
 from .request import Request
 from .running import Running
@@ -271,11 +273,13 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     # Any token is a method, and a token may be a secret in the wrong place.
     method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
-    tool, policy = _policy(
-        context.rules.book, request, method, lambda: _said(asked.text, body, whole=whole)
-    )
+
+    def read() -> object:
+        return _said(asked.text, body, whole=whole)
+
+    tool, policy = _policy(context.rules.book, request, method, read)
     effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
-    return Ask(
+    ask = Ask(
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
@@ -299,3 +303,5 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
     )
+    link = effect_link(ask, read, context.store.keyed)
+    return structs.replace(ask, effect_link=link) if link else ask

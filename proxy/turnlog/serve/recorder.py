@@ -138,7 +138,7 @@ class Recorder:
 
         Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
         """
-        draft = self._drafter.intent(ask)
+        draft = self._drafter.intent(structs.replace(ask, effect_link=b""))
         draft.intent = source
         attempt = self._attempt(ask, draft.facts)
         attempt.ended, attempt.ending = True, ending
