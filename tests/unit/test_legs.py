@@ -16,6 +16,7 @@ from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
 from turnlog.serve.context import Context, Rules
+from turnlog.serve.health import Health
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
@@ -53,6 +54,7 @@ def context(one: Bench) -> Context:
         calls=OpenCalls(),
         rules=Rules(Rulebook((), {}, ())),
         places=Places(),
+        health=Health({}, Path("/nonexistent"), clock, one.log),
         clock=clock,
         log=one.log,
         trusted=frozenset(),

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     """The proxy stops."""
     QUEUE = "queue"
     """The intent of the next one was not on disk in time."""
+    QUOTA = "quota"
+    """Its server has had as many retries as its quota allows."""
     UNRECORDED = "unrecorded"
     """The next one cannot be recorded."""
 

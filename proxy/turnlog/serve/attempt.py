@@ -181,6 +181,7 @@ class Attempt:
         "started",
         "unqueue",
         "waits",
+        "watch",
         "wire_id",
         "yields",
     )
@@ -228,6 +229,8 @@ class Attempt:
         self.outcome: Ticket | None = None
         self.decide: Callable[[Attempt], str] | None = None
         """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+        self.watch: Callable[[Ending], None] | None = None
+        """Learns how it ended, where its server has a circuit breaker; called once."""
         self.yields = False
         """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
         self.reason = ""

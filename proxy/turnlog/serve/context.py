@@ -12,6 +12,7 @@ from turnlog.store.base import Store
 from .calls import OpenCalls
 from .catalog import Catalog
 from .clock import Clock
+from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
@@ -48,6 +49,7 @@ class Context(Struct, frozen=True, kw_only=True):
     calls: OpenCalls
     rules: Rules
     places: Places
+    health: Health
     clock: Clock
     log: Log
     trusted: frozenset[str]

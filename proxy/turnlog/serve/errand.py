@@ -78,6 +78,8 @@ class Errand:
         if self.exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
         limits = self.policy.timeout
+        if self.exchange.attempt is not None:
+            self._context.health.called(self.exchange.attempt.ask.server)
         await in_time(limits, self._began, self._began, self.exchange.on_disk())
 
     def is_free(self) -> bool:
@@ -108,8 +110,11 @@ class Errand:
     def _prepare(self) -> None:
         if self.policy.retry is not None:
             clock, stop = self._context.clock, self._context.stop
+            health = self._context.health
             repeatable = self._whole and self.exchange.repeatable(self._line)
-            self._course = Course(self.policy, clock, self._began, stop, repeatable=repeatable)
+            self._course = Course(
+                self.policy, clock, health, self._began, stop, repeatable=repeatable
+            )
             self._course.go_on()
 
     def begin(self) -> None:

@@ -178,7 +178,8 @@ class PlainCall:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         said = failure.sentence(self._ask.server, self._past)
-        tickets = self._end(ending, Reply(detail=failure.detail, said=said))
+        reply = Reply(detail=failure.detail, said=said, retry_after=failure.retry_after)
+        tickets = self._end(ending, reply)
         return self._unanswered(failure, of_call(ending, self._past)), tickets
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:

@@ -176,6 +176,8 @@ class Recorder:
         attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
         if attempt.patience is not None:
             attempt.patience.close()
+        if attempt.watch is not None:
+            attempt.watch(ending)
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
             if reply.said and (attempt.yields or not attempt.reason):
@@ -287,16 +289,14 @@ class Recorder:
 
     def reopen(self, attempt: Attempt) -> None:
         """Let another outcome follow: that of a task that has ended."""
-        attempt.n += 1
-        attempt.ended = False
+        attempt.n, attempt.ended = attempt.n + 1, False
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
         facts = self._drafter.facts(ask, ask.flags)
         attempt = self._attempt(ask, facts)
         attempt.intent = intent
-        attempt.n = n
-        attempt.ended = True
+        attempt.n, attempt.ended = n, True
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:

@@ -5,6 +5,7 @@ top: `serve.app`, `serve.wrapped`.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
@@ -30,6 +31,7 @@ from turnlog.observe.events import (
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, note_lock
+from turnlog.sessions.health import remove_health
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -39,6 +41,7 @@ from .catalog import Catalog
 from .clock import Clock
 from .context import Context
 from .drafts import Drafter
+from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
@@ -83,6 +86,8 @@ async def recording(
                 yield context
     finally:
         await store.close()
+        with suppress(OSError):  # whoever reads it sees that this process is gone
+            remove_health(settings.data, os.getpid())
 
 
 def _opened(settings: Settings, log: Log, clock: Clock) -> LmdbStore:
@@ -179,6 +184,7 @@ def _context(
         calls=OpenCalls(),
         rules=reloader.rules,
         places=Places(),
+        health=Health(settings.upstreams, settings.data, clock, log),
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),

@@ -77,8 +77,9 @@ class Runner:
             await self._attempt(content, hold=False)
             return
         clock, stop = self._context.clock, self._context.stop
+        health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(policy, clock, self._began, stop, repeatable=repeatable)
+        self._course = Course(policy, clock, health, self._began, stop, repeatable=repeatable)
         command: Command | None = self._course.go_on()
         while command is not None:
             match command:
@@ -144,6 +145,8 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        if self._exchange.attempt is not None:
+            self._context.health.called(self._route.target.name)
         self._place = self._context.places.claim(self._exchange.attempt)
         await in_time(self._policy.timeout, self._began, self._began, self._turn())
 
@@ -183,11 +186,21 @@ class Runner:
         self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
+        server, attempt = self._route.target.name, self._exchange.attempt
+        try:
+            with self._context.health.watching(server, attempt):
+                await self._made(head, content, hold=hold)
+        except Failure as failure:
+            await self._failed(failure)  # its server is left alone
+        return self._next
+
+    async def _made(self, head: bytes, content: Content, *, hold: bool) -> None:
+        """Send one attempt, and relay its answer."""
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure)
-            return self._next
+            return
         held: Held | None = None
         try:
             await self._answered(answer, hold=hold)
@@ -200,7 +213,6 @@ class Runner:
         self._take_back()
         if held is not None and self._next is None:
             await held.send()
-        return self._next
 
     @property
     def _key(self) -> bytes:
@@ -262,6 +274,17 @@ class Runner:
         self._down.interim(status, reason, self._head_of(headers).lines)
 
     async def _failed(self, failure: Failure) -> None:
+        if failure.kind is not ErrorKind.CIRCUIT_OPEN:
+            self._note_failure(failure)
+        made, tickets = self._exchange.failed(failure)
+        await self._context.recorder.settle(tickets)
+        last = self._is_last()
+        self._take_back()
+        held = self._kept(self._whole(made), ours=True)
+        if last:
+            await held.send()
+
+    def _note_failure(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
                 server=self._route.target.name,
@@ -272,13 +295,6 @@ class Runner:
                 phase=failure.phase,
             )
         )
-        made, tickets = self._exchange.failed(failure)
-        await self._context.recorder.settle(tickets)
-        last = self._is_last()
-        self._take_back()
-        held = self._kept(self._whole(made), ours=True)
-        if last:
-            await held.send()
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()

@@ -10,6 +10,7 @@ from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
+from .health import ServerHealth
 from .rows import Row, row_of, timestamp
 
 
@@ -44,6 +45,8 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
     writers: list[Writer] | None
     """`None` where the system does not tell who holds a lock."""
     pending: list[Row]
+    servers: list[ServerHealth] = []
+    """Those whose circuit has opened, or whose retry quota was spent, since their proxies began."""
 
 
 def sessions(view: View) -> Iterator[SessionLine]:
