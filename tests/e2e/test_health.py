@@ -165,6 +165,7 @@ def test_retries_stay_within_the_quota(tmp_path: Path) -> None:
         for number in range(3):
             rig.post(call("read", {"n": number}))
         assert server.calls == 3 + 3
+        wait_until(lambda: status(rig), "the proxy tells")
         (shop,) = status(rig)
         assert (shop["retries_refused"], shop["state"]) == (2, "closed")
         reasons = [e.get("turnlog.reason") for e in rig.proxy.events("call.ended")]

@@ -3,18 +3,21 @@
 What is out of the ordinary stands in a file beside the store, for `turnlog status`.
 """
 
+import asyncio
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.core.breaker import Circuit, Pass, State
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.quota import Quota
 from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log
-from turnlog.sessions.health import ServerHealth, write_health
+from turnlog.sessions.health import ServerHealth, remove_health, write_health
 
 from .attempt import Attempt
 from .clock import Clock
@@ -22,6 +25,8 @@ from .fault import Failure
 from .settings import Upstream
 
 _NS: Final = 1_000_000_000
+_LAG: Final = 1.0
+"""s: refused retries are told together, as there may be very many."""
 
 
 class Health:
@@ -45,6 +50,14 @@ class Health:
         }
         self._known: dict[str, ServerHealth] = {}
         """What is out of the ordinary."""
+        self._telling: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        with suppress(OSError):  # whoever reads it sees that this process is gone
+            remove_health(self._data, os.getpid())
 
     @property
     def _now(self) -> float:
@@ -60,9 +73,11 @@ class Health:
         quota = self._quotas.get(server)
         if quota is None or quota.spend(self._now):
             return True
-        before = self._known.get(server, ServerHealth(server=server))
-        refused = before.retries_refused + 1
-        self._note(server, before.state, before.since, before.until, refused)
+        known = self._known.get(server, ServerHealth(server=server))
+        refused = known.retries_refused + 1
+        self._known[server] = structs.replace(known, retries_refused=refused)
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
         return False
 
     @contextmanager
@@ -112,13 +127,14 @@ class Health:
                 self._log.emit(CircuitProbed(server=server))
             case State.CLOSED:
                 self._log.emit(CircuitClosed(server=server))
-        known = self._known.get(server)
-        refused = known.retries_refused if known is not None else 0
-        self._note(server, circuit.state, self._clock.wall(), until, refused)
+        known = self._known.get(server, ServerHealth(server=server))
+        since = self._clock.wall()
+        self._known[server] = structs.replace(known, state=circuit.state, since=since, until=until)
+        self._tell()
 
-    def _note(self, server: str, state: State, since: int, until: int, refused: int) -> None:
-        self._known[server] = ServerHealth(
-            server=server, state=state, since=since, until=until, retries_refused=refused
-        )
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         with suppress(OSError):  # `turnlog status` says less
             write_health(self._data, os.getpid(), list(self._known.values()))

@@ -5,7 +5,6 @@ top: `serve.app`, `serve.wrapped`.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
@@ -31,7 +30,6 @@ from turnlog.observe.events import (
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, note_lock
-from turnlog.sessions.health import remove_health
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -82,12 +80,13 @@ async def recording(
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
             chores = (_sweep(context, store), _watch_lock(context))
-            async with beside(*chores, reloader.run(reload or asyncio.Event())):
-                yield context
+            try:
+                async with beside(*chores, reloader.run(reload or asyncio.Event())):
+                    yield context
+            finally:
+                context.health.close()
     finally:
         await store.close()
-        with suppress(OSError):  # whoever reads it sees that this process is gone
-            remove_health(settings.data, os.getpid())
 
 
 def _opened(settings: Settings, log: Log, clock: Clock) -> LmdbStore:
