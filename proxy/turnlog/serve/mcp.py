@@ -301,8 +301,8 @@ class McpExchange:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
         said = failure.sentence(self._request.server, self._past)
-        made = self._made(said, self._ending(failure.kind))
-        return made, self._end_all(failure.kind, failure.detail, said)
+        made = self._made(said, self._ending(failure.kind), retry_after=failure.retry_after)
+        return made, self._end_all(failure.kind, failure.detail, said, failure.retry_after)
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
@@ -364,12 +364,18 @@ class McpExchange:
         return self._resumable and not self.stateless
 
     def _made(
-        self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
+        self,
+        sentence: str,
+        ending: Ending,
+        messages: Sequence[Message] | None = None,
+        retry_after: float | None = None,
     ) -> Made:
         asked = self._messages if messages is None else messages
         asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
         answers = [
-            failed_request(message, ask, sentence, ending, stateless=self.stateless)
+            failed_request(
+                message, ask, sentence, ending, stateless=self.stateless, retry_after=retry_after
+            )
             for message, ask in asks
             if message.kind is Kind.REQUEST
         ]
@@ -565,9 +571,11 @@ class McpExchange:
         reply = waiting(reply, headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
-    def _end_all(self, kind: ErrorKind, detail: str, said: str = "") -> Sequence[Ticket]:
+    def _end_all(
+        self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
+    ) -> Sequence[Ticket]:
         self._underway.mark(self.progress.marks)
-        reply = Reply(http_status=self._status, detail=detail, said=said)
+        reply = Reply(http_status=self._status, detail=detail, said=said, retry_after=retry_after)
         return self._underway.end_all(kind, self.progress.phase, reply)
 
     # -- answers to what is no call --------------------------------------------------------
