@@ -138,7 +138,7 @@ def test_answers_in_an_array_are_the_agents_where_attempts_have_other_ids(ruled:
     number = next(LAST)
     first = ruled.asked(call("read_soon", {"n": number}, request_id=number))
     _, second = ruled.server.request(), ruled.server.request()
-    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+    note = {"jsonrpc": "2.0", "method": "notifications/message"}
     answers = [text_answer(first["id"], "first"), note, text_answer(second["id"], "second")]
     ruled.server.say(answers)
     assert [ruled.stdout.json(), ruled.stdout.json()] == [note, text_answer(number, "second")]
