@@ -329,6 +329,20 @@ def test_a_session_is_opened_by_its_first_call_alone(tmp_path: Path) -> None:
     assert len(used.rows()) == 1
 
 
+def test_a_call_that_does_not_wait_for_the_handshake_begins_no_session_of_its_own(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        shake = wrap.asked(message("initialize", {"clientInfo": {"name": "hasty", "version": "1"}}))
+        early = wrap.asked(call("put", request_id=2))
+        wrap.server.say({"jsonrpc": "2.0", "id": shake["id"], "result": {}})
+        wrap.server.answer(early)
+        wrap.stdout.line()
+        wrap.stdout.line()
+        wrap_answer(wrap, call("put", request_id=3))
+    assert len({row.session for row in wrap.rows()}) == 1
+
+
 def wrap_answer(wrap: Wrap, line: bytes) -> None:
     """Let the server answer a line."""
     wrap.server.answer(wrap.asked(line))

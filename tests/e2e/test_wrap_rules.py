@@ -134,6 +134,17 @@ def test_another_attempt_is_made_after_the_first_was_taken_back(
     assert (two.status, two.flags) == ("ok", ["retried"])
 
 
+def test_answers_in_an_array_are_the_agents_where_attempts_have_other_ids(ruled: Wrap) -> None:
+    number = next(LAST)
+    first = ruled.asked(call("read_soon", {"n": number}, request_id=number))
+    _, second = ruled.server.request(), ruled.server.request()
+    note = {"jsonrpc": "2.0", "method": "notifications/message"}
+    answers = [text_answer(first["id"], "first"), note, text_answer(second["id"], "second")]
+    ruled.server.say(answers)
+    assert [ruled.stdout.json(), ruled.stdout.json()] == [note, text_answer(number, "second")]
+    assert ruled.stdout.is_silent()
+
+
 def test_a_cancel_between_the_agents_id_and_the_servers(ruled: Wrap) -> None:
     number = next(LAST)
     first = ruled.asked(call("read_again", request_id=number))

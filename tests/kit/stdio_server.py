@@ -1,6 +1,7 @@
 """A stdio tool server whose tools do what a test asks for: `python stdio_server.py`.
 
-It does not check what it gets. `asks` is answered as soon as its question is; `hang` once somebody
+It does not check what it gets. `asks` is answered as soon as its question is, and so is
+`asks_at_once`, which asks and reports in one array, under the id of its own request; `hang` once somebody
 calls `release`; `told` says what the server was told before: how often `initialize`, and which
 notifications and answers. It takes no `initialize` for the revision `none`, and asks a client that
 has roots for them. `flood` reports progress so often, and writes into a file after how many bytes
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _told: list[str] = []
-_asking: dict[str, dict[str, Any]] = {}
+_asking: dict[Any, dict[str, Any]] = {}
 """Calls by the questions that they have asked."""
 _hanging: list[dict[str, Any]] = []
 _client: dict[str, Any] = {}
@@ -99,6 +100,18 @@ def _asks(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     )
     _asking[question] = message
     _write({"jsonrpc": "2.0", "id": question, "method": method, "params": {}})
+
+
+def _asks_at_once(message: dict[str, Any], _: dict[str, Any]) -> None:
+    _asking[message["id"]] = message
+    method, request_id = "elicitation/create", message["id"]
+    token = message["params"]["_meta"]["progressToken"]
+    params = {"progressToken": token, "progress": 1}
+    note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    asked: dict[str, Any] = {}
+    question = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": asked}
+    sys.stdout.write(json.dumps([note, question]) + "\n")
+    sys.stdout.flush()
 
 
 def _said(answer: dict[str, Any]) -> str:
@@ -192,6 +205,7 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "die": lambda message, arguments: os._exit(arguments["code"]),
     "progress": _progress,
     "asks": _asks,
+    "asks_at_once": _asks_at_once,
     "nameless": _nameless,
     "last": _last,
     "stray": _stray,

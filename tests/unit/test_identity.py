@@ -221,6 +221,15 @@ def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> N
     assert key(connection=1) == key(connection=1)
 
 
+def test_a_wrapped_command_has_one_client_whatever_that_calls_itself() -> None:
+    early = identify(Evidence(connection="process 7"), ())
+    later = identify(Evidence(connection="process 7", client_name="b"), ())
+    assert early.implicit_key == later.implicit_key
+    assert (later.why, later.confidence) == ("process", Confidence.INFERRED)
+    other = identify(Evidence(connection="process 8", client_name="b"), ())
+    assert other.implicit_key != later.implicit_key
+
+
 def test_headers_are_looked_up_as_the_table_says() -> None:
     table = (
         Vendor(name="one", where=Where.HEADER, session=(("X-Chat", "id"),), turn=(("X-Turn",),)),

@@ -255,8 +255,10 @@ def _implicit_key(evidence: Evidence) -> str:
     """Return credential and client name; where both are unknown, the connection.
 
     A client opens several connections, and some one for each call: the connection tells agents
-    apart only where nothing else does.
+    apart only where nothing else does. A wrapped command has one client, named late or never.
     """
+    if isinstance(evidence.connection, str):
+        return f"\n\n{evidence.connection}"
     client = _name(evidence.client_name)
     if evidence.credential or client:
         return f"{evidence.credential}\n{client}"
@@ -264,5 +266,7 @@ def _implicit_key(evidence: Evidence) -> str:
 
 
 def _implicit_why(evidence: Evidence) -> str:
+    if isinstance(evidence.connection, str):
+        return "process"
     known = {"credential": evidence.credential, "client name": evidence.client_name}
     return " and ".join(word for word, value in known.items() if value) or "connection"

@@ -33,7 +33,7 @@ from .reply import Replied, Reply, Said
 from .request import CREDENTIALS
 from .seat import Seat
 from .settings import Share
-from .switchboard import texts_of
+from .texts import texts_of
 from .upstream import Answer, connected
 
 IDLE: Final = 30 * 60.0

@@ -39,6 +39,7 @@ from .outbox import Outbox
 from .piped import PipedExchange
 from .request import Request
 from .startup import Startup
+from .texts import texts_of
 from .turns import Turns
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
@@ -278,9 +279,30 @@ class Pipe:
         content = body.content
         if isinstance(content, Message | Outline) and is_answer(content):
             self._deliver_answer(raw, content, text)
+        elif isinstance(content, Batch) and any(map(self._is_replaced, content.items)):
+            self._deliver_each(raw, content)
         else:
             self.to_agent.line(raw, self.read(content, text))
         self._count()
+
+    def _is_replaced(self, item: Message | Malformed) -> bool:
+        """Tell whether the agent must not get an answer as it is: its id is another attempt's, or
+        something else has taken its place."""
+        if not isinstance(item, Message) or not is_answer(item):
+            return False
+        key = id_key(item.id)
+        past, errand = self._past.get(key), self._awaited.find(key)
+        attempt = errand.exchange.attempt if errand is not None else None
+        return (past is not None and past.answered) or (
+            attempt is not None and attempt.wire_id != b""
+        )
+
+    def _deliver_each(self, raw: bytes, batch: Batch) -> None:
+        """Pass on the messages of an array one by one."""
+        for _, each in texts_of(batch, raw):
+            body = MessageReader(self.context.keep)
+            body.feed(each)
+            self.deliver(each + b"\n", body)
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
         key = self._key_of(content)

@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from .questions import Questions
 from .reply import Reply
 
 _KEPT: Final = 64 * 1024
@@ -22,8 +23,7 @@ class Seat:
         self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
         self.listener: Reply | None = None
         """Who hears what belongs to no request."""
-        self.questions: dict[str, bytes] = {}
-        """Ids, by their keys, of the command's questions that it has got and not answered."""
+        self.questions = Questions()
         self.used = asyncio.get_running_loop().time()
 
     def listen(self, reply: Reply) -> None:

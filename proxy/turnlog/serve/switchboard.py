@@ -6,26 +6,24 @@ to one agent where nobody else can be meant. With an agent of its own a command 
 they came, and all that it says is that agent's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Final, assert_never
-
-import msgspec
-from msgspec import Raw
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import Log, QuestionRefused, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
-from turnlog.wire.rawjson import item_spans
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
 
 from .pending import Open, Pending
 from .process import Process
+from .questions import refusal
 from .recorder import Recorder
 from .reply import Reply
 from .seat import Seat
 from .startup import Startup
+from .texts import changed, texts_of
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
 _TOKEN_TOLD: Final = ("params", "progressToken")
@@ -41,8 +39,8 @@ _OF_ALL: Final = frozenset(
     }
 )
 """What is said of the command itself."""
+_ANSWERS: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 _LOGGED: Final = "notifications/message"
-_INTERNAL_ERROR: Final = -32603
 _NOBODY: Final = "several sessions share this command, and nothing tells which of them is asked"
 _LEFT: Final = "the session has ended"
 
@@ -61,6 +59,9 @@ class Switchboard:
         self._pending = Pending()
         self._startup = Startup(inf, lambda: None)
         """Of the latest process."""
+        self._began = False
+        self._began_anew = False
+        """Whether there was another process before, whose questions may yet be answered."""
 
     @property
     def is_idle(self) -> bool:
@@ -76,6 +77,7 @@ class Switchboard:
         """Talk to a new process: it knows nothing of what another one asked."""
         self.process = process
         self._startup = startup
+        self._began, self._began_anew = True, self._began
         for seat in self.seats:
             seat.questions.clear()
 
@@ -99,8 +101,8 @@ class Switchboard:
             if one.seat is seat:
                 self._fail(one, ErrorKind.CANCELLED_BY_CALLER, _LEFT)
                 self.write(mcp.cancellation(one.raw_id, _LEFT))
-        for raw_id in seat.questions.values():
-            self.write(_refusal(raw_id, _LEFT))
+        for question in seat.questions:
+            self.write(refusal(question.raw_id, _LEFT))
         if seat.listener is not None:
             seat.listener.end()
 
@@ -122,6 +124,7 @@ class Switchboard:
                 if message.kind is Kind.REQUEST:
                     token = mcp.wanted_progress(message)
                     self._await(seat, reply, message, message.id, token)
+            line = self._answering(seat, messages, line)
         self.write(line)
 
     def tell(self, seat: Seat, messages: Sequence[Message], line: bytes) -> None:
@@ -133,6 +136,7 @@ class Switchboard:
                 # Nobody answers what was cancelled.
                 if (key := mcp.cancelled_id(message)) is not None:
                     self._pending.forget(key)
+            line = self._answering(seat, messages, line)
         self.write(line)
 
     def open(self, reply: Reply, handshake: bytes) -> None:
@@ -157,10 +161,19 @@ class Switchboard:
 
     def _outgoing(self, seat: Seat, reply: Reply | None, line: bytes) -> bytes:
         """Return what of a line goes to the command, as that is to read it."""
-        content = parse(line)
-        sent = (self._sent(seat, reply, item, text) for item, text in texts_of(content, line))
-        kept = list(filter(None, sent))
-        return b"[%b]" % b",".join(kept) if kept and isinstance(content, Batch) else b"".join(kept)
+        return changed(line, lambda item, text: self._sent(seat, reply, item, text))
+
+    def _answering(self, seat: Seat, messages: Sequence[Message], line: bytes) -> bytes:
+        """Return what of a line goes to a command of the agent's own: all but an answer to a
+        question of a process that is gone, whose id the next one may have given again."""
+        if not self._began_anew or not any(message.kind in _ANSWERS for message in messages):
+            return line
+
+        def passing(message: Message, text: bytes) -> bytes | None:
+            is_answer = message.kind in _ANSWERS
+            return seat.questions.answer(message, text) if is_answer else text
+
+        return changed(line, passing)
 
     def _sent(self, seat: Seat, reply: Reply | None, message: Message, text: bytes) -> bytes | None:
         """Return a message of an agent's for the command; `None` where it must not get there."""
@@ -168,7 +181,7 @@ class Switchboard:
             case Kind.REQUEST:
                 return self._renamed(seat, reply, message, text) if reply is not None else None
             case Kind.RESPONSE | Kind.ERROR:
-                return text if _answers(seat, message, text) else None
+                return seat.questions.answer(message, text)
             case Kind.NOTIFICATION if message.method == "notifications/cancelled":
                 return self._taken_back(seat, message, text)
             case Kind.NOTIFICATION:
@@ -238,7 +251,7 @@ class Switchboard:
                 pass
             case Malformed():
                 self._stray(line)
-            case Batch() if self.renames:
+            case Batch() if self.renames or not _only_answers(content):
                 for item, text in texts_of(content, line):
                     self._said(item, text)
             case Batch(items=items):
@@ -283,15 +296,23 @@ class Switchboard:
         """Find who is asked; where nothing tells, say so."""
         seat = self._meant()
         if seat is not None:
-            if self.renames:
-                seat.questions[id_key(message.id)] = message.id
-            self._hear(seat, line)
+            self._hear(seat, self._asking(seat, message, line))
         elif message.method == "ping":
             # It asks whether anybody is there.
             self.write(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % message.id)
         else:
             self._log.emit(QuestionRefused(server=self._name, method=message.method))
-            self.write(_refusal(message.id, _NOBODY))
+            self.write(refusal(message.id, _NOBODY))
+
+    def _asking(self, seat: Seat, message: Message, line: bytes) -> bytes:
+        """Return a question as the agent gets it: with an id that no process before has given."""
+        if not self._began_anew:
+            if self.renames:
+                seat.questions.add(message.id, message.id)
+            return line
+        own_id = self._recorder.new_request_id()
+        seat.questions.add(own_id, message.id)
+        return with_id(line, own_id) or line
 
     def _pass_on(self, message: Message, line: bytes) -> None:
         """Find who hears what is no answer."""
@@ -301,7 +322,9 @@ class Switchboard:
             self._tell(one, _SUBSCRIPTION, one.own_id, line)
         elif message.method in _OF_ALL and len(self.seats) > 1:
             self._tell_all(line)
-        elif (seat := self._taking_back(message) or self._meant()) is not None:
+        elif (taken := self._taking_back(message, line)) is not None:
+            self._hear(*taken)
+        elif (seat := self._meant()) is not None:
             self._hear(seat, line)
         elif message.method == _LOGGED:
             self._tell_all(line)
@@ -340,11 +363,15 @@ class Switchboard:
         calling = {one.seat for one in self._pending if one.is_call}
         return calling.pop() if len(calling) == 1 else None
 
-    def _taking_back(self, message: Message) -> Seat | None:
-        """Return whom the command asked what it takes back."""
+    def _taking_back(self, message: Message, line: bytes) -> tuple[Seat, bytes] | None:
+        """Return whom the command asked what it takes back, and that in the agent's words."""
         key = mcp.cancelled_id(message)
-        asked = (seat for seat in self.seats if key is not None and key in seat.questions)
-        return next(asked, None)
+        if key is None:
+            return None
+        for seat in self.seats:
+            if (asked := seat.questions.find(key)) is not None:
+                return seat, with_cancelled_ids(line, {key: asked.own_id}) or line
+        return None
 
     def _hear(self, seat: Seat, line: bytes) -> None:
         """Tell an agent what names no request; it may hear it later."""
@@ -362,25 +389,6 @@ class Switchboard:
         return seat.listener or (waiting[-1] if waiting else None)
 
 
-def texts_of(content: Message | Batch | Malformed, line: bytes) -> Iterator[tuple[Message, bytes]]:
-    """Yield the messages of a line, each with its text."""
-    if isinstance(content, Message):
-        yield content, line
-    elif isinstance(content, Batch):
-        for item, (begin, end) in zip(content.items, item_spans(line), strict=False):
-            if isinstance(item, Message):
-                yield item, line[begin:end]
-
-
-def _answers(seat: Seat, message: Message, text: bytes) -> bool:
-    """Tell whether an agent answers what it was asked; it may do so once."""
-    # Of two ids the command might read the other one.
-    if with_id(text, message.id) is None:
-        return False
-    return seat.questions.pop(id_key(message.id), None) is not None
-
-
-def _refusal(raw_id: bytes, why: str) -> bytes:
-    """Return the error that answers a command's question."""
-    error = {"code": _INTERNAL_ERROR, "message": why}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(raw_id), "error": error})
+def _only_answers(batch: Batch) -> bool:
+    """Tell whether a batch answers requests, and says nothing else."""
+    return all(isinstance(item, Message) and item.kind in _ANSWERS for item in batch.items)

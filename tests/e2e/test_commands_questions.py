@@ -1,0 +1,108 @@
+"""What a command asks in the middle of a call, before and after its process has died."""
+
+import json
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.requirements import Requirement, proves
+from kit.beside import proxy_beside
+from kit.clients import Client, Head, call
+from kit.commands import Agent, events_of, settings, text_of
+from kit.proxy import Proxy
+
+
+@pytest.fixture(params=["session", "all"])
+def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Proxy]:
+    with proxy_beside(tmp_path, settings=settings(share=request.param)) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def leaving() -> Generator[None]:
+    yield
+    while Agent.opened:
+        Agent.opened.pop().client.close()
+
+
+def asked(agent: Agent, tool: str, **more: Any) -> tuple[Head, list[Any]]:
+    """Call a tool that asks something; return the answer's head and its first events."""
+    agent.client.ask("POST", "/mcp", call(tool, **more), headers=agent.headers)
+    return agent.client.head(), events_of(agent.client.event())
+
+
+def answers(agent: Agent, question: Any, answer: str) -> None:
+    result = {"action": "accept", "content": {"answer": answer}}
+    agent.tell(json.dumps({"jsonrpc": "2.0", "id": question, "result": result}).encode())
+
+
+def killed(agent: Agent) -> list[Any]:
+    """Let an agent be asked something by a process that dies then; return the last events."""
+    pid = int(agent.text("pid"))
+    head, (question,) = asked(agent, "asks", request_id=5)
+    assert question["id"] == "question"
+    os.kill(pid, signal.SIGKILL)
+    return events_of(agent.client.body(head))
+
+
+@proves(Requirement.OWN_ANSWER)
+def test_a_call_that_is_lost_after_its_stream_has_begun_says_how_it_ended(proxy: Proxy) -> None:
+    (last,) = killed(Agent(proxy))
+    assert last["id"] == 5
+    assert last["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+
+
+def test_an_answer_to_a_process_that_is_gone_answers_no_question_of_the_next(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    killed(agent)
+    head, (question,) = asked(agent, "asks", request_id=6)
+    answers(agent, "question", "meant for the first")
+    answers(agent, question["id"], "meant for the second")
+    (last,) = events_of(agent.client.body(head))
+    assert (last["id"], text_of(last)) == (6, "meant for the second")
+    assert json.loads(agent.text("told"))[2:] == ["question: meant for the second"]
+
+
+def test_answers_in_an_array_are_told_apart_after_a_process_has_died(proxy: Proxy) -> None:
+    agent = Agent(proxy, revision="2025-03-26")
+    killed(agent)
+    head, (question,) = asked(agent, "asks", request_id=6)
+    said = [
+        {"jsonrpc": "2.0", "id": each, "result": {"content": {"answer": str(number)}}}
+        for number, each in enumerate(("question", question["id"]))
+    ]
+    agent.tell(json.dumps(said).encode())
+    (last,) = events_of(agent.client.body(head))
+    assert text_of(last) == "1"
+
+
+def test_a_question_of_a_later_process_is_taken_back_by_the_id_that_the_agent_got(
+    proxy: Proxy,
+) -> None:
+    agent = Agent(proxy)
+    killed(agent)
+    _, (question,) = asked(agent, "asks", request_id=6)
+    withdraws = {"method": "notifications/cancelled", "params": {"requestId": "question"}}
+    with Client(proxy.url) as other:
+        body = call("notifies", withdraws, request_id=7)
+        other.ask("POST", "/mcp", body, headers=agent.headers)
+        taken, _ = events_of(other.response("POST").body)
+    assert taken["params"] == {"requestId": question["id"]}
+    assert question["id"] != "question"
+
+
+def test_an_array_that_asks_and_reports_answers_no_request(proxy: Proxy) -> None:
+    agent = Agent(proxy, revision="2025-03-26")
+    head, said = asked(agent, "asks_at_once", request_id=5, _meta={"progressToken": "t"})
+    if len(said) == 1:
+        said += events_of(agent.client.event())
+    assert [each["method"] for each in said] == ["notifications/progress", "elicitation/create"]
+    answers(agent, said[1]["id"], "yes")
+    (last,) = events_of(agent.client.body(head))
+    assert (last["id"], text_of(last)) == (5, "yes")
+    (row,) = proxy.rows()
+    assert (row.status, row.flags) == ("ok", ["server_request"])
