@@ -346,7 +346,8 @@ class McpExchange:
         """
         self._unanswered()
         self._listening.hang_up(kind)
-        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER:
+        given_up = self.running is not None and self.running.is_given_up
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._underway.detach()
         else:
             self._end_all(kind, "")
@@ -501,9 +502,11 @@ class McpExchange:
             return self._answers_nothing(message, text)
         if b"last-event-id" in self._request.fields:
             attempt.marks.add(Flag.RESUMED)
+        tickets = self._close(attempt, message, text)
+        attempt.message = b""  # its own exchange is over, nobody takes it from there
         if attempt.running is not None:
             attempt.running.arrived()
-        return self._close(attempt, message, text)
+        return tickets
 
     def _server_asks(self, key: str) -> None:
         """Mark the calls that a request of the server may belong to: they wait for the agent."""

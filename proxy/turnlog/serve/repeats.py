@@ -41,7 +41,7 @@ _HELD: Final = 16 << 20
 _MOST: Final = 16_384
 """Calls that are remembered in memory."""
 _POLL: Final = 0.25
-"""s between two looks at a call that another process has under way."""
+"""s between two looks at a call whose end this process is not told of."""
 _SETTLED: Final = 1.0
 """s: whether an answer arrived is noted by then, unless its process died."""
 _NS: Final = 1_000_000_000
@@ -158,7 +158,10 @@ class Repeats:
         running.over()
         running.shrink()
         self._under_way.discard(running)
-        self._held += running.size
+        if running.attempt is None:
+            self._forget(running)  # it was refused before it was recorded
+        elif self._is_known(running):
+            self._held += running.size
         while self._held > _HELD or len(self._known) > _MOST:
             oldest = next((r for r in self._known.values() if r.ending is not None), None)
             if oldest is None:
@@ -209,9 +212,9 @@ class Repeats:
             joined = True
 
     async def _joined(self, ask: Ask, found: Found) -> None:
-        """Wait for a call under way, here or in another process."""
+        """Wait for a call under way: here, in another process, or left to a stream to come."""
         try:
-            if found.running is not None:
+            if found.running is not None and not found.running.is_over:
                 await found.running.joined()
             else:
                 await asyncio.sleep(_POLL)
@@ -339,8 +342,13 @@ class Repeats:
     def _remember(self, running: Running) -> None:
         self._under_way.add(running)
         for link in _found_by(running):
+            before = self._known.pop(link, None)
             self._known[link] = running
-            self._known.move_to_end(link)
+            if before is not None and not self._is_known(before):
+                self._held -= before.size
+
+    def _is_known(self, running: Running) -> bool:
+        return any(self._known.get(link) is running for link in _found_by(running))
 
     def _forget(self, running: Running) -> None:
         self._held -= running.size

@@ -110,6 +110,11 @@ class Running:
             self._ended_at = self._loop.time()
             self._ended.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing carries it out any more; its answer may yet come on another stream."""
+        return self._ended.is_set()
+
     async def ended(self) -> None:
         """Wait for its end."""
         await self._ended.wait()
@@ -117,13 +122,18 @@ class Running:
     async def joined(self) -> None:
         """Wait for its answer, beside its caller or in its place."""
         self._joined += 1
-        self._disarm()
+        if self._cancelled_at is None:
+            self._disarm()
+        else:
+            self._run_on()
         try:
             await self._ended.wait()
         finally:
             self._joined -= 1
             if self.is_abandoned:
                 self._run_on()
+            elif not self._joined:
+                self._disarm()
 
     def arrived(self) -> None:
         """Note that its answer was handed to a caller whole."""
@@ -161,7 +171,7 @@ class Running:
         self._cancelled_at = self._loop.time()
         if self.attempt is not None:
             self._note(NoteKind.CANCEL_FORWARDED, self.attempt.intent)
-        if self.is_abandoned:
+        if self.is_abandoned or self._joined:
             self._run_on()
 
     def asked(self) -> None:
@@ -210,7 +220,7 @@ class Running:
                 return self._limits.drain
 
     def _give_up(self) -> None:
-        if self._joined or self._task is None:
+        if (self._joined and self._cancelled_at is None) or self._task is None:
             return
         self.is_given_up = True
         self.cancelled()
