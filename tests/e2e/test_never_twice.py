@@ -495,3 +495,25 @@ def test_a_stream_that_takes_over_a_call_with_a_key_does_not_take_it_back(
         assert b"resumed" in other.request("GET", rig.path, headers=headers).body
     rig.post(message("notifications/initialized", request_id=None))
     assert [said["method"] for said in told] == ["notifications/initialized"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_stream_that_goes_on_elsewhere_leaves_a_call_that_runs_on_alone(
+    rig: Rig, counting: Counting, left: Begun, streams: bool
+) -> None:
+    counting.streams = streams
+    left(call("write", {"a": 1}), *rig.session_headers)
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as other:
+        headers = (*rig.session_headers, ("Last-Event-ID", "another-stream"))
+        assert other.request("GET", rig.path, headers=headers).status == 200
+    assert not counting.hung_up.is_set()
+    counting.go.set()
+    row = rig.row()
+    assert (row.status, row.flags) == ("ok", ["late"])

@@ -137,7 +137,8 @@ class McpExchange:
     async def begin(self) -> None:
         """Queue the intents. Raises `StoreError` when the calls have to be refused."""
         if b"last-event-id" in self._request.fields:
-            await self._context.calls.resume(self._request.scope)
+            event_id = self._request.field(b"last-event-id")
+            await self._context.calls.resume(self._request.scope, event_id)
         try:
             for message in self._messages:
                 await self._notice_request(message)
@@ -377,6 +378,8 @@ class McpExchange:
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
+        if event.id is not None and self.running is not None:
+            self.running.numbered(event.id)
         return self._reading.event(event)
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:

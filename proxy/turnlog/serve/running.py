@@ -5,7 +5,9 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, NoteKind
@@ -17,6 +19,9 @@ from .answers import Made
 from .attempt import Ask, Attempt
 from .fault import Failure
 from .recorder import Recorder
+
+_EVENT_IDS: Final = 256
+"""Most ids of events that are remembered: an agent has read all but the latest."""
 
 
 def _never() -> bool:
@@ -48,6 +53,8 @@ class Running:
         """Whether it is taken back because nobody waits for it."""
         self._joined = 0
         """How many wait for it beside its caller."""
+        self._event_ids: deque[str] = deque(maxlen=_EVENT_IDS)
+        """Of its latest events."""
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -179,9 +186,13 @@ class Running:
         if self.is_abandoned:
             self._give_up()
 
-    async def resumed(self) -> None:
-        """Let another stream take its place, if nobody waits here."""
-        if self.is_abandoned and self._task is not None:
+    def numbered(self, event_id: str) -> None:
+        """Learn the id of an event of its stream, behind which another one may go on."""
+        self._event_ids.append(event_id)
+
+    async def resumed(self, event_id: str) -> None:
+        """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
+        if self.is_abandoned and self._task is not None and event_id in self._event_ids:
             self._task.cancel()
             await self._ended.wait()
 
@@ -192,6 +203,7 @@ class Running:
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended."""
+        self._event_ids.clear()
         if self.attempt is not None:
             self.attempt.shrink()
             self.ask = self.attempt.ask
