@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
 WORKERS ?= 2
+SIZES ?= 100000 1000000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ MATRIX := tests/conformance/matrix
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo lint bench bench-full bench-peers torture conformance lock clean
+.PHONY: help install test demo lint bench bench-full bench-growth bench-peers torture conformance lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -38,6 +39,9 @@ bench: $(INSTALLED) ## measure, and print ratios against controls
 
 bench-full: $(INSTALLED) ## the same for longer, with the memory over 200,000 calls
 	$(BIN)/python -m benchmarks --full --soak
+
+bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="100000 10000000"
+	$(BIN)/python -m benchmarks.bench_store --growth $(SIZES)
 
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers

@@ -139,7 +139,12 @@ def show(pairs: list[Pair]) -> None:
             f"{pair.callers:>8} {pair.store:>10,.0f} {pair.control:>10,.0f} "
             f"{pair.ratio:>6.2f} {pair.written:>9,.0f}"
         )
-    for goal in goals(pairs):
+    tell(goals(pairs))
+
+
+def tell(found: list[Goal]) -> None:
+    """Print verdicts."""
+    for goal in found:
         value = "-" if goal.value is None else f"{goal.value:.2f}{goal.unit}"
         print(f"{goal.verdict:>12}  {goal.name}: {value} (goal {goal.bound}{goal.unit})")
 
@@ -155,7 +160,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="+", help="sizes in commits, rising")
     wanted = parser.parse_args()
     if wanted.growth:
-        show_growth(wanted.folder, wanted.growth)
+        tell(show_growth(wanted.folder, wanted.growth))
         return
     print(f"fdatasync {sync_time(wanted.folder, 200) * 1e3:.3f} ms")
     pairs = [

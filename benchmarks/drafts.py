@@ -3,12 +3,30 @@
 import os
 import time
 
+import msgspec
+from msgspec import Raw
+
 from turnlog.core.commit import Body, Facts
 from turnlog.core.ids import uuid7
-from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Status
+from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Status, TurnSource
+from turnlog.core.operation import Operation
 from turnlog.store.base import Draft, SessionRef, Ticket
 
 TOOLS = ("read_file", "write_file", "list_directory", "search", "run_command")
+
+
+WRITING = "write_file"
+FILES = 500
+"""That a session writes to, again and again."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _written(number: int, *, maybe: bool) -> tuple[Raw, ...]:
+    path = f"/srv/repo/src/part_{number % FILES}.py"
+    done = Operation(
+        field="files_modified", op="modified", key=path, evidence="declared", maybe=maybe
+    )
+    return (Raw(_encode(done)),)
 
 
 def new_id() -> bytes:
@@ -16,12 +34,14 @@ def new_id() -> bytes:
     return uuid7(time.time_ns(), os.urandom(10))
 
 
-def intent(session: SessionRef, call: bytes, tool: str) -> Draft:
-    """Return the draft of a call's begin."""
+def intent(session: SessionRef, call: bytes, tool: str, turn: str = "") -> Draft:
+    """Return the draft of a call's begin; `turn` names its turn."""
     facts = Facts(
         kind=CommitKind.INTENT,
         at=time.time_ns(),
         clock=time.monotonic_ns(),
+        turn_label=turn,
+        turn_source=TurnSource.EXPLICIT if turn else TurnSource.GAP,
         call=call,
         server="files",
         tool=tool,
@@ -67,5 +87,6 @@ def outcome(session: SessionRef, call: bytes, tool: str, ticket: Ticket, number:
         input_hash="sha256:" + "5a" * 32,
         output_hash="sha256:" + "a5" * 32,
         summary="wrote 4,312 bytes to /srv/repo/src/main.py " + "y" * 60,
+        delta=_written(number, maybe=failed) if tool == WRITING else (),
     )
     return Draft(session=session, facts=facts, body=body, intent=ticket)

@@ -7,16 +7,27 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from turnlog.core.commit import decode_link, digest
 from turnlog.core.kinds import Rung
-from turnlog.store.base import Draft, Filter, SessionRef, Ticket
+from turnlog.sessions.log import Query, Turns, find_session, read
+from turnlog.sessions.state import head_of, read_state, saved_states
+from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.states import SavedStates
 
 from .drafts import TOOLS, intent, new_id, outcome
+from .goals import Goal, at_most
+
+LONG: Final = 100_000
+"""Commits of the session whose state is asked for."""
+_NAME: Final = "long"
+_IN_TURN: Final = 20
+"""Calls of a turn."""
 
 
 class Writing(Struct, frozen=True, kw_only=True):
@@ -27,7 +38,10 @@ class Writing(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """Medians of what readers ask for; times in the unit of their name."""
+    """What readers ask for, the best of several times: what else the machine does only adds.
+
+    Times are in the unit of their name.
+    """
 
     commits: int
     reopen_ms: float
@@ -37,15 +51,44 @@ class Reading(Struct, frozen=True, kw_only=True):
     slice_50_ms: float
     get_us: float
     verify_per_second: float
+    first_state_ms: float
+    """Of the long session, for whoever is the first to ask; later sizes find it saved."""
+    state_ms: float
+    state_somewhere_ms: float
+    last_5_turns_ms: float
+    """Which files the long session's last five turns changed."""
 
 
-def show_growth(folder: Path, sizes: list[int]) -> None:
-    """Let one store grow to each size, and print what it costs there."""
+def show_growth(folder: Path, sizes: list[int]) -> list[Goal]:
+    """Let one store grow to each size, print what it costs there, and return goal 7."""
+    found: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(dir=folder) as name:
         data = Path(name) / "data"
         for size in sizes:
-            found = {**asdict(asyncio.run(_grow(data, size))), **asdict(_look(data))}
-            print("  ".join(f"{name} {value:,.1f}" for name, value in found.items()))
+            found.append({**asdict(asyncio.run(_grow(data, size))), **asdict(_look(data))})
+            print("  ".join(f"{name} {value:,.1f}" for name, value in found[-1].items()))
+    return [
+        *(
+            at_most(f"7 {what}, {sizes[0]:,} to {sizes[-1]:,} commits", _rise(found, name), most)
+            for what, name, most in _RISES
+        ),
+        at_most(f"7 reopen with {sizes[-1]:,} commits", found[-1]["reopen_ms"], 50.0, " ms"),
+    ]
+
+
+_RISES: Final = (
+    ("append", "append_us", 1.5),
+    ("durable batch of 64", "batch_ms", 1.2),
+    ("slice of 50", "slice_50_ms", 1.6),
+    ("point get", "get_us", 3.0),
+    ("state", "state_ms", 1.6),
+    ("state at any commit", "state_somewhere_ms", 1.6),
+    ("files of the last 5 turns", "last_5_turns_ms", 1.6),
+)
+
+
+def _rise(found: list[dict[str, float]], name: str) -> float | None:
+    return found[-1][name] / found[0][name] if len(found) > 1 else None
 
 
 async def _grow(data: Path, size: int) -> Writing:
@@ -59,15 +102,32 @@ async def _grow(data: Path, size: int) -> Writing:
 async def _append_until(store: LmdbStore, size: int) -> float:
     with store.view() as view:
         missing = max(size - view.usage().commits, 0)
-    sessions = [_session() for _ in range(64)]
+    long = await _calls(store, [_long()], min(missing, LONG - size + missing))
+    others = await _calls(store, [_session() for _ in range(64)], missing - long.commits)
+    return (long.seconds + others.seconds) / max(long.commits + others.commits, 1) * 1e6
+
+
+class _Written(Struct, frozen=True):
+    commits: int
+    seconds: float
+
+
+async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> _Written:
+    """Write whole calls to sessions in turn, some more than `commits`."""
     start, number = time.perf_counter(), 0
-    while number * 2 < missing:
+    while number * 2 < commits:
         tickets: list[Ticket] = []
         for _ in range(256):
             number += 1
-            tickets.append(_submit_call(store, sessions[number % 64], number))
+            tickets.append(_submit_call(store, sessions[number % len(sessions)], number))
         await tickets[-1].done()
-    return (time.perf_counter() - start) / max(number * 2, 1) * 1e6
+    return _Written(number * 2, time.perf_counter() - start)
+
+
+def _long() -> SessionRef:
+    """Return the session that has the first commits of the store, whatever its size."""
+    name = alias(Rung.EXPLICIT, _NAME, "benchmark")
+    return SessionRef(candidate=new_id(), rung=Rung.EXPLICIT, aliases=(name,))
 
 
 def _session() -> SessionRef:
@@ -77,7 +137,7 @@ def _session() -> SessionRef:
 def _submit_call(store: LmdbStore, session: SessionRef, number: int) -> Ticket:
     call = new_id()
     tool = "rare_tool" if number % 5000 == 0 else TOOLS[number % len(TOOLS)]
-    ticket = store.submit(intent(session, call, tool), wait=False)
+    ticket = store.submit(intent(session, call, tool, f"turn {number // _IN_TURN}"), wait=False)
     return store.submit(outcome(session, call, tool, ticket, number), wait=number % 256 == 0)
 
 
@@ -116,16 +176,43 @@ def _look(data: Path) -> Reading:
             verify_per_second=(row.head_seq + 1)
             / _timed(lambda: _verify(reader, row.session))
             * 1e3,
+            **_states(data, reader),
         )
 
 
-def _timed(action: Callable[[], object]) -> float:
-    times: list[float] = []
-    for _ in range(5):
+def _states(data: Path, reader: LmdbReader) -> dict[str, float]:
+    saved = saved_states(data)
+    with reader.view() as view:
+        session = find_session(view, _NAME)
+        head = head_of(view, session)
+    query = Query(session=session, turns=Turns(-5, None), field="files_modified")
+    place = head * 593 // 997
+    return {
+        "first_state_ms": _timed(lambda: _state(reader, saved, session, head), times=1),
+        "state_ms": _timed(lambda: _state(reader, saved, session, head)),
+        "state_somewhere_ms": _timed(lambda: _state(reader, saved, session, place)),
+        "last_5_turns_ms": _timed(lambda: _rows(reader, query)),
+    }
+
+
+def _state(reader: LmdbReader, saved: SavedStates, session: bytes, at: int) -> None:
+    with reader.view() as view:
+        read_state(view, saved, session, at)
+
+
+def _rows(reader: LmdbReader, query: Query) -> None:
+    with reader.view() as view:
+        if not list(read(view, query)):
+            raise AssertionError("no turn changed a file")
+
+
+def _timed(action: Callable[[], object], times: int = 5) -> float:
+    took: list[float] = []
+    for _ in range(times):
         start = time.perf_counter()
         action()
-        times.append((time.perf_counter() - start) * 1e3)
-    return median(times)
+        took.append((time.perf_counter() - start) * 1e3)
+    return min(took)
 
 
 def _reopen(data: Path) -> None:

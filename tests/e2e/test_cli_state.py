@@ -175,6 +175,13 @@ def test_two_sessions_are_held_against_each_other(data: Path) -> None:
     assert told[told.index("files_modified /srv/b") + 1] == "  - created, turn 2, seq 4, declared"
 
 
+def test_digits_that_begin_with_0_are_a_session(tmp_path: Path) -> None:
+    fill(tmp_path, [Call(tool="a", minute=0), Call(tool="b", minute=0, session="0123")])
+    told = text(tmp_path, "diff", "work", "0123")
+    assert "tools_used files.b" in told
+    assert told != text(tmp_path, "diff", "work", "1")
+
+
 def test_attempts_are_held_against_the_ones_before(tmp_path: Path) -> None:
     failed = Call(
         tool="read", minute=0, status=Status.ERROR, error="timeout", error_kind="response_timeout"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conformance.requirements import Requirement, proves
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
 from kit.clients import call, wait_until
@@ -64,6 +65,7 @@ def failed(text: str) -> bytes:
     return json.dumps(result(1, told)).encode()
 
 
+@proves(Requirement.STATE_FILES)
 def test_files_follow_what_calls_did_and_may_have_done(rig: Rig) -> None:
     rig.post(call("write", {"path": "/a"}))
     rig.upstream.script = answer(ok(failed("no space")))
@@ -79,6 +81,24 @@ def test_files_follow_what_calls_did_and_may_have_done(rig: Rig) -> None:
     assert used["errors"] == {"tool_error": 1}
 
 
+@proves(Requirement.STATE_FILES)
+@pytest.mark.parametrize(
+    ("word", "left"), [("--happened", {"/a": ("modified", False)}), ("--did-not", {})]
+)
+def test_the_word_of_an_operator_settles_what_may_have_happened(
+    rig: Rig, word: str, left: dict[str, tuple[str, bool]]
+) -> None:
+    rig.upstream.script = ResetAfterRequest()
+    rig.post(call("write", {"path": "/a"}))
+    row = rig.row()
+    assert files(rig) == {"/a": ("modified", True)}
+    assert list(state(rig)["pending_actions"]) == [row.call]
+    assert turnlog("resolve", row.call, word, data=rig.proxy.data).returncode == 0
+    assert (files(rig), state(rig)["pending_actions"]) == (left, {})
+    assert [op.maybe for op in rig.row().delta[1:]] == [False] * len(left)
+
+
+@proves(Requirement.STATE_FILES)
 def test_a_call_in_flight_is_pending_and_its_file_uncertain(rig: Rig) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "done")).encode()))
     rig.upstream.script = slow
@@ -94,6 +114,7 @@ def test_a_call_in_flight_is_pending_and_its_file_uncertain(rig: Rig) -> None:
     assert (files(rig), state(rig)["pending_actions"]) == ({"/a": ("modified", False)}, {})
 
 
+@proves(Requirement.RECORD_WHY)
 def test_the_reason_of_a_call_is_recorded_from_a_header_or_its_meta(rig: Rig) -> None:
     rig.post(call("read"), ("Turnlog-Why", "to see it"))
     assert reasons(rig) == ["to see it"]
@@ -108,6 +129,7 @@ def test_the_reason_of_a_call_is_recorded_from_a_header_or_its_meta(rig: Rig) ->
     assert reasons(rig) == ["plainly"]
 
 
+@proves(Requirement.RECORD_WHY, Requirement.REDACT_SECRETS)
 def test_secrets_and_what_is_not_to_be_kept_stand_in_no_reason(rig: Rig) -> None:
     rig.post(call("read"), ("Turnlog-Why", "password: hunter2-and-more"))
     assert reasons(rig) == ["password: [redacted]"]

@@ -159,7 +159,7 @@ def test_an_agent_that_asks_again_has_the_effect_once_or_the_log_says_why(
 def test_a_stream_that_falls_silent_is_joined_once_its_time_is_over(
     rig: Rig, effect: str, era: str
 ) -> None:
-    hears = rig.upstream.script = Hears(reads(silent))
+    rig.upstream.script = Hears(reads(silent))
     with rig.client() as client:
         body = call(f"{effect}_timed", {"a": 1})
         given = client.request("POST", rig.path, body, headers=ERAS[era])
@@ -167,4 +167,4 @@ def test_a_stream_that_falls_silent_is_joined_once_its_time_is_over(
     with rig.client() as again:
         again.ask("POST", rig.path, call(f"{effect}_timed", {"a": 1}), headers=ERAS[era])
         wait_until(lambda: "abandoned" in rig.notes(), "it is noted")
-        assert hears.read.total() == 1
+        assert len(rig.upstream.requests) == 1

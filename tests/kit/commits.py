@@ -18,7 +18,7 @@ SESSION = ids.uuid7(AT, bytes(10))
 
 def call_id(name: str) -> bytes:
     """Return the id of a call that a test calls so."""
-    return ids.uuid7(AT, name.encode().ljust(10, b"\0"))
+    return ids.uuid7(AT, name.encode().rjust(10, b"\0"))
 
 
 def call_text(name: str) -> str:

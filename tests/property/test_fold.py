@@ -3,11 +3,13 @@
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance.requirements import Requirement, proves
 from kit.commits import Log, changed
 from turnlog.core.fold import explain, fold
+from turnlog.core.ids import to_text
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Status
 from turnlog.core.note import (
     Budget,
@@ -22,9 +24,11 @@ from turnlog.core.note import (
     Turn,
 )
 from turnlog.core.operation import Change, Operation
+from turnlog.core.standing import CallState, next_call_state
 from turnlog.core.state import State, decode_state, encode_state, state_hash
 from turnlog.core.table import apply, diff, table
 
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])
 NAMES = st.sampled_from(["a", "b", "c"])
 OPERATIONS: st.SearchStrategy[Operation] = st.builds(
@@ -98,7 +102,8 @@ def log_of(steps: list[dict[str, Any]]) -> Log:
     return log
 
 
-@settings(max_examples=200, deadline=None)
+@proves(Requirement.STATE_FOLD)
+@LAW
 @given(steps=STEPS, cuts=st.lists(st.integers(0, 26), max_size=4))
 def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
     steps: list[dict[str, Any]], cuts: list[int]
@@ -117,7 +122,7 @@ def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
     assert explain(State(), commits)[0] == whole
 
 
-@settings(max_examples=200, deadline=None)
+@LAW
 @given(steps=STEPS, at=st.integers(0, 26), to=st.integers(0, 26))
 def test_a_difference_makes_one_table_into_the_other(
     steps: list[dict[str, Any]], at: int, to: int
@@ -128,7 +133,7 @@ def test_a_difference_makes_one_table_into_the_other(
     assert not diff(after, after)
 
 
-@settings(max_examples=200, deadline=None)
+@LAW
 @given(steps=STEPS, at=st.integers(0, 26))
 def test_every_difference_but_of_usage_has_a_commit_that_made_it(
     steps: list[dict[str, Any]], at: int
@@ -142,7 +147,7 @@ def test_every_difference_but_of_usage_has_a_commit_that_made_it(
             assert (change.field, change.key) in named, change
 
 
-@settings(max_examples=200, deadline=None)
+@LAW
 @given(steps=STEPS)
 def test_tools_count_what_the_last_outcomes_say(steps: list[dict[str, Any]]) -> None:
     state = fold(State(), log_of(steps).commits)
@@ -151,3 +156,40 @@ def test_tools_count_what_the_last_outcomes_say(steps: list[dict[str, Any]]) -> 
         assert 0 <= ended <= used.attempts
         assert used.calls <= used.attempts
         assert min(used.ok, used.unknown, used.replayed, *used.errors.values(), 1) >= 0
+
+
+def as_recorded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the steps that may follow each other: attempts in order, none that ends for sure twice."""
+    newest: dict[str, tuple[int, int]] = {}
+    over: set[tuple[str, int, int]] = set()
+    kept: list[dict[str, Any]] = []
+    for step in steps:
+        if step["do"] not in ("begin", "end"):
+            continue
+        place = (step["leg"], step["attempt"])
+        attempt = (step["name"], *place)
+        if step["do"] == "begin":
+            if place <= newest.get(step["name"], (-1, 0)):
+                continue
+            newest[step["name"]] = place
+        elif attempt in over:
+            continue
+        elif step["executed"] is not Executed.MAYBE and not step["status"].unsettled:
+            over.add(attempt)
+        kept.append(step)
+    return kept
+
+
+@LAW
+@given(steps=STEPS.map(as_recorded))
+def test_pending_are_the_calls_that_stand_open(steps: list[dict[str, Any]]) -> None:
+    log = log_of(steps)
+    standing: dict[str, CallState | None] = {}
+    for commit in log.commits:
+        if commit.facts.call:
+            call = to_text(commit.facts.call)
+            before = standing.get(call)
+            standing[call] = next_call_state(before, commit.link, commit.facts, commit.link.seq)
+    assert fold(State(), log.commits).calls == {
+        call: state for call, state in standing.items() if state and state.status.unsettled
+    }

@@ -8,7 +8,7 @@ from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
 from turnlog.core.expression import Seen
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
-from turnlog.core.operation import Change, Evidence, Field, Operation, used
+from turnlog.core.operation import Change, Evidence, Field, Operation
 from turnlog.core.rules import Extractor
 
 OK = succeeded()
@@ -33,10 +33,6 @@ def found(*extractors: Extractor, ending: Ending = OK, **seen: Any) -> tuple[Ope
     delta = changes(extractors, Seen(**seen), ending, same)
     assert not delta.cut
     return delta.operations
-
-
-def test_every_attempt_uses_its_tool() -> None:
-    assert used("files", "write") == Operation(field="tools_used", op="called", key="files.write")
 
 
 def test_arguments_declare_and_results_show_what_was_done() -> None:

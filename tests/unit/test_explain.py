@@ -135,3 +135,21 @@ def test_rules_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
     told = explain(rules, asked).aspects["effect"]
 
     assert told == Aspect(value="write", rule="mine", file="two.yaml", line=3)
+
+
+def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(tmp_path: Path) -> None:
+    rules = """\
+rules:
+  - {name: pay, effect: irreversible, idempotency: header, concurrency: 2, effect_key: $.args.order}
+  - {retry: {on: [connection_lost, unauthenticated]}}
+"""
+    told = explained(tmp_path, "pay", rules)
+
+    assert retried(told) == {
+        "connection_lost": ("unsafe", True),
+        "unauthenticated": ("never", False),
+    }
+    decided = {
+        name: told.aspects[name].value for name in ("idempotency", "concurrency", "effect_key")
+    }
+    assert decided == {"idempotency": "header", "concurrency": 2, "effect_key": ["$.args.order"]}

@@ -17,10 +17,12 @@ from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
 from turnlog.serve.channel import Channels
 from turnlog.serve.context import Context, Rules
+from turnlog.serve.health import Health
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
+from turnlog.serve.places import Places
 from turnlog.serve.repeats import Repeats
 from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
@@ -56,6 +58,8 @@ def context(one: Bench) -> Context:
         calls=OpenCalls(),
         channels=Channels(),
         rules=Rules(Rulebook((), {}, ())),
+        places=Places(),
+        health=Health({}, Path("/nonexistent"), clock, one.log),
         clock=clock,
         log=one.log,
         trusted=frozenset(),

@@ -1,6 +1,7 @@
 """What follows a failed attempt."""
 
 import pytest
+from msgspec import structs
 
 from turnlog.core.classify import failed, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
@@ -47,6 +48,23 @@ def test_only_what_cannot_happen_twice_is_tried_again(
 ) -> None:
     verdict = follow(RULE, tried(kind, effect, phase), dice=0.5)
     assert verdict == (Again(0.2) if again else Enough(Reason.NOT_REPEATABLE))
+
+
+@pytest.mark.parametrize("effect", Effect)
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        (ErrorKind.CONNECTION_LOST, True),
+        (ErrorKind.CONFLICT, True),
+        (ErrorKind.UNAUTHENTICATED, False),
+    ],
+)
+def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(
+    effect: Effect, kind: ErrorKind, again: bool
+) -> None:
+    rule = structs.replace(RULE, on=(*RULE.on, "auth"))
+    case = structs.replace(tried(kind, effect), keyed=True)
+    assert follow(rule, case, dice=0.5) == (Again(0.2) if again else Enough(Reason.NOT_REPEATABLE))
 
 
 def test_success_is_the_end() -> None:

@@ -8,7 +8,6 @@ from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts, Link
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation
-from turnlog.core.times import timestamp
 from turnlog.sessions.rows import row_of
 from turnlog.store.recovery import closing
 
@@ -158,14 +157,24 @@ def test_the_upstreams_code_is_json_rpcs_else_https(
     )  # fmt: skip
 
 
-def test_a_time_is_utc_with_microseconds() -> None:
-    assert timestamp(0) == "1970-01-01T00:00:00.000000Z"
-    assert timestamp(999_999_999) == "1970-01-01T00:00:00.999999Z"
-
-
 def test_provenance_is_the_intents_and_null_where_an_older_turnlog_wrote() -> None:
     pinned = structs.replace(INTENT_FACTS, provenance="pinned")
 
     assert row_of([INTENT]).provenance is None
     assert row_of([_commit(1, pinned)]).provenance == "pinned"
     assert row_of([_commit(1, pinned), OUTCOME]).provenance == "pinned"
+
+
+def test_what_saw_the_call_says_what_it_changed() -> None:
+    declared = structs.replace(MODIFIED, maybe=True)
+    begun = _commit(1, INTENT_FACTS, Body(delta=(Raw(msgspec.msgpack.encode(declared)),)))
+    assert row_of([begun]).delta == [USED, declared]
+    unseen = structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN, executed=Executed.MAYBE)
+    assert row_of([begun, _commit(4, unseen)]).delta == [USED, declared]
+    happened = _commit(5, OUTCOME_FACTS, Body(summary="it happened"))
+    assert row_of([begun, _commit(4, unseen), happened]).delta == [
+        USED,
+        structs.replace(declared, maybe=False),
+    ]
+    failed = structs.replace(OUTCOME_FACTS, status=Status.ERROR, executed=Executed.NO)
+    assert row_of([begun, _commit(4, failed)]).delta == [USED]

@@ -64,6 +64,8 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
         ('match: {path: ""}', 19, "'' is no text and no list of texts, write one like /users/*"),
         ("match: {effect: reading}", 21, "did you mean 'read'?"),
         ("delta: [{field: files, op: modified, key: $.args.path}]", 21, "cannot be 'files'"),
+        ("concurrency: 0", 18, "0 is no number of calls, write one from 1 to 10000"),
+        ("concurrency: true", 18, "True is no number of calls"),
         ("block_if: $.args.x", 5, "unknown key 'block_if'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_line_names_its_commit_and_the_hash_of_the_state(view: View, tmp_path:
 
 def test_the_log_gives_back_what_was_evicted(tmp_path: Path) -> None:
     first, second = (ids.to_text(call_id(number)) for number in range(2))
-    keys = (first, "2", second, "a.txt", "9" * 18, "77", "0")
+    keys = (first, "2", second, "a.txt", "9" * 18, "77", "0", first[:8])
     fill(
         tmp_path,
         [

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from conformance.store.kit import intent, new_id, outcome, session
-from turnlog.core.commit import Body
-from turnlog.store.base import Blob, StoreError, StoreFull
+from turnlog.core.commit import Body, Facts
+from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.intake import Backlog, Intake, without_content
 from turnlog.store.room import Room
 
@@ -48,6 +49,16 @@ def test_intents_are_refused_when_far_too_much_is_queued(tmp_path: Path) -> None
     with pytest.raises(StoreFull, match="201 bytes wait"):
         intake(tmp_path).take(intent(ref, call), wait=True, queued=201)
     intake(tmp_path).take(outcome(ref, call), wait=True, queued=201)
+
+
+def test_notes_with_content_are_refused_as_intents_are(tmp_path: Path) -> None:
+    facts = Facts(kind=CommitKind.NOTE, at=0, clock=0, note=NoteKind.RECALL)
+    told = Draft(session=session(), facts=facts, body=Body(note=b"what was recalled"))
+    bare = Draft(session=session(), facts=facts)
+    intake(tmp_path).take(told, wait=True, queued=200)
+    with pytest.raises(StoreFull, match="no room for a note in memory: 201 bytes wait"):
+        intake(tmp_path).take(told, wait=True, queued=201)
+    intake(tmp_path).take(bare, wait=True, queued=201)
 
 
 def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def _changes(
 
 
 def _is_range(text: str) -> bool:
-    """Tell turns from the name of a session: an id is no number of at most nine digits."""
-    return ".." in text or text.lstrip("-").isdecimal()
+    """Tell turns from the name of a session: the beginning of an id may be digits, from 0 on."""
+    return ".." in text or (text.lstrip("-").isdecimal() and not text.startswith("0"))
 
 
 def _seqs(view: View, session: bytes, text: str) -> tuple[int, int]:

@@ -69,8 +69,9 @@ def _retries(retries: list[Again]) -> list[str]:
         "",
         *table(_RETRIES, rows, width=None),
         "",
-        "Before the first byte was sent, each of these but `never` is safe. `unsafe` is never tried",
-        "again, nor is anything once the caller has seen a part of the answer.",
+        "Before the first byte was sent, each of these but `never` is safe. `unsafe` is tried again",
+        "only with an idempotency key that the server honours, over HTTP; nothing is once the caller",
+        "has seen a part of the answer.",
     ]
 
 

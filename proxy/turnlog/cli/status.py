@@ -5,7 +5,9 @@ from pathlib import Path
 import click
 
 from turnlog.core.escapes import clean
+from turnlog.core.times import timestamp
 from turnlog.sessions.dangling import count
+from turnlog.sessions.health import ServerHealth, read_health
 from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
 from turnlog.store.base import Usage
 
@@ -26,12 +28,15 @@ def command(data: str, as_json: bool) -> None:
     are those, and others that their agent has no answer to.
     """
     with printout() as write, open_view(data) as view:
+        folder = Path(data).expanduser()
+        running = writers(folder)
         status = StoreStatus(
-            data=str(Path(data).expanduser().absolute()),
+            data=str(folder.absolute()),
             usage=view.usage(),
-            writers=writers(Path(data).expanduser()),
+            writers=running,
             pending=list(pending(view)),
             dangling=count(view),
+            servers=list(read_health(folder, [one.pid for one in running or ()])),
         )
         write(json_line(status) if as_json else _text(status))
 
@@ -46,6 +51,7 @@ def _text(status: StoreStatus) -> str:
         f"limit       {_limit(usage)}",
         f"disk free   {_size(usage.disk_free)}",
         f"proxies     {_writers(status.writers)}",
+        *(f"server      {_health(one)}" for one in status.servers),
         f"pending     {len(status.pending)}",
         f"dangling    {_dangling(status)}",
     ]
@@ -81,6 +87,16 @@ def _writers(running: list[Writer] | None) -> str:
     if running is None:
         return "not known on this system"
     return ", ".join(f"pid {w.pid} (epoch {w.epoch})" for w in running) or "none running"
+
+
+def _health(one: ServerHealth) -> str:
+    """Return how a server is doing."""
+    said = f"{clean(one.server)}: circuit {one.state.value.replace('_', ' ')}"
+    if one.since:
+        said += f" since {timestamp(one.since)[:19]}Z"
+    if one.until:
+        said += f", until {timestamp(one.until)[:19]}Z"
+    return f"{said}; retries refused: {one.retries_refused}" if one.retries_refused else said
 
 
 def _size(count: int) -> str:

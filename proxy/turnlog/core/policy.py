@@ -21,6 +21,7 @@ from .rules import (
     ErrorMap,
     Expects,
     Extractor,
+    Idempotency,
     Keep,
     Match,
     OnDisconnect,
@@ -68,6 +69,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     """`None` where no rule says so: as the protocol's revision has it."""
     replay_if_slower_than: float = inf
     """s."""
+    effect_key: tuple[str, ...] = ()
+    """What names the effect that the call has on the world."""
+    idempotency: Idempotency | None = None
+    """How the server honours an idempotency key; `None` where no rule says that it does."""
+    concurrency: int | None = None
+    """How many calls of the rule that decides it may be under way; `None` for any number."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the rule behind each aspect that one decided."""
 

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     """The proxy stops."""
     QUEUE = "queue"
     """The intent of the next one was not on disk in time."""
+    QUOTA = "quota"
+    """Its server has had as many retries as its quota allows."""
     UNRECORDED = "unrecorded"
     """The next one cannot be recorded."""
 
@@ -54,6 +56,8 @@ class Tried(Struct, frozen=True, kw_only=True):
 
     ending: Ending
     effect: Effect
+    keyed: bool = False
+    """Whether it had an idempotency key that the server honours."""
     number: int
     """The first one is 1."""
     elapsed: float
@@ -84,7 +88,7 @@ def follow(rule: Retry | None, tried: Tried, *, total: float = inf, dice: float)
         return Enough(Reason.ANSWERED)
     if rule is None or {tried.ending.error, tried.ending.kind}.isdisjoint(rule.on):
         return Enough(Reason.NO_RULE)
-    if not repeatable(tried.ending, tried.effect):
+    if not repeatable(tried.ending, tried.effect, keyed=tried.keyed):
         return Enough(Reason.NOT_REPEATABLE)
     if tried.number >= rule.max_attempts:
         return Enough(Reason.ATTEMPTS)
@@ -97,13 +101,18 @@ def follow(rule: Retry | None, tried: Tried, *, total: float = inf, dice: float)
     return Again(delay)
 
 
-def repeatable(ending: Ending, effect: Effect) -> bool:
-    """Tell whether a failed attempt may be made again without its effect happening twice."""
+def repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
+    """Tell whether a failed attempt may be made again without its effect happening twice.
+
+    `keyed` tells whether it had an idempotency key that the server honours.
+    """
     match ending.retry:
         case RetryClass.SAFE:
             return True
         case RetryClass.IF_IDEMPOTENT:
-            return effect is Effect.IDEMPOTENT_WRITE
+            return keyed or effect is Effect.IDEMPOTENT_WRITE
+        case RetryClass.UNSAFE:
+            return keyed
         case _:
             return False
 

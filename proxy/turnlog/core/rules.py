@@ -18,6 +18,7 @@ from .values import Duration, Reader, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 _MOST_ATTEMPTS: Final = 100
+_MOST_UNDER_WAY: Final = 10_000
 _KNOWN: Final = 1024
 _BadPattern: Final = cast("type[Exception]", cast("Any", re2).error)
 
@@ -81,6 +82,13 @@ class OnDisconnect(StrEnum):
     """It runs on, and its answer is recorded."""
 
 
+class Idempotency(StrEnum):
+    """How a server honours an idempotency key."""
+
+    HEADER = "header"
+    """As the field `Idempotency-Key`: then turnlog sends it one, the same with each attempt."""
+
+
 class Jitter(StrEnum):
     """How a wait between attempts is spread."""
 
@@ -123,6 +131,15 @@ def read_attempts(value: object) -> int:
     """Read how often a call is tried."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ATTEMPTS:
         raise ValueError(f"{value!r} is no number of attempts, write one from 1 to 100")
+    return value
+
+
+def read_concurrency(value: object) -> int:
+    """Read how many calls may be under way at once."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_UNDER_WAY:
+        raise ValueError(
+            f"{value!r} is no number of calls, write one from 1 to 10000, or nothing for no limit"
+        )
     return value
 
 
@@ -171,6 +188,7 @@ Expressions = Annotated[
 ]
 Limit = Annotated[float, reads(read_limit, {"type": ["number", "string"], "exclusiveMinimum": 0})]
 """Seconds; infinite for no limit."""
+Concurrency = Annotated[int, reads(read_concurrency, {"minimum": 1, "maximum": _MOST_UNDER_WAY})]
 
 
 def _listed(value: object) -> list[object]:
@@ -284,6 +302,11 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
     """s: an answer that took longer is given again to who asks the same, delivered or not."""
+    effect_key: Expressions | None = None
+    """Expressions over `{args}` that name the effect a call has on the world; it is recorded."""
+    idempotency: Idempotency | None = None
+    concurrency: Concurrency | None = None
+    """How many calls that this rule decides may be under way at once; the others wait."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

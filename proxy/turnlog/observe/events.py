@@ -169,6 +169,27 @@ class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.aband
     reason: Reason = field(name="turnlog.reason")
 
 
+class _Circuit(Event, frozen=True, kw_only=True):
+    """The circuit of a tool server has changed."""
+
+    server: str = field(name="turnlog.server")
+
+
+class CircuitOpened(_Circuit, frozen=True, kw_only=True, tag="circuit.opened"):
+    """A server failed too often: its calls are refused for a while."""
+
+    level: ClassVar[Level] = Level.WARNING
+    cool_down_ns: int = field(name="turnlog.cool_down_ns")
+
+
+class CircuitProbed(_Circuit, frozen=True, kw_only=True, tag="circuit.probed"):
+    """One attempt is made that decides what becomes of the circuit."""
+
+
+class CircuitClosed(_Circuit, frozen=True, kw_only=True, tag="circuit.closed"):
+    """The server answers again."""
+
+
 class _CallClosed(Event, frozen=True, kw_only=True):
     """An attempt got its outcome from somebody else than who made it."""
 
@@ -420,6 +441,9 @@ CATALOGUE: tuple[type[Event], ...] = (
     ProcessEnded,
     ProcessFailed,
     AuthRequired,
+    CircuitOpened,
+    CircuitProbed,
+    CircuitClosed,
     SessionOpened,
     StoreFilled,
     StoreTrimmed,

@@ -110,7 +110,8 @@ def _retries(policy: Policy, call: Subject) -> list[Again]:
             error=ending.error,
             kind=ending.kind,
             retry=ending.retry,
-            retried=repeatable(ending, in_force) and ending.kind not in over,
+            retried=repeatable(ending, in_force, keyed=policy.idempotency is not None)
+            and ending.kind not in over,
         )
         for ending in endings
     ]

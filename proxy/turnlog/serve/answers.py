@@ -117,7 +117,13 @@ def _commit(attempt: Attempt) -> str:
 
 
 def failed_request(
-    request: Message, ask: Ask | None, sentence: str, ending: Ending, *, stateless: bool
+    request: Message,
+    ask: Ask | None,
+    sentence: str,
+    ending: Ending,
+    *,
+    stateless: bool,
+    retry_after: float | None = None,
 ) -> Made:
     """Return the answer to an MCP request that could not be answered by its upstream.
 
@@ -125,7 +131,7 @@ def failed_request(
     """
     if request.method in _HANDSHAKES:
         return problem(502, "Bad Gateway", sentence, {})
-    outcome = envelope(ask, ending)
+    outcome = envelope(ask, ending, retry_after)
     if ask is not None and ask.policy.surface is Surface.RESULT:
         result = tool_failure(sentence, outcome, stateless=stateless)
         return _message(request.id, {"result": result})

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
@@ -21,6 +21,7 @@ from .attempt import TOOL_CHARS, Ask
 from .catalog import effect_of
 from .context import Context
 from .identity import Client, read_client
+from .keys import HEADER, effect_link, key_for
 from .legs import Legs
 from .request import Request, trace_id
 
@@ -65,11 +66,14 @@ class Asking:
         found, identity = self._session(meta)
         session, call, leg = self._place(legs, said, found)
         tool = self._context.clean(said.name[:TOOL_CHARS]) or UNKNOWN_TOOL
+        key = _key(meta)
         arguments = self._start or bytes(said.arguments)
-        definition, standing, effect, policy = self._ruled(
-            said.name, tool, lambda: self._said(message, arguments)
-        )
-        return Ask(
+
+        def read() -> object:
+            return self._said(message, arguments)
+
+        definition, standing, effect, policy = self._ruled(said.name, tool, read)
+        ask = Ask(
             session=session,
             turn_label=identity.turn_label,
             turn_source=identity.turn_source,
@@ -89,10 +93,13 @@ class Asking:
             policy=policy,
             standing=standing,
             is_named=effect not in _UNNAMED,
-            key=_key(meta) or self._request.field(b"idempotency-key"),
+            key=key or self._request.field(HEADER),
+            key_sent=key_for(self._request, policy, effect, given=key, call=call, leg=leg),
             principal=self._request.credential,
             why=_why(meta) or self._request.why,
         )
+        link = effect_link(ask, read, self._context.store.keyed)
+        return structs.replace(ask, effect_link=link) if link else ask
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
         headers = self._request.vendor_headers(self._context.vendor_headers)

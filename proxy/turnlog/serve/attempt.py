@@ -103,11 +103,15 @@ class Ask(Struct, frozen=True, kw_only=True):
     """Whether a rule or a trusted annotation says that it changes something."""
     key: str = ""
     """The idempotency key that its caller gave."""
+    key_sent: str = ""
+    """The idempotency key that goes to its server, which honours it; empty for none."""
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
     links: Links = NO_LINKS
     why: str = ""
     """Why the caller makes the call, as it says itself."""
+    effect_link: bytes = b""
+    """Keyed digest of the effect that it has, as a rule names it; empty where none does."""
 
     @property
     def is_mcp(self) -> bool:
@@ -177,7 +181,9 @@ class Attempt:
         "retry_after",
         "running",
         "started",
+        "unqueue",
         "waits",
+        "watch",
         "wire_id",
         "yields",
     )
@@ -205,6 +211,8 @@ class Attempt:
         """What else its client sends has in common with it: `Request.kin`."""
         self.wire_id = b""
         """Under which the server knows it; empty for the caller's own."""
+        self.unqueue: Callable[[], None] | None = None
+        """Ends its wait for a place, while it waits for one."""
         self.patience: Patience | None = None
         """Its time limits."""
         self.past: Past | None = None
@@ -223,6 +231,8 @@ class Attempt:
         self.outcome: Ticket | None = None
         self.decide: Callable[[Attempt], str] | None = None
         """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+        self.watch: Callable[[Ending], None] | None = None
+        """Learns how it ended, where its server has a circuit breaker; called once."""
         self.yields = False
         """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
         self.reason = ""

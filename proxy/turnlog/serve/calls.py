@@ -67,7 +67,9 @@ class OpenCalls:
         found = self._named(scope, id_key) or self._of_kin(kin, id_key)
         for attempt in found:
             attempt.cancelled = True
-            if attempt.running is not None:
+            if attempt.unqueue is not None:
+                attempt.unqueue()  # it was never sent
+            elif attempt.running is not None:
                 attempt.running.cancelled()
         return found[-1].wire_id if found else b""
 

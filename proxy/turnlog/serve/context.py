@@ -15,9 +15,11 @@ from .calls import OpenCalls
 from .catalog import Catalog
 from .channel import Channels
 from .clock import Clock
+from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
+from .places import Places
 from .recorder import Recorder
 from .repeats import Repeats
 from .request import Digest
@@ -53,6 +55,8 @@ class Context(Struct, frozen=True, kw_only=True):
     calls: OpenCalls
     channels: Channels
     rules: Rules
+    places: Places
+    health: Health
     clock: Clock
     log: Log
     trusted: frozenset[str]

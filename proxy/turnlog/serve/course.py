@@ -18,6 +18,7 @@ from turnlog.store.base import StoreError
 from .answers import retold
 from .attempt import Attempt
 from .clock import Clock
+from .health import Health
 from .outlet import Held, Outlet
 
 
@@ -34,10 +35,18 @@ class Course:
     """The steps of one call, one attempt after the other. `began` is on the loop's clock."""
 
     def __init__(
-        self, policy: Policy, clock: Clock, began: float, stop: asyncio.Event, *, repeatable: bool
+        self,
+        policy: Policy,
+        clock: Clock,
+        health: Health,
+        began: float,
+        stop: asyncio.Event,
+        *,
+        repeatable: bool,
     ) -> None:
         """`stop` is set when nothing new may begin; what is not `repeatable` as a message is
         forwarded once."""
+        self._health = health
         self._policy = policy
         self._steps = exchange(policy, partial(_dice, clock), repeatable=repeatable)
         self._began = began
@@ -142,6 +151,7 @@ class Course:
         tried = Tried(
             ending=attempt.ending,
             effect=attempt.ask.effect,
+            keyed=bool(attempt.ask.key_sent),
             number=attempt.ask.number,
             elapsed=asyncio.get_running_loop().time() - self._began,
             retry_after=attempt.retry_after,
@@ -175,7 +185,9 @@ class Course:
             return Reason.CANCELLED
         if self._stop.is_set():
             return Reason.STOPPING
-        return Reason.RELAYED if self.out is not None and not self.out.holds else None
+        if self.out is not None and not self.out.holds:
+            return Reason.RELAYED
+        return None if self._health.may_retry(attempt.ask.server) else Reason.QUOTA
 
 
 def _says_enough(answered: Attempt, last: Attempt) -> bool:

@@ -79,7 +79,7 @@ class Drafter:
         body = Body(
             input_hash=read.hash,
             preview="" if keep is Keep.NOTHING else read.short,
-            links=ask.links.stored,
+            links=tuple(filter(None, (*ask.links.stored, ask.effect_link))),
             pinned=ask.standing.pinned,
             delta=_packed(read.delta),
             why="" if keep is Keep.NOTHING else read.why,

@@ -19,6 +19,7 @@ from .fault import Failure, Progress, in_time
 from .outbox import Outbox
 from .patience import Patience
 from .piped import PipedExchange
+from .places import Place, turn
 
 _NO_RULES: Final = Policy()
 
@@ -60,6 +61,8 @@ class Errand:
         """What follows each attempt, where a rule may want another one."""
         self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
         """The last answer that did not go to the agent."""
+        self._place: Place | None = None
+        """Among the calls under way, where a rule counts them."""
         self.exchange = exchange
         self.token = ""
         """With which its progress is reported, where the agent asked for that."""
@@ -75,7 +78,27 @@ class Errand:
         if self.exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
         limits = self.policy.timeout
+        if self.exchange.attempt is not None:
+            self._context.health.called(self.exchange.attempt.ask.server)
         await in_time(limits, self._began, self._began, self.exchange.on_disk())
+
+    def is_free(self) -> bool:
+        """Claim a place among the calls under way; tell whether it may leave at once."""
+        self._place = self._context.places.claim(self.exchange.attempt)
+        return self._place is None or self._place.is_held
+
+    async def in_turn(self) -> None:
+        """Wait for that place. Raises `Failure` where it must not leave any more."""
+        attempt = self.exchange.attempt
+        assert self._place is not None
+        assert attempt is not None  # only a call has rules
+        limits = self.policy.timeout
+        await in_time(limits, self._began, self._began, turn(self._place, attempt))
+
+    def over(self) -> None:
+        """Give up that place: the call has ended, however that was."""
+        if self._place is not None:
+            self._place.give_back()
 
     def send(self) -> None:
         """Make the first attempt."""
@@ -87,8 +110,11 @@ class Errand:
     def _prepare(self) -> None:
         if self.policy.retry is not None:
             clock, stop = self._context.clock, self._context.stop
+            health = self._context.health
             repeatable = self._whole and self.exchange.repeatable(self._line)
-            self._course = Course(self.policy, clock, self._began, stop, repeatable=repeatable)
+            self._course = Course(
+                self.policy, clock, health, self._began, stop, repeatable=repeatable
+            )
             self._course.go_on()
 
     def begin(self) -> None:

@@ -14,6 +14,8 @@ from .patience import Patience
 _T = TypeVar("_T")
 _UNSENT_SAYS: Final = {
     ErrorKind.QUEUE_TIMEOUT: "was not called in time",
+    ErrorKind.CIRCUIT_OPEN: "has failed too often, and is left alone for a while",
+    ErrorKind.CANCELLED_BY_CALLER: "was not called any more",
     ErrorKind.CONNECT_TIMEOUT: "could not be reached in time",
     ErrorKind.DEADLINE_EXHAUSTED: "could not be reached in time",
 }
@@ -33,8 +35,12 @@ _BEFORE: Final = {
 class Failure(Exception):
     """No answer, or no whole one: raised by `upstream`, caught where it is recorded."""
 
-    def __init__(self, kind: ErrorKind, phase: Phase, detail: str) -> None:
+    def __init__(
+        self, kind: ErrorKind, phase: Phase, detail: str, *, retry_after: float | None = None
+    ) -> None:
+        """`retry_after` is what to wait, in seconds, where that is known."""
         super().__init__(detail)
+        self.retry_after = retry_after
         self.kind = kind
         self.phase = phase
         """How far the attempt came."""

@@ -288,6 +288,8 @@ class Handler:
         except BaseException as error:
             self._end(exchange, error)
             raise
+        finally:
+            runner.over()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
 

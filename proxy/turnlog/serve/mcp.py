@@ -107,10 +107,7 @@ class McpExchange:
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        for attempt in self._underway.attempts:  # noqa: SIM110 - 0.05 us, any() takes 0.35
-            if attempt.waits:
-                return True
-        return False
+        return self._underway.waits
 
     @property
     def listens(self) -> bool:
@@ -286,8 +283,8 @@ class McpExchange:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
         said = failure.sentence(self._request.server, self._past)
-        made = self._made(said, self._ending(failure.kind))
-        return made, self._reading.end_all(failure.kind, failure.detail, said)
+        made = self._made(said, self._ending(failure.kind), retry_after=failure.retry_after)
+        return made, self._reading.end_all(failure.kind, failure.detail, said, failure.retry_after)
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
@@ -350,12 +347,18 @@ class McpExchange:
         return self._reading.resumable and not self.stateless
 
     def _made(
-        self, sentence: str, ending: Ending, messages: Sequence[Message] | None = None
+        self,
+        sentence: str,
+        ending: Ending,
+        messages: Sequence[Message] | None = None,
+        retry_after: float | None = None,
     ) -> Made:
         asked = self._messages if messages is None else messages
         asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
         answers = [
-            failed_request(message, ask, sentence, ending, stateless=self.stateless)
+            failed_request(
+                message, ask, sentence, ending, stateless=self.stateless, retry_after=retry_after
+            )
             for message, ask in asks
             if message.kind is Kind.REQUEST
         ]
@@ -366,8 +369,7 @@ class McpExchange:
         return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
 
     def _ending(self, kind: ErrorKind) -> Ending:
-        effects = [ask.effect for ask in self._underway.asks.values()]
-        effect = effects[0] if effects else Effect.UNKNOWN
+        effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
         return of_call(failed(kind, self.progress.phase, effect), self._past)
 
     # -- reading along ---------------------------------------------------------------------

@@ -39,6 +39,7 @@ from .outbox import Outbox
 from .piped import PipedExchange
 from .request import Request
 from .startup import Startup
+from .turns import Turns
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
 _GIVEN_UP: Final = 1024
@@ -84,6 +85,7 @@ class Pipe:
         """Reads what belongs to no request of the agent's."""
         self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
+        self.turns = Turns()
         self._past: OrderedDict[str, Past] = OrderedDict()
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
@@ -133,11 +135,33 @@ class Pipe:
         if (errand := await self._admitted(exchange, line)) is not None:
             token = mcp.wanted_progress(messages[0])
             errand.token = id_key(token) if token else ""
-            errand.send()
-            if exchange.awaits:
-                self._startup.ask()
+            if errand.is_free():
+                self._send(errand)
+            else:
+                self.turns.queue(errand)
+                self.later(errand, self._in_turn(errand))
             for message in messages:
                 self._note_cancel(message)
+
+    def _send(self, errand: Errand) -> None:
+        self.turns.sent(errand)
+        errand.send()
+        if errand.exchange.awaits:
+            self._startup.ask()
+
+    async def _in_turn(self, errand: Errand) -> None:
+        """Send an errand when its turn has come: nothing else waits for it."""
+        with self.turns.waiting(errand):
+            try:
+                await errand.in_turn()
+                self._still_goes()
+            except Failure as failure:
+                self._refuse(errand.exchange, failure)
+            except asyncio.CancelledError:
+                errand.exchange.left(ErrorKind.CONNECT_FAILED)
+                raise
+            else:
+                self._send(errand)
 
     async def forward_piece(self, piece: Piece) -> None:
         """Pass on a piece of a line that is too large to hold; record what its start asks."""
@@ -175,6 +199,7 @@ class Pipe:
             await exchange.begin()
             errand = Errand(self, exchange, line)
             await errand.queued()
+            self._still_goes()
         except StoreError:
             self.say(line_of(exchange.refused()))
         except Failure as failure:
@@ -183,15 +208,20 @@ class Pipe:
             exchange.left(ErrorKind.CONNECT_FAILED)
             raise
         else:
-            if not self._gone and not self.deaf:
-                return errand
-            detail = "the command reads nothing any more"
-            self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
+            return errand
         return None
+
+    def _still_goes(self) -> None:
+        """Raise `Failure` where nothing can be sent any more."""
+        if self._gone or self.deaf:
+            detail = "the command reads nothing any more"
+            raise Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail)
 
     def _refuse(self, exchange: PipedExchange, failure: Failure) -> None:
         made, tickets = exchange.failed(failure)
-        self.say(line_of(made), tickets)
+        # Nobody answers what was cancelled (MCP, cancellation).
+        if failure.kind is not ErrorKind.CANCELLED_BY_CALLER:
+            self.say(line_of(made), tickets)
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
@@ -214,6 +244,7 @@ class Pipe:
             self.idle.clear()
         else:
             self.idle.set()
+        self.turns.settle(self._resting)
 
     def give_up(self, errand: Errand, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
@@ -266,6 +297,7 @@ class Pipe:
         """Give the agent an answer, if there is one."""
         if line:
             self.to_agent.line(line, tickets)
+        self._count()
 
     def opening(self, start: bytes) -> Opening:
         """Tell what becomes of a long line of the server's that begins like this."""
@@ -360,6 +392,9 @@ class Pipe:
         """
         self.stop()
         self._gone = True
+        for errand in self.turns:
+            self._refuse(errand.exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
+            errand.over()
         for errand in self._awaited:
             attempts = errand.exchange.attempts
             for attempt in attempts:

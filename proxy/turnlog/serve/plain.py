@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
+from msgspec import structs
+
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
@@ -20,6 +22,7 @@ from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .judging import judged, waiting
+from .keys import HEADER, effect_link, key_for
 from .repeats import Repeated
 from .request import Request
 from .running import Running
@@ -175,7 +178,8 @@ class PlainCall:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         said = failure.sentence(self._ask.server, self._past)
-        tickets = self._end(ending, Reply(detail=failure.detail, said=said))
+        reply = Reply(detail=failure.detail, said=said, retry_after=failure.retry_after)
+        tickets = self._end(ending, reply)
         return self._unanswered(failure, of_call(ending, self._past)), tickets
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
@@ -270,19 +274,22 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
     # Any token is a method, and a token may be a secret in the wrong place.
     method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
-    tool, policy = _policy(
-        context.rules.book, request, method, lambda: _said(asked.text, body, whole=whole)
-    )
-    return Ask(
+
+    def read() -> object:
+        return _said(asked.text, body, whole=whole)
+
+    tool, policy = _policy(context.rules.book, request, method, read)
+    effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
+    ask = Ask(
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
-        call=context.recorder.new_call(),
+        call=call,
         leg=0,
         server=request.server,
         tool=context.clean(tool),
         method=method,
-        effect=policy.effect or http_effect(request.method),
+        effect=effect,
         definition=b"",
         arguments=asked.text,
         complete=not asked.cut,
@@ -293,7 +300,10 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         protocol=f"http/{request.http_version}",
         policy=policy,
         is_named=policy.effect not in {None, Effect.READ, Effect.UNKNOWN},
-        key=request.field(b"idempotency-key"),
+        key=request.field(HEADER),
+        key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
         why=request.why,
     )
+    link = effect_link(ask, read, context.store.keyed)
+    return structs.replace(ask, effect_link=link) if link else ask

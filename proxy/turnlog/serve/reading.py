@@ -249,9 +249,11 @@ class Reading:
         reply = waiting(reply, headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
-    def end_all(self, kind: ErrorKind, detail: str, said: str = "") -> Sequence[Ticket]:
+    def end_all(
+        self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
+    ) -> Sequence[Ticket]:
         """Record that all that is open failed so; `said` is what its caller is told."""
-        reply = Reply(http_status=self.status, detail=detail, said=said)
+        reply = Reply(http_status=self.status, detail=detail, said=said, retry_after=retry_after)
         return self._underway.end_all(kind, reply)
 
     # -- answers to what is no call --------------------------------------------------------

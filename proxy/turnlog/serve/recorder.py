@@ -7,14 +7,17 @@ wait for the disk awaits the ticket that `begin` and `end` leave behind.
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Final
 
 from msgspec import structs
 
 from turnlog.core import ids
+from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, WhenFull
+from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
 from turnlog.observe.events import (
     CallEnded,
@@ -89,6 +92,7 @@ class Recorder:
         self._full = False
         """Whether `store.full` was said and is still true."""
         self._opening: set[SessionRef] = set()
+        self._loops = Loops()
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
@@ -134,12 +138,13 @@ class Recorder:
 
         Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
         """
-        draft = self._drafter.intent(ask)
+        draft = self._drafter.intent(structs.replace(ask, effect_link=b""))
         draft.intent = source
         attempt = self._attempt(ask, draft.facts)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
-        attempt.flags = (*ask.flags, *reply.flags)
+        self._notice_loop(attempt, ending)
+        attempt.flags = (*ask.flags, *sorted(attempt.marks), *reply.flags)
         outcome = self._drafter.outcome(attempt, ending, reply)
         draft.more = outcome
         try:
@@ -167,9 +172,12 @@ class Recorder:
         if ending.kind == ErrorKind.UNVERIFIED_PROVENANCE:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
+        self._notice_loop(attempt, ending)
         attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
         if attempt.patience is not None:
             attempt.patience.close()
+        if attempt.watch is not None:
+            attempt.watch(ending)
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
             if reply.said and (attempt.yields or not attempt.reason):
@@ -182,6 +190,19 @@ class Recorder:
             ticket = self._finish(attempt, self._drafter.outcome(attempt, ending, reply))
         attempt.outcome = ticket
         return ticket if attempt.waits else None
+
+    def _notice_loop(self, attempt: Attempt, ending: Ending) -> None:
+        """Mark an outcome by which the same call has failed the same way once too often."""
+        ask = attempt.ask
+        # Only failures pay. Of what is not known whole nobody knows whether it is the same.
+        if not (ending.error and ask.arguments and ask.complete and ask.says_all):
+            return
+        asked = ask.arguments if len(ask.arguments) > OFF_LOOP else canonical(ask.arguments)[1]
+        which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
+        placed = attempt.intent.placed if attempt.intent is not None else None
+        turn = placed.link.turn if placed is not None else 0
+        if self._loops.failed((*which, sha256(asked).digest(), ending.kind), ask.call, turn=turn):
+            attempt.marks.add(Flag.LOOP)
 
     async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
         """Read large content in a thread, so that other calls go on meanwhile."""
@@ -268,16 +289,14 @@ class Recorder:
 
     def reopen(self, attempt: Attempt) -> None:
         """Let another outcome follow: that of a task that has ended."""
-        attempt.n += 1
-        attempt.ended = False
+        attempt.n, attempt.ended = attempt.n + 1, False
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
         facts = self._drafter.facts(ask, ask.flags)
         attempt = self._attempt(ask, facts)
         attempt.intent = intent
-        attempt.n = n
-        attempt.ended = True
+        attempt.n, attempt.ended = n, True
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:

@@ -41,9 +41,11 @@ from .channel import Channels
 from .clock import Clock
 from .context import Context
 from .drafts import Drafter
+from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
 from .pins import Pins
+from .places import Places
 from .recorder import Recorder
 from .reload import Reloader
 from .repeats import Repeats
@@ -80,8 +82,11 @@ async def recording(
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
             chores = (_sweep(context, store), _watch_lock(context))
-            async with beside(*chores, reloader.run(reload or asyncio.Event())):
-                yield context
+            try:
+                async with beside(*chores, reloader.run(reload or asyncio.Event())):
+                    yield context
+            finally:
+                context.health.close()
     finally:
         await store.close()
 
@@ -182,6 +187,8 @@ def _context(
         calls=OpenCalls(),
         channels=Channels(),
         rules=reloader.rules,
+        places=Places(),
+        health=Health(settings.upstreams, settings.data, clock, log),
         clock=clock,
         log=log,
         trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 from typing import Final, cast
 
-from turnlog.core.classify import MEANINGS
+from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
@@ -25,8 +25,10 @@ from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
 from .fault import Failure, Progress, in_time
 from .heads import AnswerHead, Heads, Raw, lines
+from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
+from .places import Place, turn
 from .relay import Relay
 from .routes import Route
 from .upstream import Answer, Content
@@ -62,6 +64,8 @@ class Runner:
         """What follows each attempt, where a rule may want another one."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
+        self._place: Place | None = None
+        """Among the calls under way, where a rule counts them."""
 
     async def run(self, content: Content) -> None:
         """Forward the request, as often as its policy wants, and relay the last answer."""
@@ -73,8 +77,9 @@ class Runner:
             await self._attempt(content, hold=False)
             return
         clock, stop = self._context.clock, self._context.stop
+        health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(policy, clock, self._began, stop, repeatable=repeatable)
+        self._course = Course(policy, clock, health, self._began, stop, repeatable=repeatable)
         command: Command | None = self._course.go_on()
         while command is not None:
             match command:
@@ -140,7 +145,20 @@ class Runner:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if self._exchange.is_unverified:
             raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
-        await in_time(self._policy.timeout, self._began, self._began, self._exchange.on_disk())
+        if self._exchange.attempt is not None:
+            self._context.health.called(self._route.target.name)
+        self._place = self._context.places.claim(self._exchange.attempt)
+        await in_time(self._policy.timeout, self._began, self._began, self._turn())
+
+    async def _turn(self) -> None:
+        await self._exchange.on_disk()
+        if self._place is not None and self._exchange.attempt is not None:
+            await turn(self._place, self._exchange.attempt)
+
+    def over(self) -> None:
+        """Give up the call's place: it has ended, however that was."""
+        if self._place is not None:
+            self._place.give_back()
 
     async def _again(self, content: bytes, *, hold: bool) -> Command | None:
         before, course = self._exchange.attempt, self._course
@@ -167,12 +185,22 @@ class Runner:
         """Make one attempt; return the next step if its answer was not the last one."""
         self._notice = None
         self._begin_patience()
-        head = self._heads.forwarded((self._raw, self._route.target.authority))
+        head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
+        server, attempt = self._route.target.name, self._exchange.attempt
+        try:
+            with self._context.health.watching(server, attempt):
+                await self._made(head, content, hold=hold)
+        except Failure as failure:
+            await self._failed(failure)  # its server is left alone
+        return self._next
+
+    async def _made(self, head: bytes, content: Content, *, hold: bool) -> None:
+        """Send one attempt, and relay its answer."""
         try:
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure)
-            return self._next
+            return
         held: Held | None = None
         try:
             await self._answered(answer, hold=hold)
@@ -185,7 +213,14 @@ class Runner:
         self._take_back()
         if held is not None and self._next is None:
             await held.send()
-        return self._next
+
+    @property
+    def _key(self) -> bytes:
+        """The line of an idempotency key that the caller did not send in this way itself."""
+        attempt = self._exchange.attempt
+        if attempt is None or not attempt.ask.key_sent or fields(self._down.headers, HEADER):
+            return b""
+        return lines([(b"Idempotency-Key", attempt.ask.key_sent.encode())])
 
     def _kept(self, held: Held, *, ours: bool) -> Held:
         attempt, course = self._exchange.attempt, self._course
@@ -239,6 +274,17 @@ class Runner:
         self._down.interim(status, reason, self._head_of(headers).lines)
 
     async def _failed(self, failure: Failure) -> None:
+        if failure.kind is not ErrorKind.CIRCUIT_OPEN:
+            self._note_failure(failure)
+        made, tickets = self._exchange.failed(failure)
+        await self._context.recorder.settle(tickets)
+        last = self._is_last()
+        self._take_back()
+        held = self._kept(self._whole(made), ours=True)
+        if last:
+            await held.send()
+
+    def _note_failure(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
                 server=self._route.target.name,
@@ -249,13 +295,6 @@ class Runner:
                 phase=failure.phase,
             )
         )
-        made, tickets = self._exchange.failed(failure)
-        await self._context.recorder.settle(tickets)
-        last = self._is_last()
-        self._take_back()
-        held = self._kept(self._whole(made), ours=True)
-        if last:
-            await held.send()
 
     async def _relay(self, answer: Answer, *, hold: bool) -> None:
         spellings = self._exchange.respelling()
@@ -312,7 +351,8 @@ class Runner:
     def withdraw(self) -> None:
         """Take back a call that nobody waits for; where the caller did, the server knows."""
         attempt = self._exchange.attempt
-        if attempt is not None and not attempt.cancelled:
+        sent = self._exchange.progress.phase not in UNSENT
+        if attempt is not None and not attempt.cancelled and sent:
             self._notify_cancel()
 
     async def send(self, made: Made) -> None:

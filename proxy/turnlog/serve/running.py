@@ -137,7 +137,7 @@ class Running:
             await self._ended.wait()
         finally:
             self._joined -= 1
-            if self.is_abandoned:
+            if self.is_abandoned and not self._unqueued():
                 self._run_on()
             elif not self._joined:
                 self._disarm()
@@ -153,8 +153,8 @@ class Running:
 
         Where another attempt could follow, or the caller cannot be told, it does not.
         """
-        effect, retry = self.ask.effect, self.ask.policy.retry
-        retried = retry is not None and effect is Effect.IDEMPOTENT_WRITE
+        again = self.ask.effect is Effect.IDEMPOTENT_WRITE or bool(self.ask.key_sent)
+        retried = self.ask.policy.retry is not None and again
         stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
         if not stays or self._abandoned or self._joined or not self._hush():
             return False
@@ -167,9 +167,18 @@ class Running:
         if self._abandoned or self._ended.is_set() or self.attempt is None:
             return
         self._abandoned = True
+        if self._unqueued():
+            return
         self.attempt.marks.add(Flag.LATE)
         self._note(NoteKind.ABANDONED, self.attempt.intent)
         self._run_on()
+
+    def _unqueued(self) -> bool:
+        """Send it never, where it still waits to be sent and nobody waits for it."""
+        if self._joined or self.attempt is None or self.attempt.unqueue is None:
+            return False
+        self.attempt.unqueue()
+        return True
 
     def cancelled(self) -> None:
         """Learn that its caller took it back, and that the server is told."""

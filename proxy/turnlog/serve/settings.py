@@ -10,7 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from turnlog.core.breaker import Breaker
 from turnlog.core.kinds import Durability, WhenFull
+from turnlog.core.quota import RetryQuota
 from turnlog.core.repeats import NeverTwice
 from turnlog.core.values import Size, reads
 from turnlog.packs.sources import RuleSource, Sources, in_force
@@ -72,6 +74,10 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packs: tuple[Annotated[str, reads(pack_name)], ...] = ()
     """Packs of rules for this server's calls, after the user's own rules."""
     trust_annotations: bool = False
+    retry_quota: RetryQuota | None = None
+    """Bounds the retries that rules want; `None` for no bound."""
+    breaker: Breaker | None = None
+    """When the server is left alone; `None` for never."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,6 +37,14 @@ class Underway:
         }
         """The requests that have no answer, by the key of the id that the server knows."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether any of its attempts waits for the disk."""
+        for attempt in self.attempts:  # noqa: SIM110 - 0.05 us, any() takes 0.35
+            if attempt.waits:
+                return True
+        return False
+
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Queue an attempt's intent; `key` is that of the id the server knows. Raises `StoreError`."""
         self.asks[id_key(message.id)] = ask

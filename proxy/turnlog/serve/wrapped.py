@@ -134,13 +134,14 @@ class Wrapped:
             else:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
+        first = asyncio.FIRST_COMPLETED
+        left = tasks.create_task(self._agent_end.unread())
+        sent = tasks.create_task(self._pipe.turns.all_sent.wait())
+        await asyncio.wait({sent, left}, return_when=first)
+        sent.cancel()
         self._to_server.close()
         # Nobody is waited for who died with a call open.
-        over = {
-            tasks.create_task(self._pipe.idle.wait()),
-            tasks.create_task(self._agent_end.unread()),
-        }
-        first = asyncio.FIRST_COMPLETED
+        over = {tasks.create_task(self._pipe.idle.wait()), left}
         _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
         if self._startup.is_awaited:
             self._failed("it has answered nothing yet, and its client has left")

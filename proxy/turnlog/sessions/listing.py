@@ -12,6 +12,7 @@ from turnlog.core.times import timestamp
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
 from .dangling import Standing
+from .health import ServerHealth
 from .rows import Row, row_of
 
 
@@ -48,6 +49,8 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
     pending: list[Row]
     dangling: dict[Standing, int]
     """How many calls have no answer, and why; reasons that nothing has are left out."""
+    servers: list[ServerHealth] = []
+    """Those whose circuit has opened, or whose retry quota was spent, since their proxies began."""
 
 
 def sessions(view: View) -> Iterator[SessionLine]:

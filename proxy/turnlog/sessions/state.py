@@ -1,6 +1,7 @@
 """The state of a session at any of its commits."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
@@ -183,12 +184,14 @@ def recalled(view: View, session: bytes, key: str) -> Payload | None:
 
 def _ends(view: View, session: bytes, key: str) -> Iterator[Commit]:
     """Yield the outcomes that a key may stand for, the newest first."""
+    call = b""
     if key.isascii() and key.isdigit() and len(key) < _SEQ_DIGITS:
-        commit = view.get(session, int(key))
-        call = commit.facts.call if commit else b""
+        named = view.get(session, int(key))
+        call = named.facts.call if named else b""
     else:
-        found = view.find_calls(key)
-        call = found[0] if len(found) == 1 else b""
+        # What begins like the id of a call may be any word of the runtime's.
+        with suppress(ValueError):
+            call = ids.from_text(key)
     for commit in reversed(view.call(call)) if call else ():
         if commit.link.session == session and commit.facts.kind is CommitKind.OUTCOME:
             yield commit

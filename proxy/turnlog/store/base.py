@@ -26,7 +26,7 @@ class StoreAbsent(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room left: for an intent, because the limit or the disk is nearly reached, or for
+    """There is no room left: for an intent or a note, because the limit or the disk is nearly reached, or for
     anything, because the disk is full."""
 
 

@@ -23,7 +23,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     content: int = 64 << 20
     """Above this, drafts that nobody waits for are written without their blobs."""
     intents: int = 128 << 20
-    """Above this, intents are refused."""
+    """Above this, intents and notes with content are refused."""
     outcomes: int = KEPT
     """This much of outcomes that found no room on the disk is kept until there is some; what comes
     on top is lost."""
@@ -57,8 +57,8 @@ class Intake:
         begins = facts.kind is CommitKind.INTENT
         if len(facts.call) != 16 and (begins or facts.kind is CommitKind.OUTCOME):
             raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if begins:
-            self._check_room(queued)
+        if begins or (draft.body is not None and draft.body.note):
+            self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
         pending = pend(draft, self._entropy.take(16), more)
@@ -70,10 +70,10 @@ class Intake:
             )
         return pending
 
-    def _check_room(self, queued: int) -> None:
+    def _check_room(self, what: str, queued: int) -> None:
         if queued > self._backlog.intents:
             raise StoreFull(
-                f"no room for an intent in memory: {queued} bytes wait to be written to "
+                f"no room for {what} in memory: {queued} bytes wait to be written to "
                 f"{str(self._data)!r}; wait, or use a faster disk"
             )
         try:
@@ -82,7 +82,7 @@ class Intake:
             raise explained("measure", self._data, error) from error
         if not has_room:
             raise StoreFull(
-                f"no room for an intent in {str(self._data)!r}; raise limits.store, "
+                f"no room for {what} in {str(self._data)!r}; raise limits.store, "
                 "or free space on the disk"
             )
 

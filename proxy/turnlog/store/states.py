@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from turnlog.core import ids
 
-MOST_BYTES: Final = 8 << 20
+MOST_BYTES: Final = 1 << 20
 """Of one state, packed; a larger one is not saved."""
 _HASH_BYTES: Final = 8
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")

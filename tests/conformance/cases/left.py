@@ -21,8 +21,10 @@ _LOCK: Final = (
     "semantics, 9: only what differs from `turnlog.lock` sets the flag, and nothing is pinned here;"
     " `tools.listed` counts the change"
 )
-_DRAIN: Final = "later: an abandoned call runs on only where its effect is named"
-_REPEAT: Final = "later: repeats are noticed only where a call's effect is named"
+_WATCHED: Final = "semantics, 5: drains and joins are for calls with a named effect"
+_DRAIN: Final = "semantics, 5: an abandoned call with a named effect runs on"
+_LAST: Final = "semantics, 1: views take the last outcome, here the late one"
+_REPEAT: Final = "semantics, 5: after a delivered answer the same call is a new call"
 _TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
 
 _MAY_HAVE_RUN: Final = Left(
@@ -38,12 +40,13 @@ _TO_THE_END: Final = "semantics, 1: a row says how the call ended, here on the r
 LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C13": {"record: no flag changed_definition": Left("", _LOCK)},
     "C15": {
-        "record: no flag late": Left("", _DRAIN),
-        "record: lacks 'receipt 21'": Left("", _DRAIN),
+        "upstream: requests abandoned": Left("0 instead of 1", _DRAIN),
+        "call: error": Left("ok", _LAST),
+        "call: outcome_known": Left("executed yes", _LAST),
     },
     "C17": {
-        "record: no flag late": Left("", _DRAIN),
-        "record: no flag repeat_of_unknown": Left("", _REPEAT),
+        "record: no flag late": Left("", _WATCHED),
+        "record: no flag repeat_of_unknown": Left("", _WATCHED),
     },
     "C19": {
         "record: flag malformed": Left("", "semantics, 3: an error that is no JSON-RPC is flagged"),
@@ -83,7 +86,9 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "record: flag retried": Left("", _UNREACHED),
     },
     "C81": {
+        "upstream: requests abandoned": Left("0 instead of 2", _DRAIN),
         "bad: outcome_known": _MAY_HAVE_RUN,
-        "record: no flag late": Left("", _DRAIN),
+        **{f"{name}: error": Left("ok", _LAST) for name in "bc"},
+        **{f"{name}: outcome_known": Left("executed yes", _LAST) for name in "bc"},
     },
 }

@@ -1,5 +1,6 @@
 """Each case after a public bug report, played direct and through turnlog at the same time."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
 ) -> None:
     """What may differ stands in `left`, and in `ruled` what the case's rules ask for."""
     case = load(name)
+    if name == "C17":
+        # Only watched; what a named effect makes of it is the next test.
+        case = structs.replace(case, tools={})
 
     played = await play(case, tmp_path)
 
@@ -42,6 +46,26 @@ async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
         case, played.direct, played.through, played.kept, played.ports, RULED.get(name)
     )
     assert seen == {aspect: left.seen for aspect, left in LEFT.get(name, {}).items()}
+
+
+@proves(Requirement.RELAY_ONCE, Requirement.RECORD_OUTCOME)
+async def test_a_call_that_is_sent_again_is_answered_by_the_one_that_runs_on(
+    tmp_path: Path,
+) -> None:
+    """C17, where a rule says that the tool writes: one execution, and its outcome for both."""
+    played = await play(load("C17"), tmp_path)
+
+    near, far = (run.report.requests for run in (played.direct, played.through))
+    first, again = played.kept.rows
+    assert played.through.executions() == 1
+    assert json.loads(far[-1].body)["id"] == json.loads(near[-1].body)["id"]
+    assert json.loads(far[-1].body)["result"]["_meta"]["turnlog/outcome"]["status"] == "replayed"
+    assert (first.status, first.executed, first.flags) == ("ok", "yes", ["late"])
+    assert (again.status, again.executed, again.flags) == (
+        "replayed",
+        "yes",
+        ["replayed", "joined"],
+    )
 
 
 @proves(Requirement.RELAY_ANSWER, Requirement.RELAY_ONCE, Requirement.RELAY_CUTS)

@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from conformance.cases import player
-from conformance.cases.reports import INPUTS
+from conformance.cases.reports import INPUTS, Report
 from kit import proxy
 from kit.clients import BOUND
-from kit.proxy import data_of, environment, rows
+from kit.proxy import data_of, environment, events_in, rows
 from kit.wraps import events_of, outcome
 
 C29_RULES = "rules: [{match: {tool: pay}, effect: write}, {match: {tool: lookup}, effect: read}]"
@@ -104,14 +104,7 @@ def test_c29_a_process_that_dies_in_the_middle_of_a_call(tmp_path: Path) -> None
 
 async def test_c29_the_same_process_behind_http(tmp_path: Path) -> None:
     """All that the case asks of a proxy, which starts a new process for the next call."""
-    (tmp_path / "rules.yaml").write_text(C29_RULES)
-    settings = {
-        "rules": [str(tmp_path / "rules.yaml")],
-        "upstreams": {"mcp": {"command": server("C29", tmp_path)}},
-    }
-    async with proxy.here(tmp_path, settings=settings) as turnlog:
-        origin = turnlog.url.removesuffix("/mcp")
-        report = await player.client(INPUTS / "stdio" / "C29.json", origin)
+    report, _ = await over_http("C29", tmp_path, C29_RULES)
 
     pay, lookup = report.requests[2:]
     failed = outcome(json.loads(pay.body))
@@ -124,10 +117,37 @@ async def test_c29_the_same_process_behind_http(tmp_path: Path) -> None:
     lines = (tmp_path / "server.log").read_text().splitlines()
     effects = [entry["label"] for entry in map(json.loads, lines) if entry["ev"] == "effect"]
     assert effects == ["pay", "work"]
-    assert [(row.tool, row.status, row.kind) for row in rows(data_of(tmp_path))] == [
-        ("pay", "unknown", "connection_lost"),
-        ("lookup", "ok", None),
+    assert [(row.tool, row.status, row.kind, row.flags) for row in rows(data_of(tmp_path))] == [
+        ("pay", "unknown", "connection_lost", ["process_exit"]),
+        ("lookup", "ok", None, []),
     ]
+
+
+async def test_c59_the_same_process_behind_http(tmp_path: Path) -> None:
+    """A limit of its own; the kind, and that nothing ran, stand in the event."""
+    report, log = await over_http("C59", tmp_path, "rules: [{timeout: {startup: 1}}]")
+
+    (init,) = report.requests
+    assert (init.status, init.complete) == (502, True)
+    assert "was not sent" in json.loads(init.body)["detail"]
+    (failed,) = events_in(log, "upstream.failed")
+    assert (failed["turnlog.kind"], failed["turnlog.phase"]) == ("connect_timeout", "connecting")
+    assert [event["level"] for event in events_in(log, "process.failed")] == ["error"]
+    assert [event["process.exit.code"] for event in events_in(log, "process.ended")] == [-15]
+    assert rows(data_of(tmp_path)) == []
+
+
+async def over_http(name: str, folder: Path, rules: str) -> tuple[Report, Path]:
+    """Play a case through a turnlog that starts its server; what the client saw, and the log."""
+    (folder / "rules.yaml").write_text(rules)
+    settings = {
+        "rules": [str(folder / "rules.yaml")],
+        "upstreams": {"mcp": {"command": server(name, folder)}},
+    }
+    async with proxy.here(folder, settings=settings) as turnlog:
+        origin = turnlog.url.removesuffix("/mcp")
+        report = await player.client(INPUTS / "stdio" / f"{name}.json", origin)
+    return report, turnlog.stdout
 
 
 def test_c59_a_process_that_never_answers_initialize(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""How the servers of one proxy are doing: their circuits and retry quotas, where they have some.
+
+What is out of the ordinary stands in a file beside the store, for `turnlog status`.
+"""
+
+import asyncio
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core.breaker import Circuit, Pass, State
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.quota import Quota
+from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log
+from turnlog.sessions.health import ServerHealth, remove_health, write_health
+
+from .attempt import Attempt
+from .clock import Clock
+from .fault import Failure
+from .settings import Upstream
+
+_NS: Final = 1_000_000_000
+_LAG: Final = 1.0
+"""s: refused retries are told together, as there may be very many."""
+
+
+class Health:
+    """The circuits and quotas of one proxy."""
+
+    def __init__(
+        self, upstreams: Mapping[str, Upstream], data: Path, clock: Clock, log: Log
+    ) -> None:
+        self._clock = clock
+        self._log = log
+        self._data = data
+        self._upstreams = upstreams
+        now = self._now
+        self._circuits = {
+            name: Circuit(up.breaker) for name, up in upstreams.items() if up.breaker is not None
+        }
+        self._quotas = {
+            name: Quota(up.retry_quota, now)
+            for name, up in upstreams.items()
+            if up.retry_quota is not None
+        }
+        self._known: dict[str, ServerHealth] = {}
+        """What is out of the ordinary."""
+        self._telling: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        with suppress(OSError):  # whoever reads it sees that this process is gone
+            remove_health(self._data, os.getpid())
+
+    @property
+    def _now(self) -> float:
+        return self._clock.monotonic() / _NS
+
+    def called(self, server: str) -> None:
+        """Count a call, of which retries are a share."""
+        if (quota := self._quotas.get(server)) is not None:
+            quota.called(self._now)
+
+    def may_retry(self, server: str) -> bool:
+        """Take another attempt out of a server's quota; false where nothing is left of it."""
+        quota = self._quotas.get(server)
+        if quota is None or quota.spend(self._now):
+            return True
+        known = self._known.get(server, ServerHealth(server=server))
+        refused = known.retries_refused + 1
+        self._known[server] = structs.replace(known, retries_refused=refused)
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
+        return False
+
+    @contextmanager
+    def watching(self, server: str, attempt: Attempt | None) -> Generator[None]:
+        """Make an attempt within the block, and learn how it ended. Raises `Failure` before the
+        block where its server is left alone."""
+        circuit = self._circuits.get(server)
+        if circuit is None or attempt is None:
+            yield
+            return
+        passed = self._admitted(server, circuit)
+
+        def ended(ending: Ending | None) -> None:
+            attempt.watch, before = None, circuit.state
+            circuit.ended(passed, ending, self._now)
+            if circuit.state is not before:
+                self._changed(server, circuit)
+
+        attempt.watch = ended
+        try:
+            yield
+        finally:
+            if attempt.watch is not None:
+                ended(None)
+
+    def _admitted(self, server: str, circuit: Circuit) -> Pass:
+        before = circuit.state
+        passed = circuit.admit(self._now)
+        if circuit.state is not before:
+            self._changed(server, circuit)
+        if passed is None:
+            detail = f"the circuit of {server!r} is {circuit.state.value}"
+            left = circuit.left(self._now)
+            raise Failure(ErrorKind.CIRCUIT_OPEN, Phase.QUEUED, detail, retry_after=left)
+        return passed
+
+    def _changed(self, server: str, circuit: Circuit) -> None:
+        settings = self._upstreams[server].breaker
+        assert settings is not None  # it has a circuit
+        until = 0
+        match circuit.state:
+            case State.OPEN:
+                cool_down = round(settings.cool_down * _NS)
+                until = self._clock.wall() + cool_down
+                self._log.emit(CircuitOpened(server=server, cool_down_ns=cool_down))
+            case State.HALF_OPEN:
+                self._log.emit(CircuitProbed(server=server))
+            case State.CLOSED:
+                self._log.emit(CircuitClosed(server=server))
+        known = self._known.get(server, ServerHealth(server=server))
+        since = self._clock.wall()
+        self._known[server] = structs.replace(known, state=circuit.state, since=since, until=until)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        with suppress(OSError):  # `turnlog status` says less
+            write_health(self._data, os.getpid(), list(self._known.values()))

@@ -1,0 +1,48 @@
+"""What running proxies say of their servers beside the store: open circuits, spent quotas."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.breaker import State
+
+_FOLDER: Final = "health"
+
+
+class ServerHealth(Struct, frozen=True, kw_only=True):
+    """A server that is, or was, not as it should be. Times are ns UTC, 0 for none."""
+
+    server: str
+    state: State = State.CLOSED
+    """Of its circuit."""
+    since: int = 0
+    until: int = 0
+    """When an open circuit lets the next attempt pass."""
+    retries_refused: int = 0
+    """Attempts that its quota did not allow."""
+
+
+def write_health(data: Path, pid: int, servers: Sequence[ServerHealth]) -> None:
+    """Say how the servers of a proxy are. Raises `OSError`."""
+    folder = data / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    new = folder / f"{pid}.new"
+    new.write_bytes(msgspec.json.encode(servers))
+    new.replace(folder / f"{pid}.json")
+
+
+def remove_health(data: Path, pid: int) -> None:
+    """Say nothing any more: the proxy ends. Raises `OSError`."""
+    (data / _FOLDER / f"{pid}.json").unlink(missing_ok=True)
+
+
+def read_health(data: Path, pids: Iterable[int]) -> Iterator[ServerHealth]:
+    """Yield what these processes say; what a dead one has left is not read."""
+    for pid in sorted(set(pids)):
+        with suppress(OSError, msgspec.DecodeError):
+            said = (data / _FOLDER / f"{pid}.json").read_bytes()
+            yield from msgspec.json.decode(said, type=list[ServerHealth])

@@ -1,0 +1,103 @@
+"""When a server is left alone, and when it is asked again."""
+
+import pytest
+
+from turnlog.core.breaker import Breaker, Circuit, Pass, State
+from turnlog.core.classify import Ending, failed, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Phase
+
+SETTINGS = Breaker(failures=3, within=10.0, cool_down=5.0)
+LOST = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
+
+
+def pass_of(circuit: Circuit, now: float) -> Pass:
+    passed = circuit.admit(now)
+    assert passed is not None
+    return passed
+
+
+def run(circuit: Circuit, now: float, *endings: Ending | None) -> State:
+    for ending in endings:
+        circuit.ended(pass_of(circuit, now), ending, now)
+    return circuit.state
+
+
+def opened() -> Circuit:
+    circuit = Circuit(SETTINGS)
+    assert run(circuit, 0.0, LOST, LOST, LOST) is State.OPEN
+    return circuit
+
+
+def test_so_many_failures_in_a_row_open_it() -> None:
+    circuit = Circuit(SETTINGS)
+    assert run(circuit, 0.0, LOST, LOST) is State.CLOSED
+    assert run(circuit, 1.0, LOST) is State.OPEN
+    assert (circuit.admit(5.9), circuit.left(5.0)) == (None, 1.0)
+
+
+def test_failures_that_are_long_ago_do_not_count() -> None:
+    circuit = Circuit(SETTINGS)
+    run(circuit, 0.0, LOST, LOST)
+    assert run(circuit, 10.0, LOST, LOST) is State.CLOSED
+    assert run(circuit, 10.0, LOST) is State.OPEN
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        succeeded(),
+        refused(ErrorKind.TOOL_FAILED, Effect.WRITE),
+        refused(ErrorKind.RATE_LIMITED, Effect.READ),
+    ],
+)
+def test_an_answer_ends_the_row(good: Ending) -> None:
+    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, good, LOST, LOST) is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        None,
+        failed(ErrorKind.CANCELLED_BY_CALLER, Phase.SENT, Effect.WRITE),
+        failed(ErrorKind.OUTCOME_UNKNOWN, Phase.BODY, Effect.WRITE),
+        failed(ErrorKind.QUEUE_TIMEOUT, Phase.QUEUED, Effect.WRITE),
+        failed(ErrorKind.DEADLINE_EXHAUSTED, Phase.QUEUED, Effect.WRITE),
+        failed(ErrorKind.SESSION_UNAVAILABLE, Phase.CONNECTING, Effect.WRITE),
+    ],
+)
+def test_what_says_nothing_of_the_server_changes_nothing(silent: Ending | None) -> None:
+    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, silent, LOST) is State.OPEN
+    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, silent) is State.CLOSED
+
+
+def test_after_a_while_one_attempt_may_go_and_only_one() -> None:
+    circuit = opened()
+    assert pass_of(circuit, 5.0) == Pass(probes=True)
+    assert (circuit.state, circuit.admit(5.0), circuit.left(5.0)) == (State.HALF_OPEN, None, 0.0)
+
+
+def test_it_closes_the_circuit_by_any_answer() -> None:
+    circuit = opened()
+    assert run(circuit, 5.0, succeeded()) is State.CLOSED
+    assert run(circuit, 5.0, LOST, LOST) is State.CLOSED
+
+
+def test_or_opens_it_again() -> None:
+    circuit = opened()
+    assert run(circuit, 6.0, LOST) is State.OPEN
+    assert circuit.admit(10.9) is None
+    assert circuit.admit(11.0) == Pass(probes=True)
+
+
+def test_where_it_says_nothing_the_next_one_decides() -> None:
+    circuit = opened()
+    assert run(circuit, 5.0, None) is State.HALF_OPEN
+    assert run(circuit, 5.0, succeeded()) is State.CLOSED
+
+
+def test_attempts_from_before_decide_nothing_any_more() -> None:
+    circuit = Circuit(SETTINGS)
+    old = pass_of(circuit, 0.0)
+    run(circuit, 0.0, LOST, LOST, LOST)
+    circuit.ended(old, succeeded(), 1.0)
+    assert circuit.state is State.OPEN

@@ -1,0 +1,27 @@
+"""`core.operation`: one change, and when a call may have made any."""
+
+import pytest
+
+from turnlog.core.kinds import ErrorKind, Executed, Status
+from turnlog.core.operation import Operation, had_effect, used
+
+
+def test_every_attempt_uses_its_tool() -> None:
+    assert used("files", "write") == Operation(field="tools_used", op="called", key="files.write")
+
+
+@pytest.mark.parametrize(
+    ("executed", "status", "kind", "had"),
+    [
+        (Executed.YES, Status.OK, "", True),
+        (Executed.MAYBE, Status.UNKNOWN, ErrorKind.CONNECTION_LOST, True),
+        (Executed.YES, Status.ERROR, ErrorKind.NULL_RESULT, True),
+        (Executed.NO, Status.ERROR, ErrorKind.CONNECT_FAILED, False),
+        (Executed.YES, Status.REPLAYED, "", False),
+        (Executed.MAYBE, Status.ERROR, ErrorKind.TOOL_FAILED, False),
+    ],
+)
+def test_what_was_not_executed_answered_again_or_failed_has_no_effect(
+    executed: Executed, status: Status, kind: str, had: bool
+) -> None:
+    assert had_effect(executed, status, kind) is had

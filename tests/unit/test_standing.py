@@ -1,0 +1,59 @@
+"""`core.standing`: how a call stands after each of its commits."""
+
+from kit.commits import Log, call_id
+from turnlog.core.kinds import Executed, Status
+from turnlog.core.standing import CallState, next_call_state
+
+
+def stands(log: Log) -> list[tuple[int, int, str]]:
+    """Return leg, attempt and status of the call `a` after each of its commits."""
+    state: CallState | None = None
+    found: list[tuple[int, int, str]] = []
+    for commit in log.commits:
+        if commit.facts.call == call_id("a"):
+            state = next_call_state(state, commit.link, commit.facts, commit.position)
+            found.append((state.leg, state.attempt, state.status.value) if state else (0, 0, ""))
+    return found
+
+
+def test_the_newest_attempt_of_the_newest_leg_says_how_a_call_stands() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a")
+    log.begin("a", attempt=2)
+    log.end("a", n=1)
+    log.end("a", attempt=2, status=Status.INPUT_REQUIRED, executed=Executed.MAYBE)
+    log.begin("a", leg=1)
+    log.begin("a", attempt=3)
+    log.end("a", leg=1)
+    assert stands(log) == [
+        (0, 1, "pending"),
+        (0, 1, "unknown"),
+        (0, 2, "pending"),
+        (0, 2, "pending"),
+        (0, 2, "input_required"),
+        (1, 1, "pending"),
+        (1, 1, "pending"),
+        (1, 1, "ok"),
+    ]
+
+
+def test_a_poll_without_an_answer_leaves_the_task_running() -> None:
+    log = Log()
+    log.begin("a")
+    log.end("a", status=Status.ACCEPTED, executed=Executed.MAYBE)
+    for leg in (1, 2):
+        log.begin("a", leg=leg, method="tasks/get")
+    log.timed_out("a", leg=2)
+    assert stands(log)[-1] == (0, 1, "accepted")
+    log.begin("a", leg=3, method="tasks/get")
+    log.end("a", leg=3, status=Status.ERROR, error="tool_error", code=-32603)
+    assert stands(log)[-1] == (3, 1, "error")
+
+
+def test_an_outcome_without_its_call_and_other_commits_say_nothing() -> None:
+    log = Log()
+    log.end("a")
+    assert stands(log) == [(0, 0, "")]
+    (opened, *_) = log.commits
+    assert next_call_state(None, opened.link, opened.facts, 0) is None
