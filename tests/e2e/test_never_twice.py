@@ -388,3 +388,132 @@ def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
     assert b"resumed" in given.body
     row = rig.row()
     assert (row.status, set(row.flags)) == ("ok", {"late", "resumed"})
+
+
+def test_a_call_whose_stream_ended_early_is_joined_until_another_stream_brings_its_answer(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    def script(peer: Peer) -> None:
+        resumes = peer.read().method == b"GET"
+        peer.start_events()
+        if resumes:
+            peer.send_event(text_result(1, "resumed"), event_id="2")
+        else:
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"}, event_id="1")
+        peer.end()
+
+    rig.upstream.script = script
+    keyed = (*rig.session_headers, ("Idempotency-Key", rig.session))
+    begun(call("write", {"a": 1}), *keyed).response("POST")
+    again = begun(call("write", {"a": 1}, request_id="two"), *keyed)
+    with rig.client() as other:
+        headers = (*rig.session_headers, ("Last-Event-ID", "1"))
+        given = other.request("GET", rig.path, headers=headers)
+    assert b"resumed" in given.body
+    assert text(again.response("POST").body) == "resumed"
+    assert [request.method for request in rig.upstream.requests] == [b"POST", b"GET"]
+    assert [row.status for row in rig.ended_rows(2)] == ["ok", "replayed"]
+
+
+def test_a_call_that_was_cancelled_is_joined_for_a_moment_only(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    keyed = (*rig.session_headers, ("Idempotency-Key", rig.session))
+    begun(call("write", {"a": 1}, request_id=7), *keyed)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    cancel = message("notifications/cancelled", {"requestId": 7}, request_id=None)
+    begun(cancel, *rig.session_headers).response("POST")
+    again = begun(call("write", {"a": 1}, request_id=8), *keyed)
+    wait_until(lambda: counting.asked == 2, "the second call is sent")
+    counting.go.set()
+    assert text(again.response("POST").body) == "done 2"
+    first, second = rig.ended_rows(2)
+    assert (first.kind, second.flags) == ("cancelled_by_caller", ["repeat_of_unknown"])
+    assert len(counting.cancels) == 1
+
+
+def test_a_call_that_runs_on_and_breaks_leaves_the_connection_to_the_next_one(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    breaks = threading.Event()
+
+    def script(peer: Peer) -> None:
+        request = peer.read()
+        if b"write_timed" not in request.body:
+            counting.go.wait(BOUND)
+            peer.send_json(text_result(2, "next"))
+        elif breaks.is_set():
+            peer.send_json(text_result(3, "again"))
+        else:
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            peer.send(b"Content-Length: 100\r\n\r\n{")
+            breaks.wait(BOUND)
+            peer.close()
+
+    rig.upstream.script = script
+    client = begun(call("write_timed", {"a": 1}))
+    assert b"response_timeout" in client.response("POST").body
+    client.ask("POST", rig.path, call("next", request_id=2), headers=MCP_HEADERS)
+    rig.upstream.wait_for_requests(2)
+    other = begun(call("write_timed", {"a": 1}, request_id=3))
+    breaks.set()
+    other.response("POST")
+    counting.go.set()
+    assert text(client.response("POST").body) == "next"
+
+
+def test_a_stream_that_takes_over_a_call_with_a_key_does_not_take_it_back(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    told: list[Any] = []
+    hung_up = threading.Event()
+
+    def script(peer: Peer) -> None:
+        request = peer.read()
+        if b"notifications/" in request.body:
+            told.append(request.json())
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        peer.start_events()
+        if request.method == b"POST":
+            peer.send_event({"jsonrpc": "2.0", "method": "notifications/message"}, event_id="1")
+            peer.wait_for_hang_up()
+            hung_up.set()
+            return
+        assert hung_up.wait(BOUND)
+        peer.send_event(text_result(1, "resumed"), event_id="2")
+        peer.end()
+
+    rig.upstream.script = script
+    client = begun(call("some"), *rig.session_headers, ("Idempotency-Key", rig.session))
+    client.head()
+    client.event()
+    client.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    headers = (*rig.session_headers, ("Last-Event-ID", "1"))
+    with rig.client() as other:
+        assert b"resumed" in other.request("GET", rig.path, headers=headers).body
+    rig.post(message("notifications/initialized", request_id=None))
+    assert [said["method"] for said in told] == ["notifications/initialized"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_stream_that_goes_on_elsewhere_leaves_a_call_that_runs_on_alone(
+    rig: Rig, counting: Counting, left: Begun, streams: bool
+) -> None:
+    counting.streams = streams
+    left(call("write", {"a": 1}), *rig.session_headers)
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.end()
+
+    rig.upstream.script = script
+    with rig.client() as other:
+        headers = (*rig.session_headers, ("Last-Event-ID", "another-stream"))
+        assert other.request("GET", rig.path, headers=headers).status == 200
+    assert not counting.hung_up.is_set()
+    counting.go.set()
+    row = rig.row()
+    assert (row.status, row.flags) == ("ok", ["late"])

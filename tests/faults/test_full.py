@@ -46,9 +46,9 @@ def settings(upstream: RawUpstream, when_full: str, limit: int = LIMIT) -> dict[
     }
 
 
-def post(proxy: Proxy, body: bytes) -> Response:
+def post(proxy: Proxy, body: bytes, *headers: tuple[str, str]) -> Response:
     with Client(proxy.url) as client:
-        return client.request("POST", "/mcp", body, headers=MCP_HEADERS)
+        return client.request("POST", "/mcp", body, headers=(*MCP_HEADERS, *headers))
 
 
 def fill(proxy: Proxy, upstream: RawUpstream) -> None:
@@ -82,6 +82,9 @@ def test_a_full_store_refuses_writes_before_they_are_sent(
             "executed": "no",
             "phase": "queued",
         }
+        for n in range(2):
+            said = post(proxy, call("write", request_id=n), ("Idempotency-Key", "one")).json()
+            assert said["result"]["_meta"]["turnlog/outcome"]["kind"] == "session_unavailable"
         with Client(proxy.url) as client:
             given = client.request("PUT", "/files/1", b"x")
         assert (given.status, given.head.one("content-type")) == (503, "application/problem+json")

@@ -42,8 +42,8 @@ class Guarded(Protocol):
         """Note that its answer was handed to a caller whole."""
         ...
 
-    async def resumed(self) -> None:
-        """Let another stream take its place, if nobody waits here."""
+    async def resumed(self, event_id: str) -> None:
+        """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
         ...
 
 

@@ -109,8 +109,15 @@ class Audience:
         await self._told(self._down.end(last))
 
     def abort(self) -> None:
-        """End the connection, of an answer that is not whole."""
-        self._down.abort()
+        """End the connection, of an answer that is not whole; it is another one's by now where the
+        agent has had something else."""
+        if not self._gone:
+            self._down.abort()
+
+    def fail(self, data: bytes) -> None:
+        """Write a whole answer in place of one that turnlog failed to make, if the agent hears it."""
+        if not self._gone:
+            self._down.fail(data)
 
     def _begins(self, status: int, reason: bytes, lines: bytes) -> None:
         self._head = (status, reason, lines)

@@ -91,11 +91,12 @@ class OpenCalls:
         found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
         return found if len({attempt.ask.call for attempt in found}) == 1 else []
 
-    async def resume(self, scope: Scope) -> None:
-        """Let a stream that resumes another have the guarded calls that run on alone."""
+    async def resume(self, scope: Scope, event_id: str) -> None:
+        """Let a stream that goes on behind an event have the guarded call of that one, if it runs on
+        alone."""
         for attempt in self.of(scope):
             if attempt.running is not None:
-                await attempt.running.resumed()
+                await attempt.running.resumed(event_id)
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
         """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""

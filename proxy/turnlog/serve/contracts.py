@@ -98,12 +98,19 @@ class Watcher(Protocol):
 class Exchange(Watcher, Protocol):
     """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
 
-    progress: Progress
     running: Running | None
     """What guards the call, where something does: then it may outlive its caller."""
 
     kept_as_sent: bool
     """Whether whoever asks the same again gets the answer as it went to the first caller."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the attempt has come; each one has its own."""
+        ...
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None: ...
 
     def kept(self, sent: Made | None) -> Made | None:
         """Return the whole answer for whoever asks the same again; `sent` is what went, if it is known."""

@@ -263,11 +263,12 @@ class Handler:
         try:
             await self._carried(down, runner, exchange, content)
         except asyncio.CancelledError:
-            runner.withdraw()
+            if running.is_given_up:
+                runner.withdraw()
             raise
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
-            down.fail(self.unread(500, error))
+            audience.fail(self.unread(500, error))
         finally:
             running.kept = exchange.kept(audience.kept)
             if audience.has_heard:
@@ -315,7 +316,7 @@ class Handler:
             await self._context.recorder.settle([attempt.outcome])
         made = exchange.repeated(repeated)
         head = lines(made.headers) + told(attempt, whole=True)
-        if made.status in _BODILESS:
+        if made.status in _BODILESS or down.method == "HEAD":
             await down.bodiless(made.status, made.reason, head)
         else:
             await down.answer(made.status, made.reason, head, made.body)

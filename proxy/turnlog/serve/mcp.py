@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 
-from turnlog.core.classify import Ending, Past, failed, of_call, refused
+from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key
+from turnlog.wire.jsonrpc import Kind, Message, id_key
 from turnlog.wire.message import MessageReader
-from turnlog.wire.skim import Outline
 from turnlog.wire.splice import with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
@@ -33,33 +32,18 @@ from .answers import (
     JSON as JSON_HEADERS,
 )
 from .asking import Asking
-from .attempt import Ask, Attempt, Reply, following
-from .besides import LIST_LIMIT, LISTS, Besides
-from .channel import Channel
+from .attempt import Attempt, following
+from .besides import LIST_LIMIT, LISTS
 from .context import Context
 from .fault import Failure, Progress
-from .judging import judged, waiting
 from .legs import Legs
 from .listening import Listening
+from .reading import Reading
 from .repeats import KEPT, Repeated
 from .request import Request
 from .running import Running
 from .underway import Underway
 from .upstream import Answer, Content
-from .verdicts import (
-    JSON,
-    Circumstances,
-    Text,
-    acknowledged,
-    answered,
-    instead,
-    is_answer,
-    is_unfit,
-    mislabelled,
-    nameless_error,
-    raw_id,
-    unanswered,
-)
 
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
@@ -87,12 +71,8 @@ class McpExchange:
         self._messages = messages
         self._as_batch = as_batch
         self._underway = Underway(context, request.scope, request.kin, messages)
-        self._notified: set[Attempt] = set()
-        """Those nobody will be answered."""
         self._asking = Asking(context, request, start, size, whole=not cut)
-        self._besides = Besides(context, request, self._asking)
         self._legs = Legs(context, request.server)
-        self.progress = Progress()
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
         self.running: Running | None = None
@@ -101,23 +81,33 @@ class McpExchange:
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
-        self._answer: Answer | None = None
-        self._resumable = False
-        self._unfit: Text | None = None
-        """What came last in the place of a response and answers nothing."""
         self._recorded = False
-        self._listening = Listening(context, request, self._underway)
-        self._events = 0
+        self._listening = Listening(context, request, self._underway, asks=bool(messages))
         self.revision = self._asking.revision(messages[0] if messages else None)
         self.stateless = mcp.is_stateless(self.revision)
+        self._reading = Reading(
+            context,
+            request,
+            self._underway,
+            self._asking,
+            self._legs,
+            self._listening,
+            self.revision,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """How far the attempt has come."""
+        return self._underway.progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._underway.progress = progress
 
     @property
     def waits(self) -> bool:
         """Whether the end of the answer has to wait for the disk."""
-        for attempt in self._underway.attempts:  # noqa: SIM110 - 0.05 us, any() takes 0.35
-            if attempt.waits:
-                return True
-        return False
+        return self._underway.waits
 
     @property
     def listens(self) -> bool:
@@ -137,24 +127,15 @@ class McpExchange:
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
         if not self._recorded:
-            self._besides.relayed(
-                self._messages[0] if self._messages else None,
-                revision=self.revision,
-                status=self._status,
-                duration=duration,
-                events=self._events,
-            )
-
-    @property
-    def _status(self) -> int:
-        return self._answer.status if self._answer is not None else 0
+            self._reading.relayed(self._messages[0] if self._messages else None, duration)
 
     # -- before the request leaves ---------------------------------------------------------
 
     async def begin(self) -> None:
         """Queue the intents. Raises `StoreError` when the calls have to be refused."""
         if b"last-event-id" in self._request.fields:
-            await self._context.calls.resume(self._request.scope)
+            event_id = self._request.field(b"last-event-id")
+            await self._context.calls.resume(self._request.scope, event_id)
         try:
             for message in self._messages:
                 await self._notice_request(message)
@@ -200,7 +181,7 @@ class McpExchange:
         if self.running is not None:
             self.running.begins(attempt)
         if message.kind is Kind.NOTIFICATION:
-            self._notified.add(attempt)
+            self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
 
@@ -224,9 +205,10 @@ class McpExchange:
 
     def kept(self, sent: Made | None) -> Made | None:
         """Return the whole response, for whoever asks the same again."""
-        if self.attempt is None or not self.attempt.message or self._answer is None:
+        answer = self._reading.answer
+        if self.attempt is None or not self.attempt.message or answer is None:
             return None
-        return Made(self._answer.status, self._answer.reason, JSON_HEADERS, self.attempt.message)
+        return Made(answer.status, answer.reason, JSON_HEADERS, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -250,8 +232,8 @@ class McpExchange:
         assert self.attempt is not None
         message, before = self._messages[0], self.attempt
         wire_id = self._context.recorder.new_request_id()
-        self._answer, self._lost, self._unfit = None, None, None
-        self._resumable, self._events = False, 0
+        self._lost = None
+        self._reading.anew()
         with self._underway.resting(before):
             self.attempt = await self._underway.again(message, following(before.ask), wire_id)
             self.attempt.past = before.so_far
@@ -272,7 +254,7 @@ class McpExchange:
         attempt = self.attempt
         if attempt is None or not attempt.cancelled:
             return None
-        tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
+        tickets = self._reading.end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
         assert attempt.overall is not None  # just now, or it was waited for the next one
         return self._made(CANCELLED, attempt.overall), tickets
 
@@ -302,7 +284,7 @@ class McpExchange:
         self.progress.phase = failure.phase
         said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind), retry_after=failure.retry_after)
-        return made, self._end_all(failure.kind, failure.detail, said, failure.retry_after)
+        return made, self._reading.end_all(failure.kind, failure.detail, said, failure.retry_after)
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
@@ -344,12 +326,13 @@ class McpExchange:
 
         What may still be answered on another stream stays open.
         """
-        self._unanswered()
+        self._reading.unanswered()
         self._listening.hang_up(kind)
-        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER:
+        given_up = self.running is not None and self.running.is_given_up
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._underway.detach()
         else:
-            self._end_all(kind, "")
+            self._reading.end_all(kind, "")
 
     @property
     def _goes_on(self) -> bool:
@@ -361,7 +344,7 @@ class McpExchange:
         channel = self._request.channel
         if channel is not None:
             return channel.is_open and self.progress.phase in _SENT
-        return self._resumable and not self.stateless
+        return self._reading.resumable and not self.stateless
 
     def _made(
         self,
@@ -386,58 +369,33 @@ class McpExchange:
         return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
 
     def _ending(self, kind: ErrorKind) -> Ending:
-        effects = [ask.effect for ask in self._underway.asks.values()]
-        effect = effects[0] if effects else Effect.UNKNOWN
+        effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
         return of_call(failed(kind, self.progress.phase, effect), self._past)
 
     # -- reading along ---------------------------------------------------------------------
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
-        self._answer = answer
-        self.progress.phase = Phase.HEAD
+        self._reading.head(answer)
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        self.progress.phase = Phase.BODY
-        self._events += 1
-        self._resumable = self._resumable or event.id is not None
-        if event.body is None or not event.has_data:
-            return ()
-        if not self._messages and self._listening.begins(event):
-            return ()
-        return self._read(Text(event.body, JSON, event.body.size, event.type))
+        if event.id is not None and self.running is not None:
+            self.running.numbered(event.id)
+        return self._reading.event(event)
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""
-        text = Text(body, media, size)
-        tickets = list(self._read(text))
-        if self._underway.awaited:
-            tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
-        if self._request.channel is not None and 200 <= self._status < 300:
-            return [*tickets, *self._accepted(self._request.channel)]
-        for attempt in list(self._underway.attempts):
-            around = self._around(attempt.ask)
-            ending, reply = unanswered(text, around)
-            if attempt in self._notified:
-                ending = acknowledged(around)
-            else:
-                ending, reply = judged(attempt.ask, ending, reply)
-            tickets += self._end(attempt, ending, reply)
-        self._unanswered()
-        return tickets
+        return self._reading.whole(body, media, size)
 
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
-        self._unanswered()
+        self._reading.unanswered()
         tickets = [*self._listening.hang_up(ErrorKind.CONNECTION_LOST)]
         if self._goes_on:
             self._underway.detach()
             return tickets
-        for attempt in list(self._underway.attempts):
-            verdict = instead(self._unfit, self._around(attempt.ask))
-            if verdict is not None and not attempt.cancelled:
-                tickets += self._end(attempt, *verdict)
+        tickets += self._reading.misfits()
         lost = Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
         return [*tickets, *self._lose(lost)]
 
@@ -446,7 +404,7 @@ class McpExchange:
         if self._listening.is_channel:
             return self._listening.hang_up(failure.kind)
         if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
-            self._unanswered()
+            self._reading.unanswered()
             self._underway.detach()
             return ()
         self.progress.phase = failure.phase
@@ -457,132 +415,4 @@ class McpExchange:
         attempt, said = self.attempt, ""
         if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
             self._lost, said = failure, failure.sentence(self._request.server, self._past)
-        return self._end_all(failure.kind, failure.detail, said)
-
-    def _unanswered(self) -> None:
-        """Learn that all that could be read of the answer was read, as far as it has come."""
-        # In 2024-11-05 they are answered elsewhere.
-        if self._answer is not None and self._status < 400 and self._request.channel is None:
-            self._besides.unanswered(self._underway.awaited.values())
-
-    def _read(self, text: Text) -> Sequence[Ticket]:
-        text.body.finish()
-        content = text.body.content
-        if isinstance(content, Batch):
-            return [
-                ticket
-                for item in content.items
-                if isinstance(item, Message)
-                for ticket in self._message(item, text)
-            ]
-        if not isinstance(content, Malformed):
-            return self._message(content, text)
-        return self._answers_nothing(content, text)
-
-    def _answers_nothing(
-        self, content: Message | Outline | Malformed, text: Text
-    ) -> Sequence[Ticket]:
-        if not isinstance(content, Malformed) and mcp.is_request(content):
-            self._server_asks(id_key(raw_id(content)))
-        elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
-            self._context.calls.told(self._request.scope, back)
-        elif self._underway.attempts and is_unfit(text, content):
-            self._unfit = text
-        return ()
-
-    def _message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        if not is_answer(message):
-            return self._answers_nothing(message, text)
-        key = self._key_of(message)
-        if (asked := self._listening.asked(key)) is not None:
-            return self._notice_answer(asked, message, text)
-        own = self._underway.own(key)
-        if own is not None:
-            return self._close(own, message, text)
-        if key in self._underway.awaited:
-            return self._notice_answer(self._underway.awaited.pop(key), message, text)
-        attempt = self._context.calls.claim(self._request.scope, key)
-        if attempt is None:
-            self._besides.stray(message)
-            return self._answers_nothing(message, text)
-        if b"last-event-id" in self._request.fields:
-            attempt.marks.add(Flag.RESUMED)
-        if attempt.running is not None:
-            attempt.running.arrived()
-        return self._close(attempt, message, text)
-
-    def _server_asks(self, key: str) -> None:
-        """Mark the calls that a request of the server may belong to: they wait for the agent."""
-        attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
-        for attempt in attempts:
-            attempt.marks.add(Flag.SERVER_REQUEST)
-            if attempt.running is not None:
-                attempt.running.asked()
-        self._context.calls.asked(self._request.scope, key, attempts)
-
-    def _key_of(self, message: Message | Outline) -> str:
-        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
-        whatever comes answers a request whose id could not be read."""
-        if "" in self._underway.awaited:
-            return ""
-        if nameless_error(message) and len(self._underway.awaited) == 1:
-            return next(iter(self._underway.awaited))
-        return id_key(raw_id(message))
-
-    # -- closing attempts ------------------------------------------------------------------
-
-    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
-        """Leave what was asked to the stream on which it is answered."""
-        tickets: list[Ticket] = []
-        for attempt in self._notified & self._underway.attempts.keys():
-            tickets += self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
-        if not channel.is_open:
-            return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
-        self._underway.detach()
-        return tickets
-
-    def _close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
-        said = mcp.read_answer(message, revision=self.revision)
-        ending, reply = answered(said, message, text, self._around(attempt.ask))
-        if self._is_unlisted(said, ending, attempt.ask):
-            ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
-        ending, reply = judged(attempt.ask, ending, reply)
-        if attempt.running is not None and isinstance(message, Message):
-            attempt.message = text.body.finish()
-        succeeds = reply.is_result and self._status < 400 and not said.is_error
-        attempt.amends = succeeds and bool(ending.error)
-        if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
-            self._context.calls.park(links, attempt)
-            reply = msgspec.structs.replace(reply, links=links)
-        return self._end(attempt, ending, reply)
-
-    def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
-        """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
-        wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
-        return wrong and self._asking.is_unlisted(ask.tool)
-
-    def _around(self, ask: Ask) -> Circumstances:
-        in_session = bool(self._request.mcp_session) and not self.stateless
-        return Circumstances(self._status, ask.effect, in_session)
-
-    def _end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
-        self._underway.mark(self.progress.marks)
-        headers = self._answer.headers if self._answer is not None else ()
-        reply = waiting(reply, headers, self._context.clock.wall())
-        return self._underway.end(attempt, ending, reply)
-
-    def _end_all(
-        self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
-    ) -> Sequence[Ticket]:
-        self._underway.mark(self.progress.marks)
-        reply = Reply(http_status=self._status, detail=detail, said=said, retry_after=retry_after)
-        return self._underway.end_all(kind, self.progress.phase, reply)
-
-    # -- answers to what is no call --------------------------------------------------------
-
-    def _notice_answer(
-        self, asked: Message, message: Message | Outline, text: Text
-    ) -> Sequence[Ticket]:
-        headers = self._answer.headers if self._answer is not None else ()
-        self._besides.read(asked, message, headers)
-        return self._legs.polled(asked, message, text, self.revision, self._around)
+        return self._reading.end_all(failure.kind, failure.detail, said)

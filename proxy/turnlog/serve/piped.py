@@ -34,18 +34,18 @@ class PipedExchange(McpExchange):
     def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """Read one message of the server that came by itself."""
         self.progress.phase = Phase.BODY
-        return self._message(message, text)
+        return self._reading.message(message, text)
 
     def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
         self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
-        return self._close(attempt, message, text)
+        return self._reading.close(attempt, message, text)
 
     def acknowledge(self) -> None:
         """Close the calls that nobody will be answered, now that they have been sent."""
-        for attempt in self._notified & self._underway.attempts.keys():
-            self._end(attempt, acknowledged(self._around(attempt.ask)), Reply())
+        for attempt in self._underway.notified & self._underway.attempts.keys():
+            self._reading.end(attempt, acknowledged(self._reading.around(attempt.ask)), Reply())
 
     def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
@@ -54,7 +54,7 @@ class PipedExchange(McpExchange):
         self.progress.phase = failure.phase
         said = failure.sentence(self._request.server, self._past)
         made = self._made(said, self._ending(failure.kind), calls)
-        return made, self._end_all(failure.kind, failure.detail, said)
+        return made, self._reading.end_all(failure.kind, failure.detail, said)
 
     def taken_back(self, key: str) -> dict[str, Attempt | None]:
         """Record that the caller took the request with this id back.
@@ -66,7 +66,9 @@ class PipedExchange(McpExchange):
             if attempt.cancelled and attempt.caller_key == key:
                 found[wire_key] = attempt
                 kind = ErrorKind.CANCELLED_BY_CALLER
-                self._end(attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply())
+                self._reading.end(
+                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply()
+                )
         if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
             found[key] = None
         return found

@@ -6,19 +6,15 @@ proxy sees what another one has under way in the same store. What is decided is 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from turnlog.core.canon import canonical
-from turnlog.core.classify import ending_of
-from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Rung
+from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
-    Earlier,
     NeverTwice,
     Verdict,
     decide,
@@ -26,11 +22,12 @@ from turnlog.core.repeats import (
     unsent,
 )
 from turnlog.observe.events import Log, StoreFailed
-from turnlog.store.base import SessionRef, Store, StoreError, Ticket
+from turnlog.store.base import SessionRef, Store, StoreError
 
 from .answers import Made, retold_answer
 from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
 from .clock import Clock
+from .earlier import Found, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -41,10 +38,7 @@ _HELD: Final = 16 << 20
 _MOST: Final = 16_384
 """Calls that are remembered in memory."""
 _POLL: Final = 0.25
-"""s between two looks at a call that another process has under way."""
-_SETTLED: Final = 1.0
-"""s: whether an answer arrived is noted by then, unless its process died."""
-_NS: Final = 1_000_000_000
+"""s between two looks at a call whose end this process is not told of."""
 _SAYS: Final = {
     Verdict.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
     "sent again",
@@ -54,35 +48,6 @@ _SAYS: Final = {
     Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
     "sent again",
 }
-
-
-class Found(Struct, frozen=True, kw_only=True):
-    """An earlier call: what is known of it here, or what stands of it in the store."""
-
-    earlier: Earlier
-    call: bytes
-    keyed: bool
-    """Whether it was found by its key."""
-    running: Running | None = None
-    commits: Sequence[Commit] = ()
-
-    @property
-    def outcome(self) -> Commit | None:
-        """Its last outcome in the store."""
-        return _last(self.commits, CommitKind.OUTCOME)
-
-    @property
-    def is_resolved(self) -> bool:
-        """Whether an operator said how it ended."""
-        return self.outcome is not None and Flag.RESOLVED in self.outcome.facts.flags
-
-    @property
-    def source(self) -> Ticket | None:
-        """The commit from which another call is answered."""
-        if self.running is not None and self.running.attempt is not None:
-            return self.running.attempt.outcome or self.running.attempt.intent
-        commit = self.outcome or _last(self.commits, CommitKind.INTENT)
-        return Settled(commit) if commit is not None else None
 
 
 class Repeated(Exception):
@@ -158,7 +123,10 @@ class Repeats:
         running.over()
         running.shrink()
         self._under_way.discard(running)
-        self._held += running.size
+        if running.attempt is None:
+            self._forget(running)  # it was refused before it was recorded
+        elif self._is_known(running):
+            self._held += running.size
         while self._held > _HELD or len(self._known) > _MOST:
             oldest = next((r for r in self._known.values() if r.ending is not None), None)
             if oldest is None:
@@ -209,9 +177,9 @@ class Repeats:
             joined = True
 
     async def _joined(self, ask: Ask, found: Found) -> None:
-        """Wait for a call under way, here or in another process."""
+        """Wait for a call under way: here, in another process, or left to a stream to come."""
         try:
-            if found.running is not None:
+            if found.running is not None and not found.running.is_over:
                 await found.running.joined()
             else:
                 await asyncio.sleep(_POLL)
@@ -261,7 +229,7 @@ class Repeats:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
         stored = intent.body.links if intent.body is not None else ()
-        earlier = _earlier(commits, self._clock.wall())
+        earlier = earlier_of(commits, self._clock.wall())
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
@@ -339,8 +307,13 @@ class Repeats:
     def _remember(self, running: Running) -> None:
         self._under_way.add(running)
         for link in _found_by(running):
+            before = self._known.pop(link, None)
             self._known[link] = running
-            self._known.move_to_end(link)
+            if before is not None and not self._is_known(before):
+                self._held -= before.size
+
+    def _is_known(self, running: Running) -> bool:
+        return any(self._known.get(link) is running for link in _found_by(running))
 
     def _forget(self, running: Running) -> None:
         self._held -= running.size
@@ -352,47 +325,3 @@ class Repeats:
 def _found_by(running: Running) -> tuple[bytes, ...]:
     links = running.ask.links
     return tuple(filter(None, (links.key, links.same)))
-
-
-def _last(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
-    """Return the newest commit of a kind of the last attempt."""
-    found = [commit for commit in commits if commit.facts.kind is kind]
-    return max(found, key=_place, default=None)
-
-
-def _place(commit: Commit) -> tuple[int, int, int]:
-    return commit.facts.leg, commit.facts.attempt, commit.facts.n
-
-
-def _earlier(commits: Sequence[Commit], now: int) -> Earlier:
-    """Return what the commits of a call tell; `now` in ns."""
-    intent, outcome = _last(commits, CommitKind.INTENT), _last(commits, CommitKind.OUTCOME)
-    assert intent is not None  # it was found by its links
-    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
-    if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
-        outcome = None
-    ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
-    abandoned = NoteKind.ABANDONED in notes
-    # What turnlog or an operator said of it is no answer that a caller has had.
-    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
-    cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
-    began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
-    return Earlier(
-        ending=ending_of(outcome.facts) if outcome is not None else None,
-        began=(now - began) / _NS,
-        ended=ended,
-        abandoned=abandoned,
-        cancelled=None if cancelled is None else (now - cancelled) / _NS,
-        repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
-        # Whoever has just been answered by another process: the note is on its way.
-        delivered=_had(commits, outcome) or (ended < _SETTLED and not abandoned and answered),
-    )
-
-
-def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
-    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
-    it who had the answer before."""
-    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
-    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
-        return bool(notes)
-    return any(note.link.ref == outcome.link.seq for note in notes)

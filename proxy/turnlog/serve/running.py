@@ -5,7 +5,9 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, NoteKind
@@ -17,6 +19,9 @@ from .answers import Made
 from .attempt import Ask, Attempt
 from .fault import Failure
 from .recorder import Recorder
+
+_EVENT_IDS: Final = 256
+"""Most ids of events that are remembered: an agent has read all but the latest."""
 
 
 def _never() -> bool:
@@ -48,6 +53,8 @@ class Running:
         """Whether it is taken back because nobody waits for it."""
         self._joined = 0
         """How many wait for it beside its caller."""
+        self._event_ids: deque[str] = deque(maxlen=_EVENT_IDS)
+        """Of its latest events."""
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,6 +117,11 @@ class Running:
             self._ended_at = self._loop.time()
             self._ended.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing carries it out any more; its answer may yet come on another stream."""
+        return self._ended.is_set()
+
     async def ended(self) -> None:
         """Wait for its end."""
         await self._ended.wait()
@@ -117,13 +129,18 @@ class Running:
     async def joined(self) -> None:
         """Wait for its answer, beside its caller or in its place."""
         self._joined += 1
-        self._disarm()
+        if self._cancelled_at is None:
+            self._disarm()
+        else:
+            self._run_on()
         try:
             await self._ended.wait()
         finally:
             self._joined -= 1
             if self.is_abandoned and not self._unqueued():
                 self._run_on()
+            elif not self._joined:
+                self._disarm()
 
     def arrived(self) -> None:
         """Note that its answer was handed to a caller whole."""
@@ -170,7 +187,7 @@ class Running:
         self._cancelled_at = self._loop.time()
         if self.attempt is not None:
             self._note(NoteKind.CANCEL_FORWARDED, self.attempt.intent)
-        if self.is_abandoned:
+        if self.is_abandoned or self._joined:
             self._run_on()
 
     def asked(self) -> None:
@@ -178,9 +195,13 @@ class Running:
         if self.is_abandoned:
             self._give_up()
 
-    async def resumed(self) -> None:
-        """Let another stream take its place, if nobody waits here."""
-        if self.is_abandoned and self._task is not None:
+    def numbered(self, event_id: str) -> None:
+        """Learn the id of an event of its stream, behind which another one may go on."""
+        self._event_ids.append(event_id)
+
+    async def resumed(self, event_id: str) -> None:
+        """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
+        if self.is_abandoned and self._task is not None and event_id in self._event_ids:
             self._task.cancel()
             await self._ended.wait()
 
@@ -191,6 +212,7 @@ class Running:
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended."""
+        self._event_ids.clear()
         if self.attempt is not None:
             self.attempt.shrink()
             self.ask = self.attempt.ask
@@ -219,7 +241,7 @@ class Running:
                 return self._limits.drain
 
     def _give_up(self) -> None:
-        if self._joined or self._task is None:
+        if (self._joined and self._cancelled_at is None) or self._task is None:
             return
         self.is_given_up = True
         self.cancelled()

@@ -1,0 +1,266 @@
+"""What comes back for one MCP exchange: which attempts its messages end, and what else they tell."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from turnlog.core.classify import Ending, refused
+from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.store.base import Ticket
+from turnlog.wire import mcp
+from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key
+from turnlog.wire.message import MessageReader
+from turnlog.wire.skim import Outline
+from turnlog.wire.sse import Event
+
+from .asking import Asking
+from .attempt import Ask, Attempt, Reply
+from .besides import Besides
+from .channel import Channel
+from .context import Context
+from .judging import judged, waiting
+from .legs import Legs
+from .listening import Listening
+from .request import Request
+from .underway import Underway
+from .upstream import Answer
+from .verdicts import (
+    JSON,
+    Circumstances,
+    Text,
+    acknowledged,
+    answered,
+    instead,
+    is_answer,
+    is_unfit,
+    mislabelled,
+    nameless_error,
+    raw_id,
+    unanswered,
+)
+
+
+class Reading:
+    """Reads along for one exchange, and ends the attempts that are answered."""
+
+    def __init__(
+        self,
+        context: Context,
+        request: Request,
+        underway: Underway,
+        asking: Asking,
+        legs: Legs,
+        listening: Listening,
+        revision: str,
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._underway = underway
+        self._asking = asking
+        self._legs = legs
+        self._listening = listening
+        self._besides = Besides(context, request, asking)
+        self._revision = revision
+        self._stateless = mcp.is_stateless(revision)
+        self.anew()
+
+    def anew(self) -> None:
+        """Begin with the answer to another attempt."""
+        self.answer: Answer | None = None
+        self.resumable = False
+        """Whether the stream may be resumed: an event had an id."""
+        self._unfit: Text | None = None
+        """What came last in the place of a response and answers nothing."""
+        self._events = 0
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; 0 while there is none."""
+        return self.answer.status if self.answer is not None else 0
+
+    def relayed(self, first: Message | None, duration: int) -> None:
+        """Log an exchange that held no call; `duration` in ns since its head was there."""
+        self._besides.relayed(
+            first,
+            revision=self._revision,
+            status=self.status,
+            duration=duration,
+            events=self._events,
+        )
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        self.answer = answer
+        self._underway.progress.phase = Phase.HEAD
+
+    def event(self, event: Event) -> Sequence[Ticket]:
+        """Read one event of a stream."""
+        self._underway.progress.phase = Phase.BODY
+        self._events += 1
+        self.resumable = self.resumable or event.id is not None
+        if event.body is None or not event.has_data:
+            return ()
+        if self._listening.begins(event):
+            return ()
+        return self._read(Text(event.body, JSON, event.body.size, event.type))
+
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
+        """Read an answer that is no stream, once it is complete."""
+        text = Text(body, media, size)
+        tickets = list(self._read(text))
+        if self._underway.awaited:
+            tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
+        if self._request.channel is not None and 200 <= self.status < 300:
+            return [*tickets, *self._accepted(self._request.channel)]
+        for attempt in list(self._underway.attempts):
+            around = self.around(attempt.ask)
+            ending, reply = unanswered(text, around)
+            if attempt in self._underway.notified:
+                ending = acknowledged(around)
+            else:
+                ending, reply = judged(attempt.ask, ending, reply)
+            tickets += self.end(attempt, ending, reply)
+        self.unanswered()
+        return tickets
+
+    def misfits(self) -> Sequence[Ticket]:
+        """End what is open by what came in the place of its response, where something did."""
+        tickets: list[Ticket] = []
+        for attempt in list(self._underway.attempts):
+            verdict = instead(self._unfit, self.around(attempt.ask))
+            if verdict is not None and not attempt.cancelled:
+                tickets += self.end(attempt, *verdict)
+        return tickets
+
+    def unanswered(self) -> None:
+        """Learn that all that could be read of the answer was read, as far as it has come."""
+        # In 2024-11-05 they are answered elsewhere.
+        if self.answer is not None and self.status < 400 and self._request.channel is None:
+            self._besides.unanswered(self._underway.awaited.values())
+
+    def _read(self, text: Text) -> Sequence[Ticket]:
+        text.body.finish()
+        content = text.body.content
+        if isinstance(content, Batch):
+            return [
+                ticket
+                for item in content.items
+                if isinstance(item, Message)
+                for ticket in self.message(item, text)
+            ]
+        if not isinstance(content, Malformed):
+            return self.message(content, text)
+        return self._answers_nothing(content, text)
+
+    def _answers_nothing(
+        self, content: Message | Outline | Malformed, text: Text
+    ) -> Sequence[Ticket]:
+        if not isinstance(content, Malformed) and mcp.is_request(content):
+            self._server_asks(id_key(raw_id(content)))
+        elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
+            self._context.calls.told(self._request.scope, back)
+        elif self._underway.attempts and is_unfit(text, content):
+            self._unfit = text
+        return ()
+
+    def message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read one message, and end the attempt that it answers, if it does."""
+        if not is_answer(message):
+            return self._answers_nothing(message, text)
+        key = self._key_of(message)
+        if (asked := self._listening.asked(key)) is not None:
+            return self._notice_answer(asked, message, text)
+        own = self._underway.own(key)
+        if own is not None:
+            return self.close(own, message, text)
+        if key in self._underway.awaited:
+            return self._notice_answer(self._underway.awaited.pop(key), message, text)
+        attempt = self._context.calls.claim(self._request.scope, key)
+        if attempt is None:
+            self._besides.stray(message)
+            return self._answers_nothing(message, text)
+        if b"last-event-id" in self._request.fields:
+            attempt.marks.add(Flag.RESUMED)
+        tickets = self.close(attempt, message, text)
+        attempt.message = b""  # its own exchange is over, nobody takes it from there
+        if attempt.running is not None:
+            attempt.running.arrived()
+        return tickets
+
+    def _server_asks(self, key: str) -> None:
+        """Mark the calls that a request of the server may belong to: they wait for the agent."""
+        attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
+        for attempt in attempts:
+            attempt.marks.add(Flag.SERVER_REQUEST)
+            if attempt.running is not None:
+                attempt.running.asked()
+        self._context.calls.asked(self._request.scope, key, attempts)
+
+    def _key_of(self, message: Message | Outline) -> str:
+        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
+        whatever comes answers a request whose id could not be read."""
+        if "" in self._underway.awaited:
+            return ""
+        if nameless_error(message) and len(self._underway.awaited) == 1:
+            return next(iter(self._underway.awaited))
+        return id_key(raw_id(message))
+
+    # -- closing attempts ------------------------------------------------------------------
+
+    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
+        """Leave what was asked to the stream on which it is answered."""
+        tickets: list[Ticket] = []
+        for attempt in self._underway.notified & self._underway.attempts.keys():
+            tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), Reply())
+        if not channel.is_open:
+            return [*tickets, *self.end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
+        self._underway.detach()
+        return tickets
+
+    def close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """End an attempt by its answer."""
+        said = mcp.read_answer(message, revision=self._revision)
+        ending, reply = answered(said, message, text, self.around(attempt.ask))
+        if self._is_unlisted(said, ending, attempt.ask):
+            ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
+        ending, reply = judged(attempt.ask, ending, reply)
+        if attempt.running is not None and isinstance(message, Message):
+            attempt.message = text.body.finish()
+        succeeds = reply.is_result and self.status < 400 and not said.is_error
+        attempt.amends = succeeds and bool(ending.error)
+        if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
+            self._context.calls.park(links, attempt)
+            reply = msgspec.structs.replace(reply, links=links)
+        return self.end(attempt, ending, reply)
+
+    def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
+        """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
+        wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
+        return wrong and self._asking.is_unlisted(ask.tool)
+
+    def around(self, ask: Ask) -> Circumstances:
+        """Return what counts beside an answer."""
+        in_session = bool(self._request.mcp_session) and not self._stateless
+        return Circumstances(self.status, ask.effect, in_session)
+
+    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        """Record how an attempt ended."""
+        headers = self.answer.headers if self.answer is not None else ()
+        reply = waiting(reply, headers, self._context.clock.wall())
+        return self._underway.end(attempt, ending, reply)
+
+    def end_all(
+        self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
+    ) -> Sequence[Ticket]:
+        """Record that all that is open failed so; `said` is what its caller is told."""
+        reply = Reply(http_status=self.status, detail=detail, said=said, retry_after=retry_after)
+        return self._underway.end_all(kind, reply)
+
+    # -- answers to what is no call --------------------------------------------------------
+
+    def _notice_answer(
+        self, asked: Message, message: Message | Outline, text: Text
+    ) -> Sequence[Ticket]:
+        headers = self.answer.headers if self.answer is not None else ()
+        self._besides.read(asked, message, headers)
+        return self._legs.polled(asked, message, text, self._revision, self.around)

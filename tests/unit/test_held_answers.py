@@ -1,0 +1,92 @@
+"""`serve.repeats`: what is remembered of guarded calls, and for how long."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import succeeded
+from turnlog.core.kinds import Effect
+from turnlog.core.repeats import NeverTwice
+from turnlog.serve.answers import JSON, Made
+from turnlog.serve.attempt import Reply
+from turnlog.serve.repeats import KEPT, Repeated, Repeats
+from turnlog.serve.running import Running
+from turnlog.store.base import SessionRef, StoreFull
+
+ANSWER = Made(200, b"OK", JSON, b"the first one")
+LARGE = Made(200, b"OK", JSON, b"x" * (KEPT // 2 + 1))
+"""Two of these are more than is held."""
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with bench(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def repeats(one: Bench) -> Repeats:
+    return Repeats(one.store, one.recorder, NeverTwice(), one.time.clock(), one.log)
+
+
+async def admitted(
+    one: Bench, repeats: Repeats, tool: str, ref: SessionRef, key: str = ""
+) -> Running:
+    call, write = one.recorder.new_call(), Effect.WRITE
+    asked = ask(ref, call, tool=tool, key=key, effect=write, is_named=True)
+    _, running = await repeats.admit(asked, stateless=False)
+    assert running is not None
+    return running
+
+
+async def answered(one: Bench, repeats: Repeats, running: Running, kept: Made) -> None:
+    attempt = await one.recorder.begin(running.ask)
+    running.begins(attempt)
+    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    assert ticket is not None
+    await one.recorder.settle([ticket])
+    running.kept = kept
+    running.arrived()
+    repeats.over(running)
+
+
+async def test_an_answer_is_held_however_much_others_were_given_that_nobody_can_ask_for(
+    one: Bench, repeats: Repeats
+) -> None:
+    first = await admitted(one, repeats, "first", session(), key="one")
+    await answered(one, repeats, first, ANSWER)
+    nameless = SessionRef(candidate=b"nameless".ljust(16, b"\0"), rung=session().rung)
+    for ref in (nameless, nameless, session(), session(), session()):
+        await answered(one, repeats, await admitted(one, repeats, "other", ref), LARGE)
+    with pytest.raises(Repeated) as again:
+        await admitted(one, repeats, "first", session(), key="one")
+    assert again.value.answer == ANSWER
+
+
+async def test_the_oldest_answers_go_where_there_are_too_many(one: Bench, repeats: Repeats) -> None:
+    for tool in ("first", "second", "third"):
+        running = await admitted(one, repeats, tool, session(), key=tool)
+        await answered(one, repeats, running, LARGE)
+    with pytest.raises(Repeated) as kept:
+        await admitted(one, repeats, "third", session(), key="third")
+    assert kept.value.answer == LARGE
+    with pytest.raises(Repeated) as lost:
+        await admitted(one, repeats, "first", session(), key="first")
+    assert lost.value.answer is None
+
+
+async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, store_limit=1) as full:
+        repeats = Repeats(full.store, full.recorder, NeverTwice(), full.time.clock(), full.log)
+        for _ in range(2):
+            async with asyncio.timeout(10):
+                running = await admitted(full, repeats, "write", session(), key="one")
+            with pytest.raises(StoreFull):
+                await full.recorder.begin(running.ask)
+            repeats.over(running)
+    assert repeats.under_way == 0
