@@ -70,7 +70,7 @@ async def test_where_closing_is_the_cancel_a_call_that_is_asked_again_at_once_ru
         async with asyncio.TaskGroup() as asking:
             again = asking.create_task(agent.call_tool("order", {"item": "tea"}))
             server.let_go()
-        assert text(again.result()) == "ordered tea"
+        assert text(again.result()) == "done tea"
         first, second = await ended(proxy, 2)
         assert server.runs == ["tea"]
     assert first.status == "ok"
@@ -87,7 +87,7 @@ async def test_where_the_client_says_so_itself_a_cancel_is_obeyed_and_the_second
             again = asking.create_task(agent.call_tool("order", {"item": "tea"}))
             await until(lambda: len(server.runs) > 1 or None, "the tool runs again")
             server.let_go()
-        assert text(again.result()) == "ordered tea"
+        assert text(again.result()) == "done tea"
         rows = await ended(proxy, 2)
         assert server.runs == ["tea", "tea"]
     assert "repeat_of_unknown" in rows[-1].flags
@@ -99,7 +99,7 @@ async def test_an_answer_that_arrived_is_no_reason_not_to_run_again(
 ) -> None:
     async with scene(tmp_path) as (server, proxy), client(proxy, mode) as agent:
         for _ in range(3):
-            assert text(await agent.call_tool("order", {"item": "tea"})) == "ordered tea"
+            assert text(await agent.call_tool("order", {"item": "tea"})) == "done tea"
         assert server.runs == ["tea"] * 3
 
 
@@ -109,7 +109,7 @@ async def test_a_key_makes_one_call_of_several(tmp_path: Path, mode: str) -> Non
         meta: Any = {"turnlog/key": "order 17"}
         for _ in range(3):
             answered = await agent.call_tool("order", {"item": "tea"}, meta=meta)
-            assert text(answered) == "ordered tea"
+            assert text(answered) == "done tea"
         assert server.runs == ["tea"]
 
 
@@ -121,7 +121,7 @@ async def test_calls_made_together_and_those_of_others_all_run(tmp_path: Path, m
         client(proxy, mode, "two") as other,
     ):
         calls = [one.call_tool("order", {"item": "tea"}) for one in (agent, agent, agent, other)]
-        assert [text(result) for result in await asyncio.gather(*calls)] == ["ordered tea"] * 4
+        assert [text(result) for result in await asyncio.gather(*calls)] == ["done tea"] * 4
         assert server.runs == ["tea"] * 4
 
 
@@ -137,7 +137,7 @@ async def test_a_client_that_comes_back_as_another_gets_the_answer_that_it_misse
             waiting.cancel()
         server.let_go()
         async with client(proxy, mode) as agent:
-            assert text(await agent.call_tool("order", {"item": "tea"})) == "ordered tea"
+            assert text(await agent.call_tool("order", {"item": "tea"})) == "done tea"
         await ended(proxy, 2)
         runs, rows = server.runs, proxy.rows()
     if len(runs) > 1:
