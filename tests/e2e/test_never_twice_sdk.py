@@ -12,6 +12,7 @@ from mcp import Client, MCPError
 from mcp.types import TextContent
 
 from kit.proxy import Proxy, running, until
+from kit.relay import Relay, relay
 from kit.slow_server import SlowServer, slow_server
 from turnlog.sessions.rows import Row
 
@@ -33,7 +34,7 @@ async def scene(folder: Path, rules: str = RULES) -> AsyncGenerator[tuple[SlowSe
             yield server, proxy
 
 
-def client(proxy: Proxy, mode: str, session: str = "one") -> Client:
+def client(proxy: Proxy | Relay, mode: str, session: str = "one") -> Client:
     """Return a client whose session has a name."""
     return Client(proxy.url.replace("/mcp", f"/s/{session}/mcp"), mode=MODES[mode])
 
@@ -64,11 +65,16 @@ async def ended(proxy: Proxy, count: int) -> list[Row]:
 async def test_where_closing_is_the_cancel_a_call_that_is_asked_again_at_once_runs_once(
     tmp_path: Path,
 ) -> None:
-    async with scene(tmp_path) as (server, proxy), client(proxy, "stateless") as agent:
+    async with (
+        scene(tmp_path) as (server, proxy),
+        relay(proxy.url) as net,
+        client(net, "stateless") as agent,
+    ):
         server.hold()
         await given_up(agent, "tea")
         async with asyncio.TaskGroup() as asking:
             again = asking.create_task(agent.call_tool("order", {"item": "tea"}))
+            await until(lambda: net.calls > 1 or None, "it is asked again")
             server.let_go()
         assert text(again.result()) == "done tea"
         first, second = await ended(proxy, 2)

@@ -1,4 +1,4 @@
-"""A network between a client and a server that can be cut: what goes through it is not looked at."""
+"""A network between clients and a server that can be cut."""
 
 import asyncio
 import socket
@@ -19,12 +19,19 @@ class Relay:
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream)
         self._port = 0
+        self.sent = bytearray()
+        """All that clients sent and the server has, in the order in which it came."""
         self._ends: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
         """The server's URL, by way of the relay."""
         return urlunsplit(self._upstream._replace(netloc=f"127.0.0.1:{self._port}"))
+
+    @property
+    def calls(self) -> int:
+        """How many calls of tools the server was sent."""
+        return self.sent.count(b'"tools/call"')
 
     def cut(self) -> None:
         """Reset every connection, on both sides; new ones go through."""
@@ -58,18 +65,24 @@ class Relay:
             )
             self._ends |= {writer, back}
             try:
-                await asyncio.gather(_passed(reader, back), _passed(there, writer))
+                await asyncio.gather(
+                    _passed(reader, back, self.sent), _passed(there, writer, bytearray())
+                )
             finally:
                 self._ends -= {writer, back}
                 writer.close()
                 back.close()
 
 
-async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _passed(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray
+) -> None:
+    """Pass on what comes, and keep it in `seen`."""
     with suppress(OSError):
         while piece := await reader.read(_PIECE):
             writer.write(piece)
             await writer.drain()
+            seen += piece
         writer.write_eof()
 
 

@@ -4,10 +4,10 @@ Argument: the URL of turnlog. A first line says that the client is connected, th
 each call what came of it. The type checkers see the 2.x SDK, so this file, which runs in an environment of
 its own, is checked without the SDK's types:
 """
-# mypy: disable-error-code="attr-defined, call-arg, arg-type, misc, operator"
+# mypy: disable-error-code="attr-defined, call-arg, arg-type, misc, operator, union-attr"
 # pyright: reportAttributeAccessIssue=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportCallIssue=false
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportAssignmentType=false
 
 import asyncio
 import json
@@ -36,7 +36,9 @@ async def make(session: ClientSession, asked: dict[str, Any]) -> None:
         result = await session.call_tool(
             asked["tool"],
             {"item": asked["item"]},
-            read_timeout_seconds=timedelta(seconds=asked["patience"]) if asked["patience"] else None,
+            read_timeout_seconds=timedelta(seconds=asked["patience"])
+            if asked["patience"]
+            else None,
             progress_callback=note if asked["watched"] else None,
             meta=meta,
         )
