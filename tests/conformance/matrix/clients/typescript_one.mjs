@@ -17,7 +17,8 @@ async function connect(url) {
   const transport = command ? new StdioClientTransport(command) : new Http(new URL(url));
   await client.connect(transport);
   return {
-    call: (name, args, options) => client.callTool({ name, arguments: args }, undefined, options),
+    call: (name, args, options, _meta) =>
+      client.callTool({ name, arguments: args, _meta }, undefined, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {

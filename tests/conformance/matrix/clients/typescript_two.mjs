@@ -20,7 +20,7 @@ async function connect(url) {
   const negotiated = client.getNegotiatedProtocolVersion();
   if (![negotiated, 'auto'].includes(revision)) throw new Error(`negotiated ${negotiated}, wanted ${revision}`);
   return {
-    call: (name, args, options) => client.callTool({ name, arguments: args }, options),
+    call: (name, args, options, _meta) => client.callTool({ name, arguments: args, _meta }, options),
     read: uri => client.readResource({ uri }),
     tools: async () => (await client.listTools()).tools,
     close: async () => {
