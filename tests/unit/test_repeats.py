@@ -25,6 +25,7 @@ OK = succeeded()
 UNKNOWN = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
 CANCELLED = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.SENT, Effect.WRITE)
 FAILED = refused(ErrorKind.TOOL_FAILED, Effect.WRITE)
+DROPPED = refused(ErrorKind.CANCELLED_BY_CALLER, Effect.WRITE)
 REFUSED = refused(ErrorKind.RATE_LIMITED, Effect.WRITE)
 
 
@@ -77,6 +78,8 @@ LATE = LIMITS.window + 1
         (over(UNKNOWN, LATE, warned=True), PAYMENT, Verdict.UNKNOWN),
         (over(CANCELLED), WRITE, Verdict.AGAIN),
         (over(CANCELLED), PAYMENT, Verdict.UNKNOWN),
+        (over(DROPPED), WRITE, Verdict.AGAIN),
+        (over(DROPPED), PAYMENT, Verdict.UNKNOWN),
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_call(earlier: Earlier | None, asked: Asked, verdict: Verdict) -> None:

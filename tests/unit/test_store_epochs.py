@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from turnlog.store.epochs import lock_epoch, sweep
+from turnlog.store.epochs import lives, lock_epoch, sweep
 
 
 def test_an_epoch_has_one_holder(tmp_path: Path) -> None:
@@ -17,6 +17,18 @@ def test_an_epoch_has_one_holder(tmp_path: Path) -> None:
     again.release()
     other.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_epoch_lives_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
+    mine = lock_epoch(tmp_path, 7)
+    assert mine is not None
+    assert lives(tmp_path, 7)
+    assert not lives(tmp_path, 8)
+    mine.release()
+    assert not lives(tmp_path, 7)
+    (tmp_path / "9.lock").touch()  # whoever held it was killed
+    assert not lives(tmp_path, 9)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "9.lock"]
 
 
 def test_only_dead_epochs_that_count_already_are_swept(tmp_path: Path) -> None:

@@ -112,11 +112,14 @@ def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: Never
     # What waits for another leg has no answer yet, and what did not run is asked anew.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
         return Verdict.FORWARD
-    if ending.status is Status.UNKNOWN and asked.effect is Effect.IRREVERSIBLE:
+    # A server that says that it has dropped the call does not say how far it had come.
+    dropped = ending.kind == ErrorKind.CANCELLED_BY_CALLER
+    unknown = dropped or ending.status is Status.UNKNOWN
+    if unknown and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
     if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):
         return Verdict.FORWARD
-    if ending.status is Status.UNKNOWN:
+    if unknown:
         return _of_unknown(earlier, ending, asked)
     slow = earlier.began - earlier.ended > asked.slower_than
     if asked.keyed or slow or not earlier.delivered:

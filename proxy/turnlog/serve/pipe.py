@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -35,8 +36,11 @@ from .attempt import Attempt
 from .context import Context
 from .errand import Awaited, Errand, line_of, respelled
 from .fault import Failure
-from .outbox import Outbox
+from .found import Joins, Repeated
+from .joining import Joining
+from .outbox import Outbox, Told
 from .piped import PipedExchange
+from .repeats import KEPT
 from .request import Request
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
 
@@ -62,6 +66,14 @@ class Past(Struct, frozen=True):
     answered: bool
     """Whether the agent has got an answer in its place."""
 
+    def lost(self) -> None:
+        """Learn that no answer will come."""
+        if not self.attempt.ended:
+            self.attempt.marks.add(Flag.PROCESS_EXIT)
+            self.exchange.left(ErrorKind.CONNECTION_LOST)
+        if self.attempt is self.exchange.attempt:
+            self.exchange.over()
+
 
 class Pipe:
     """Both directions of one pair of pipes."""
@@ -77,6 +89,9 @@ class Pipe:
         """Reads what belongs to no request of the agent's."""
         self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
+        self._joining = Joining(self._count)
+        self.unheard: set[Errand] = set()
+        """Guarded calls whose answers are on their way to the agent."""
         self._past: OrderedDict[str, Past] = OrderedDict()
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
@@ -94,12 +109,14 @@ class Pipe:
 
     @asynccontextmanager
     async def attempts(self, work: asyncio.TaskGroup) -> AsyncGenerator[None, None]:
-        """Make further attempts among `work` until the block ends."""
+        """Make further attempts among `work` until the block ends; then nothing is under way."""
         self._work = work
         try:
             yield
         finally:
             self.stop()
+            self._joining.leave_all()
+            await self.context.repeats.stop()
 
     # -- from the agent to the server ------------------------------------------------------
 
@@ -119,6 +136,9 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
+        cancelled = mcp.cancelled_id(messages[0])
+        if cancelled is not None and self._joining.leave(cancelled):
+            return  # the server never heard of that call
         exchange = PipedExchange(
             self.context,
             self._request,
@@ -126,12 +146,16 @@ class Pipe:
             size=len(line),
             as_batch=isinstance(content, Batch),
         )
+        await self._pass_on(exchange, line)
+
+    async def _pass_on(self, exchange: PipedExchange, line: bytes | None) -> None:
+        """Record and pass on a whole line."""
         if (errand := await self._admitted(exchange, line)) is not None:
-            token = mcp.wanted_progress(messages[0])
+            token = mcp.wanted_progress(exchange.messages[0])
             errand.token = id_key(token) if token else ""
             errand.send()
             self._asked = self._asked or bool(exchange.awaits)
-            for message in messages:
+            for message in exchange.messages:
                 self._note_cancel(message)
 
     async def forward_piece(self, piece: Piece) -> None:
@@ -170,23 +194,50 @@ class Pipe:
             await exchange.begin()
             errand = Errand(self, exchange, line)
             await errand.queued()
+        except Repeated as repeated:
+            await self._repeat(exchange, repeated)
+        except Joins as joins:
+            await self._join(exchange, line, joins)
         except StoreError:
             self.say(line_of(exchange.refused()))
         except Failure as failure:
             self._refuse(exchange, failure)
         except asyncio.CancelledError:
             exchange.left(ErrorKind.CONNECT_FAILED)
+            exchange.over()
             raise
         else:
             if not self._gone and not self.deaf:
                 return errand
             detail = "the command reads nothing any more"
             self._refuse(exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
+        exchange.over()
         return None
 
     def _refuse(self, exchange: PipedExchange, failure: Failure) -> None:
         made, tickets = exchange.failed(failure)
         self.say(line_of(made), tickets)
+
+    async def _repeat(self, exchange: PipedExchange, repeated: Repeated) -> None:
+        """Answer a call that is not sent, because of an earlier one."""
+        attempt = repeated.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self.context.recorder.settle([attempt.outcome])
+        told = partial(self.context.repeats.arrived, repeated)
+        self.say(line_of(exchange.repeated(repeated)), (), told)
+
+    async def _join(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
+        """Let a call wait for an earlier one; who is gone does not tell what came of it."""
+        if self._gone:
+            await self._repeat(exchange, self.context.repeats.unknown(joins))
+        else:
+            key = id_key(exchange.messages[0].id)
+            self._joining.add(self._work, key, self._joined(exchange, line, joins))
+
+    async def _joined(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
+        await self.context.repeats.joined(joins)
+        exchange.has_joined = True
+        await self._pass_on(exchange, line)
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
@@ -205,7 +256,7 @@ class Pipe:
         self._count()
 
     def _count(self) -> None:
-        if self._awaited or self._resting:
+        if self._awaited or self._resting or self._joining:
             self.idle.clear()
         else:
             self.idle.set()
@@ -215,6 +266,7 @@ class Pipe:
         for key in list(errand.exchange.awaits):
             if self._awaited.drop(key, errand):
                 self._remember(key, Past(errand.exchange, attempt, True))
+        self._count()
 
     def _remember(self, key: str, past: Past) -> None:
         self._past[key] = past
@@ -231,6 +283,10 @@ class Pipe:
                 self._awaited.drop(key, errand)
                 if attempt is not None:
                     self._remember(key, Past(errand.exchange, attempt, False))
+        for errand in self.unheard:
+            attempt = errand.exchange.attempt
+            if attempt is not None and attempt.caller_key == cancelled:
+                errand.left()
         self._count()
 
     # -- from the server to the agent ------------------------------------------------------
@@ -257,10 +313,16 @@ class Pipe:
         elif not past.answered:
             self.to_agent.line(respelled(past.attempt, raw), tickets)
 
-    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+    def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
         """Give the agent an answer, if there is one."""
         if line:
-            self.to_agent.line(line, tickets)
+            self.to_agent.line(line, tickets, told)
+
+    @property
+    def keep(self) -> int:
+        """Bytes of one line that are read along: all of an answer that may be given again."""
+        keep = self.context.keep
+        return max(keep, KEPT) if self.context.repeats.under_way else keep
 
     def opening(self, start: bytes) -> Opening:
         """Tell what becomes of a long line of the server's that begins like this."""
@@ -280,12 +342,17 @@ class Pipe:
             return Opening.STAYS
         return Opening.PASSES
 
-    def passing(self, body: MessageReader) -> Sequence[Ticket]:
-        """Read a line that is too long to be held; return what its last piece has to wait for."""
+    def passing(self, body: MessageReader) -> tuple[Sequence[Ticket], Told | None]:
+        """Read a line that is too long to be held; return what its last piece has to wait for, and
+        who wants to know that it has left."""
         body.finish()
-        tickets = self.read(body.content, Text(body, JSON, body.size))
+        content = body.content
+        errand = None
+        if isinstance(content, Message | Outline) and is_answer(content):
+            errand = self._awaited.find(self._key_of(content))
+        tickets = self.read(content, Text(body, JSON, body.size))
         self._count()
-        return tickets
+        return tickets, errand.given() if errand is not None else None
 
     def respelling(self) -> Respelling:
         """Return what puts the agent's ids back into a line too long to be held."""
@@ -353,7 +420,13 @@ class Pipe:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
         self.context.stop.set()
 
-    def lost(self, detail: str) -> None:
+    def left(self) -> None:
+        """Learn that the agent is gone."""
+        self._joining.leave_all()
+        for errand in (*self._awaited, *self.unheard):
+            errand.left()
+
+    async def lost(self, detail: str) -> None:
         """Learn that the server is gone: every open call ends, and nothing else is answered."""
         self.stop()
         self._gone = True
@@ -365,4 +438,9 @@ class Pipe:
                 phase = errand.exchange.progress.phase
                 errand.lost(Failure(ErrorKind.CONNECTION_LOST, phase, detail))
         self._awaited.clear()
+        for past in self._past.values():
+            past.lost()
+        for errand in self.unheard:
+            errand.exchange.over()
+        await self._joining.over()
         self._count()

@@ -114,7 +114,7 @@ class Wrapped:
         reading = tasks.create_task(self._read_server())
         ending = tasks.create_task(self._end(reading))
         await reading
-        self._pipe.lost("the command has ended")
+        await self._pipe.lost("the command has ended")
         self._to_agent.close()
         # Who does not read is waited for until the command is to end.
         await asyncio.wait({delivery, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,10 +161,11 @@ class Wrapped:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
         self._to_server.close()
+        self._pipe.deaf = True
         # Nobody is waited for who died with a call open.
         over = {
             tasks.create_task(self._pipe.idle.wait()),
-            tasks.create_task(self._agent_end.unread()),
+            tasks.create_task(self._unread()),
         }
         first = asyncio.FIRST_COMPLETED
         _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
@@ -176,9 +177,14 @@ class Wrapped:
             task.cancel()
         self._leaving.set()
 
+    async def _unread(self) -> None:
+        """Wait until the agent is gone."""
+        await self._agent_end.unread()
+        self._pipe.left()
+
     async def _read_server(self) -> None:
         reader = LineReader(HELD)
-        incoming = Incoming(self._pipe, self._to_agent, self._context.keep)
+        incoming = Incoming(self._pipe, self._to_agent)
         while chunk := await self._server.read():
             for piece in reader.feed(chunk):
                 incoming.take(piece)
@@ -200,6 +206,7 @@ class Wrapped:
         try:
             await self._to_agent.run()
         except BrokenPipeError:
+            self._pipe.left()
             self._to_server.close()
             self._leaving.set()
 
@@ -239,13 +246,12 @@ class Wrapped:
 
 
 class Incoming:
-    """The lines of the server on their way to the agent. `keep` bounds what is read of one, in bytes."""
+    """The lines of the server on their way to the agent."""
 
-    def __init__(self, pipe: Pipe, to_agent: Outbox, keep: int) -> None:
+    def __init__(self, pipe: Pipe, to_agent: Outbox) -> None:
         self._pipe = pipe
         self._to_agent = to_agent
-        self._keep = keep
-        self._body = MessageReader(keep)
+        self._body = MessageReader()
         self._opening = Opening.PASSES
         self._kept: list[bytes] = []
         """The pieces of a line of which only its end tells what becomes of it."""
@@ -254,7 +260,7 @@ class Incoming:
     def take(self, piece: Piece) -> None:
         """Pass on a line, or the last piece of a long one but this."""
         if piece.starts:
-            self._body = MessageReader(self._keep)
+            self._body = MessageReader(self._pipe.keep)
         self._body.feed(piece.raw)
         if piece.starts and piece.ends:
             self._deliver(piece.raw)
@@ -294,8 +300,9 @@ class Incoming:
     def _pass(self, raw: bytes, *, ends: bool) -> None:
         self._hold(self._respelling.feed(raw))
         if ends:
-            tickets = self._pipe.passing(self._body)
-            self._to_agent.piece(self._held + self._respelling.finish(), tickets, ends=True)
+            tickets, told = self._pipe.passing(self._body)
+            last = self._held + self._respelling.finish()
+            self._to_agent.piece(last, tickets, told, ends=True)
             self._held = b""
 
     def _hold(self, raw: bytes) -> None:

@@ -346,6 +346,10 @@ class Store(Protocol):
         """Open a snapshot."""
         ...
 
+    def lives(self, epoch: int) -> bool:
+        """Tell whether the writer with this epoch runs, in whatever process. Raises `StoreError`."""
+        ...
+
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
         ...

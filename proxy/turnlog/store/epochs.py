@@ -37,6 +37,22 @@ def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
     return EpochLock(path, descriptor)
 
 
+def lives(folder: Path, epoch: int) -> bool:
+    """Tell whether a living process holds the lock of an epoch. Raises `OSError`."""
+    try:
+        descriptor = os.open(folder / f"{epoch}.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two that ask at once do not take each other for the writer.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def sweep(folder: Path, newest: int) -> None:
     """Remove the lock files of dead epochs up to `newest`. Raises `OSError`."""
     for path in folder.glob("*.lock"):

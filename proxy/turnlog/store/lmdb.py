@@ -163,6 +163,10 @@ class LmdbStore:
             snapshot = Snapshot(self._env, self._tables, self._tails)
         return LmdbView(snapshot, self._data, self._blobs)
 
+    def lives(self, epoch: int) -> bool:
+        with folder.translated("look at the writers of", self._data):
+            return epochs.lives(self._data / "epochs", epoch)
+
     def keyed(self, data: bytes) -> bytes:
         return hmac.digest(self._key, data, "sha256")
 

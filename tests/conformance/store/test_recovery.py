@@ -187,6 +187,16 @@ async def test_an_answer_to_an_attempt_that_was_thought_dead_is_late(
     await other.close()
 
 
+async def test_a_writer_lives_until_it_is_closed(engine: Engine, tmp_path: Path) -> None:
+    one, other = (engine.open(tmp_path / "data") for _ in range(2))
+    commit = await put(other, intent(session(), new_id()))
+    assert one.lives(commit.link.epoch)
+    assert other.lives(commit.link.epoch)
+    await other.close()
+    assert not one.lives(commit.link.epoch)
+    await one.close()
+
+
 async def test_dead_writers_are_counted(engine: Engine, tmp_path: Path) -> None:
     writers = [engine.open(tmp_path / "data") for _ in range(3)]
     for _ in range(2):

@@ -1,0 +1,100 @@
+"""What is known of an earlier call that asked the same, and what that means for a later one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.classify import ending_of
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, CommitKind, NoteKind
+from turnlog.core.repeats import Earlier
+from turnlog.store.base import Ticket
+
+from .answers import Made
+from .attempt import Ask, Attempt, Settled
+from .running import Running
+
+_SETTLED: Final = 1.0
+"""s: whether an answer arrived is noted by then, unless its process died."""
+_NS: Final = 1_000_000_000
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """An earlier call: what is known of it here, or what stands of it in the store."""
+
+    earlier: Earlier
+    call: bytes
+    keyed: bool
+    """Whether it was found by its key."""
+    running: Running | None = None
+    commits: Sequence[Commit] = ()
+
+    @property
+    def outcome(self) -> Commit | None:
+        """Its last outcome in the store."""
+        return last_of(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def source(self) -> Ticket | None:
+        """The commit from which another call is answered."""
+        if self.running is not None and self.running.attempt is not None:
+            return self.running.attempt.outcome or self.running.attempt.intent
+        commit = self.outcome or last_of(self.commits, CommitKind.INTENT)
+        return Settled(commit) if commit is not None else None
+
+
+class Repeated(Exception):
+    """A call is not sent: an earlier one decides what its caller gets."""
+
+    def __init__(self, attempt: Attempt, answer: Made | None, sentence: str, found: Found) -> None:
+        super().__init__(sentence)
+        self.attempt = attempt
+        """The call's only one, with its ending."""
+        self.answer = answer
+        """The earlier call's; `None` where turnlog says something itself."""
+        self.sentence = sentence
+        self.found = found
+
+
+class Joins(Exception):
+    """A call waits first for an earlier one, which is under way."""
+
+    def __init__(self, ask: Ask, found: Found) -> None:
+        super().__init__("the same call is under way")
+        self.ask = ask
+        self.found = found
+
+
+def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
+    """Return the newest commit of a kind of the last attempt."""
+    found = [commit for commit in commits if commit.facts.kind is kind]
+    return max(found, key=_place, default=None)
+
+
+def _place(commit: Commit) -> tuple[int, int, int]:
+    return commit.facts.leg, commit.facts.attempt, commit.facts.n
+
+
+def earlier_of(commits: Sequence[Commit], now: int) -> Earlier:
+    """Return what the commits of a call tell; `now` in ns."""
+    intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
+    assert intent is not None  # it was found by its links
+    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
+    if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
+        outcome = None
+    ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    abandoned = NoteKind.ABANDONED in notes
+    recovered = outcome is not None and outcome.facts.actor is Actor.TURNLOG
+    cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
+    began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
+    return Earlier(
+        ending=ending_of(outcome.facts) if outcome is not None else None,
+        began=(now - began) / _NS,
+        ended=ended,
+        abandoned=abandoned,
+        cancelled=None if cancelled is None else (now - cancelled) / _NS,
+        # Whoever has just been answered by another process: the note is on its way.
+        delivered=NoteKind.DELIVERED in notes
+        or (ended < _SETTLED and not abandoned and not recovered),
+    )
