@@ -1,13 +1,13 @@
 """What is known of an earlier call that asked the same, and what that means for a later one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.classify import ending_of
+from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, NoteKind
+from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, NoteKind, Phase
 from turnlog.core.repeats import Earlier
 from turnlog.store.base import Ticket
 
@@ -76,25 +76,47 @@ def _place(commit: Commit) -> tuple[int, int, int]:
     return commit.facts.leg, commit.facts.attempt, commit.facts.n
 
 
-def earlier_of(commits: Sequence[Commit], now: int) -> Earlier:
-    """Return what the commits of a call tell; `now` in ns."""
+def earlier_of(
+    commits: Sequence[Commit], now: int, lives: Callable[[int], bool], drain: float
+) -> Earlier:
+    """Return what the commits of a call tell; `now` in ns, `drain` in s.
+
+    `lives` tells whether the writer with an epoch runs.
+    """
     intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
     assert intent is not None  # it was found by its links
-    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
     if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
         outcome = None
+    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
+    abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
+    alive = lives((outcome or intent).link.epoch)
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
-    abandoned = NoteKind.ABANDONED in notes
-    recovered = outcome is not None and outcome.facts.actor is Actor.TURNLOG
-    cancelled = notes.get(NoteKind.CANCEL_FORWARDED)
+    runs_on = abandoned and cancelled is None and ended < drain
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
-        ending=ending_of(outcome.facts) if outcome is not None else None,
+        ending=_ending(intent, outcome, alive=alive, runs_on=runs_on),
         began=(now - began) / _NS,
         ended=ended,
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
-        # Whoever has just been answered by another process: the note is on its way.
         delivered=NoteKind.DELIVERED in notes
-        or (ended < _SETTLED and not abandoned and not recovered),
+        or (alive and not abandoned and _is_settling(outcome, ended)),
     )
+
+
+def _ending(intent: Commit, outcome: Commit | None, *, alive: bool, runs_on: bool) -> Ending | None:
+    """Return how a call ended; `None` while a process is at it.
+
+    That may be so after its caller was told that its time is over.
+    """
+    if outcome is None:
+        unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.facts.effect)
+        return None if alive else unknown
+    timed_out = outcome.facts.error == ErrorFamily.TIMEOUT
+    return None if timed_out and runs_on and alive else ending_of(outcome.facts)
+
+
+def _is_settling(outcome: Commit | None, ended: float) -> bool:
+    """Tell whether a note may be on its way that the answer was delivered by another process."""
+    written = outcome is not None and outcome.facts.actor is not Actor.TURNLOG
+    return written and ended < _SETTLED

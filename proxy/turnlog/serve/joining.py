@@ -21,7 +21,7 @@ class Joining:
         task.add_done_callback(self._over)
         self._changed()
 
-    def leave(self, key: str) -> bool:
+    def leave(self, key: str | None) -> bool:
         """Let the newest call with this id wait no more; false where none does."""
         for task, its in reversed(self._tasks.items()):
             if its == key:

@@ -5,14 +5,9 @@ everything keeps its order, but for the agent's answers to the server, which nev
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from functools import partial
-from typing import Final
-
-from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import StrayOutput
@@ -37,42 +32,13 @@ from .context import Context
 from .errand import Awaited, Errand, line_of, respelled
 from .fault import Failure
 from .found import Joins, Repeated
+from .given_up import GivenUp, Opening, Past
 from .joining import Joining
 from .outbox import Outbox, Told
 from .piped import PipedExchange
 from .repeats import KEPT
 from .request import Request
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
-
-_GIVEN_UP: Final = 1024
-"""Attempts remembered that were given up and may be answered yet."""
-
-
-class Opening(StrEnum):
-    """What becomes of a long line, by its start."""
-
-    PASSES = "passes"
-    STAYS = "stays"
-    """It comes too late: the agent has got another answer."""
-    WAITS = "waits"
-    """It cannot be told before its end."""
-
-
-class Past(Struct, frozen=True):
-    """An attempt that was given up before its answer came."""
-
-    exchange: PipedExchange
-    attempt: Attempt
-    answered: bool
-    """Whether the agent has got an answer in its place."""
-
-    def lost(self) -> None:
-        """Learn that no answer will come."""
-        if not self.attempt.ended:
-            self.attempt.marks.add(Flag.PROCESS_EXIT)
-            self.exchange.left(ErrorKind.CONNECTION_LOST)
-        if self.attempt is self.exchange.attempt:
-            self.exchange.over()
 
 
 class Pipe:
@@ -92,7 +58,7 @@ class Pipe:
         self._joining = Joining(self._count)
         self.unheard: set[Errand] = set()
         """Guarded calls whose answers are on their way to the agent."""
-        self._past: OrderedDict[str, Past] = OrderedDict()
+        self._past = GivenUp()
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
@@ -136,8 +102,7 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
-        cancelled = mcp.cancelled_id(messages[0])
-        if cancelled is not None and self._joining.leave(cancelled):
+        if isinstance(content, Message) and self._joining.leave(mcp.cancelled_id(content)):
             return  # the server never heard of that call
         exchange = PipedExchange(
             self.context,
@@ -220,11 +185,8 @@ class Pipe:
 
     async def _repeat(self, exchange: PipedExchange, repeated: Repeated) -> None:
         """Answer a call that is not sent, because of an earlier one."""
-        attempt = repeated.attempt
-        if attempt.waits and attempt.outcome is not None:
-            await self.context.recorder.settle([attempt.outcome])
-        told = partial(self.context.repeats.arrived, repeated)
-        self.say(line_of(exchange.repeated(repeated)), (), told)
+        made = await exchange.retold(repeated)
+        self.say(line_of(made), (), partial(self.context.repeats.arrived, repeated))
 
     async def _join(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
         """Let a call wait for an earlier one; who is gone does not tell what came of it."""
@@ -265,13 +227,8 @@ class Pipe:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
             if self._awaited.drop(key, errand):
-                self._remember(key, Past(errand.exchange, attempt, True))
+                self._past.add(key, Past(errand.exchange, attempt, True))
         self._count()
-
-    def _remember(self, key: str, past: Past) -> None:
-        self._past[key] = past
-        if len(self._past) > _GIVEN_UP:
-            self._past.popitem(last=False)
 
     def _note_cancel(self, message: Message) -> None:
         """The agent took a request back: nobody has to answer it any more, but somebody might."""
@@ -282,7 +239,7 @@ class Pipe:
             for key, attempt in errand.exchange.taken_back(cancelled).items():
                 self._awaited.drop(key, errand)
                 if attempt is not None:
-                    self._remember(key, Past(errand.exchange, attempt, False))
+                    self._past.add(key, Past(errand.exchange, attempt, False))
         for errand in self.unheard:
             attempt = errand.exchange.attempt
             if attempt is not None and attempt.caller_key == cancelled:
@@ -304,7 +261,7 @@ class Pipe:
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
         key = self._key_of(content)
-        errand, past = self._awaited.find(key), self._past.get(key)
+        errand, past = self._awaited.find(key), self._past.find(key)
         tickets = self.read(content, text)
         if errand is not None:
             errand.came(raw, tickets)
@@ -331,14 +288,12 @@ class Pipe:
             return Opening.PASSES
         if message is None or not message.id:
             # It may be any answer: also one that comes too late, or that a limit still waits for.
-            limited = any(past.answered for past in self._past.values()) or any(
-                errand.is_limited for errand in self._awaited
-            )
+            limited = self._past.any_answered or any(e.is_limited for e in self._awaited)
             return Opening.WAITS if limited else Opening.PASSES
         key = id_key(message.id)
         if (errand := self._awaited.find(key)) is not None:
             errand.answering()
-        elif (past := self._past.get(key)) is not None and past.answered:
+        elif (past := self._past.find(key)) is not None and past.answered:
             return Opening.STAYS
         return Opening.PASSES
 
@@ -380,7 +335,7 @@ class Pipe:
         key = self._key_of(content)
         if (errand := self._awaited.take(key)) is not None:
             return errand.exchange.said(content, text)
-        if (past := self._past.pop(key, None)) is not None:
+        if (past := self._past.take(key)) is not None:
             return past.exchange.late(past.attempt, content, text)
         return self._aside.said(content, text)
 
@@ -438,8 +393,7 @@ class Pipe:
                 phase = errand.exchange.progress.phase
                 errand.lost(Failure(ErrorKind.CONNECTION_LOST, phase, detail))
         self._awaited.clear()
-        for past in self._past.values():
-            past.lost()
+        self._past.lost()
         for errand in self.unheard:
             errand.exchange.over()
         await self._joining.over()

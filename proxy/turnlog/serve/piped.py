@@ -14,6 +14,7 @@ from turnlog.wire.skim import Outline
 from .answers import JSON, Made
 from .attempt import Ask, Attempt, Reply
 from .fault import Failure
+from .found import Repeated
 from .mcp import McpExchange
 from .running import Running
 from .verdicts import Text, acknowledged
@@ -37,6 +38,13 @@ class PipedExchange(McpExchange):
         """Return the whole response, for whoever asks the same again."""
         message = self.attempt.message.strip() if self.attempt is not None else b""
         return Made(200, b"OK", JSON, message) if message else sent
+
+    async def retold(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, once its outcome is on disk."""
+        attempt = found.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        return self.repeated(found)
 
     def over(self) -> None:
         """Let whoever waits for the call look at how it has ended."""

@@ -6,18 +6,15 @@ proxy sees what another one has under way in the same store. What is decided is 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final
 
 from msgspec import structs
 
 from turnlog.core.canon import canonical
-from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, ErrorFamily, Flag, NoteKind, Rung
+from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
-    Earlier,
     NeverTwice,
     Verdict,
     decide,
@@ -30,7 +27,7 @@ from turnlog.store.base import SessionRef, Store, StoreError
 from .answers import Made, retold_answer
 from .attempt import NO_LINKS, Ask, Links, Reply, Settled
 from .clock import Clock
-from .found import Found, Joins, Repeated, earlier_of, last_of
+from .found import Found, Joins, Repeated, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -175,7 +172,10 @@ class Repeats:
     async def stop(self) -> None:
         """Give up those under way, and wait for their ends."""
         for running in list(self._under_way):
-            running.stop()
+            if running.is_carried:
+                running.stop()
+            else:
+                self.over(running)
         await self.idle()
 
     # -- what came before ------------------------------------------------------------------
@@ -227,28 +227,20 @@ class Repeats:
                     return None
                 commits = view.call(intent.facts.call)
                 warned = view.linked(self._told(intent.facts.call)) is not None
+            now, drain = self._clock.wall(), self._limits.drain
+            earlier = earlier_of(commits, now, self._store.lives, drain)
         except StoreError as error:
             # The call goes on: a log that cannot be read does not stop it.
             self._log.emit(StoreFailed(reason=str(error)))
             return None
         stored = intent.body.links if intent.body is not None else ()
-        earlier = earlier_of(commits, self._clock.wall())
         earlier = structs.replace(
             earlier,
-            ending=None if self._runs_on(commits, earlier) else earlier.ending,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
             same_input=not keyed or links.keyed_input in stored,
             warned=warned,
         )
         return Found(earlier=earlier, call=intent.facts.call, keyed=keyed, commits=commits)
-
-    def _runs_on(self, commits: Sequence[Commit], earlier: Earlier) -> bool:
-        """Tell whether another process carries a call on whose caller was told that its time is over."""
-        outcome = last_of(commits, CommitKind.OUTCOME)
-        if outcome is None or outcome.facts.error != ErrorFamily.TIMEOUT:
-            return False
-        left = earlier.abandoned and earlier.cancelled is None
-        return left and earlier.ended < self._limits.drain and self._store.lives(outcome.link.epoch)
 
     # -- the answer ------------------------------------------------------------------------
 

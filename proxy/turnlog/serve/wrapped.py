@@ -31,10 +31,11 @@ from turnlog.wire.message import MessageReader
 
 from .child import Child
 from .context import Context
+from .given_up import Opening
 from .heads import RequestHead
 from .outbox import Outbox
 from .pins import Pins
-from .pipe import Opening, Pipe
+from .pipe import Pipe
 from .pipes import ReadEnd, WriteEnd
 from .recording import own_tasks, recording
 from .request import Request
