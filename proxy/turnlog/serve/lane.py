@@ -12,6 +12,7 @@ from subprocess import SubprocessError
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.repeats import CANCELLED_LIFE
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
@@ -207,10 +208,16 @@ class Lane:
         cancelled = mcp.cancelled_id(message)
         reply = self._replies.get(cancelled) if cancelled is not None else None
         if reply is not None and not self._shared:
-            # Nobody answers what was cancelled.
-            self._forget(reply)
-            reply.end()
+            # Nobody has to answer what was cancelled; but whoever asks the same may want it.
+            if reply.is_guarded:
+                asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._drop, reply)
+            else:
+                self._drop(reply)
         self._write(line)
+
+    def _drop(self, reply: Reply) -> None:
+        self._forget(reply)
+        reply.end()
 
     def left(self, reply: Reply) -> None:
         """Learn that nobody reads a reply any more; what it waits for goes on."""
