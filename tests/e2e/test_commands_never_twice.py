@@ -47,7 +47,7 @@ class Agent:
         self.proxy = proxy
         self.folder = folder
         self.clients: list[Client] = []
-        params = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        params: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
         given = self.begun(message("initialize", params)).response("POST")
         self.session = given.head.one("mcp-session-id") or ""
 
