@@ -19,6 +19,7 @@ rules:
   - {match: {tool: "put*"}, effect: idempotent_write}
   - {match: {tool: "pay*"}, effect: irreversible}
   - {match: {tool: "*_timed"}, timeout: {response: 200ms}}
+  - {match: {tool: "*_patiently"}, timeout: {response: 2s}}
   - {match: {tool: "*_slowly"}, replay_if_slower_than: 1ms}
   - {match: {tool: "*_alone"}, on_duplicate: block}
 """
@@ -97,8 +98,8 @@ class Talk:
         """Wait until a row has ended so."""
 
         def is_so() -> bool:
-            row = self.rows()[number]
-            return row.status != "pending" and row.kind == kind
+            row = dict(enumerate(self.rows())).get(number)
+            return row is not None and row.status != "pending" and row.kind == kind
 
         wait_until(is_so, f"row {number} ends with {kind}")
         return self.rows()[number]
@@ -186,25 +187,43 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
 
 
 def test_a_call_whose_time_is_over_is_joined(talk: Talk) -> None:
-    first = talk.asked("pay_timed")
+    first = talk.asked("pay_patiently")
     talk.got(first)
-    second = talk.held("pay_timed")
+    second = talk.held("pay_patiently")
     talk.wrap.server.answer({"id": first}, "late")
     talk.replayed(second, "late")
     assert [row.status for row in talk.rows()] == ["ok", "replayed"]
 
 
-def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(talk: Talk) -> None:
+def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) -> None:
     first = talk.asked("write_timed")
     talk.got(first)
     second = talk.held("write_timed")
+    told = talk.got(second)["_meta"]["turnlog/outcome"]
+    assert (told["kind"], told["executed"], told["phase"]) == (
+        "response_timeout",
+        "maybe",
+        "queued",
+    )
+    talk.wrap.server.answer({"id": first}, "late")
+    talk.ended(0, None)
+    request_id, line = talk.line("write_timed")
+    talk.wrap.send(line)
+    talk.replayed(request_id, "late")
+    assert talk.rows()[1].flags == ["joined"]
+
+
+def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(talk: Talk) -> None:
+    first = talk.asked("write_patiently")
+    talk.got(first)
+    second = talk.held("write_patiently")
     talk.wrap.send(message("notifications/cancelled", {"requestId": second}, request_id=None))
     talk.passes_by()
     left = talk.ended(1, "cancelled_by_caller")
     assert (left.executed, left.flags, left.phase) == ("maybe", ["joined"], "queued")
     talk.wrap.server.answer({"id": first}, "late")
     talk.ended(0, None)
-    request_id, line = talk.line("write_timed")
+    request_id, line = talk.line("write_patiently")
     talk.wrap.send(line)
     talk.replayed(request_id, "late")
 
@@ -276,9 +295,9 @@ LONG = "x" * 3_000_000
 
 
 def test_a_long_answer_is_given_again_whole(talk: Talk) -> None:
-    first = talk.asked("write_timed")
+    first = talk.asked("write_patiently")
     talk.got(first)
-    second = talk.held("write_timed")
+    second = talk.held("write_patiently")
     talk.wrap.server.say(text_answer(first, LONG))
     talk.replayed(second, LONG)
 
@@ -311,9 +330,9 @@ def test_a_client_that_closes_its_input_gets_the_answer_to_a_call_that_joined(
     tmp_path: Path,
 ) -> None:
     with wrap_of(tmp_path) as wrap:
-        wrap.asked(call("write_timed", request_id=1))
+        wrap.asked(call("write_patiently", request_id=1))
         wrap.stdout.line()
-        wrap.send(call("write_timed", request_id=2))
+        wrap.send(call("write_patiently", request_id=2))
         wait_until(lambda: session_notes(wrap.data, "one") == ["abandoned"], "it runs on")
         wrap.stdin.close()
         assert wrap.server.stdin.rest() == b""
@@ -326,9 +345,9 @@ def test_a_client_that_closes_its_input_gets_the_answer_to_a_call_that_joined(
 
 def test_a_server_that_ends_is_the_answer_to_a_call_that_joined(tmp_path: Path) -> None:
     with wrap_of(tmp_path) as wrap:
-        wrap.asked(call("write_timed", request_id=1))
+        wrap.asked(call("write_patiently", request_id=1))
         wrap.stdout.line()
-        wrap.send(call("write_timed", request_id=2), message("ping", request_id="p"))
+        wrap.send(call("write_patiently", request_id=2), message("ping", request_id="p"))
         assert wrap.server.request()["id"] == "p"
         wrap.server.exit(3)
         said = wrap.stdout.json()
@@ -347,6 +366,7 @@ def test_an_answer_that_came_when_the_client_was_gone_is_given_by_the_next_wrap(
         wrap.stdin.close()
         wrap.stdout.close()
         assert wrap.server.stdin.rest() == b""
+        wait_until(lambda: session_notes(wrap.data, "one") == ["abandoned"], "it is noticed")
         wrap.server.answer({"id": 1})
         wait_until(lambda: session_rows(wrap.data, "one")[0].status == "ok", "it is recorded")
         wrap.server.exit()
@@ -365,10 +385,10 @@ def test_an_answer_that_came_when_the_client_was_gone_is_given_by_the_next_wrap(
 
 def test_a_call_that_another_wrap_has_under_way_is_joined(tmp_path: Path) -> None:
     with wrap_of(tmp_path) as one, wrap_of(tmp_path) as other:
-        asked = one.asked(call("write_timed", request_id=1))
+        asked = one.asked(call("write_patiently", request_id=1))
         one.stdout.line()
         wait_until(lambda: session_notes(one.data, "one") == ["abandoned"], "it is noticed")
-        other.send(call("write_timed", request_id=2), message("ping", request_id="p"))
+        other.send(call("write_patiently", request_id=2), message("ping", request_id="p"))
         assert other.server.request()["id"] == "p"
         one.server.answer(asked)
         said = other.stdout.json()

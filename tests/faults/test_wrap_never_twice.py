@@ -16,6 +16,7 @@ rules:
   - {match: {tool: "write*"}, effect: write}
   - {match: {tool: "pay*"}, effect: irreversible}
   - {match: {tool: "*_timed"}, timeout: {response: 200ms}}
+  - {match: {tool: "*_patiently"}, timeout: {response: 5s}}
 """
 
 
@@ -80,14 +81,14 @@ def test_an_answer_that_was_on_disk_when_the_wrap_died_is_given_to_who_asks_agai
     assert session_notes(data_of(tmp_path), "one") == ["abandoned", "delivered"]
 
 
-@pytest.mark.parametrize("tool", ["write", "write_timed"])
+@pytest.mark.parametrize("tool", ["write", "write_patiently"])
 def test_a_wrap_that_waits_for_a_call_of_another_learns_that_it_was_killed(
     tmp_path: Path, tool: str
 ) -> None:
     with wrap_of(tmp_path) as living:
         with wrap_of(tmp_path) as dying:
             dying.asked(call(tool, request_id=1))
-            if tool == "write_timed":
+            if tool == "write_patiently":
                 dying.stdout.line()
             else:
                 cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)

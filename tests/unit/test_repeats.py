@@ -106,6 +106,7 @@ def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
         (Verdict.UNKNOWN, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, Retry.UNSAFE),
         (Verdict.CONFLICT, ErrorKind.CONFLICT, Executed.NO, Retry.NEVER),
         (Verdict.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, Retry.NEVER),
+        (Verdict.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, Retry.UNSAFE),
     ],
 )
 def test_a_call_that_is_not_sent_never_waits_for_anything(

@@ -49,6 +49,8 @@ class Verdict(StrEnum):
     """It is told that nobody knows what the earlier one did."""
     CONFLICT = "conflict"
     """It names a key that was given for something else."""
+    LATE = "late"
+    """It has waited for the call under way for as long as its own time limit allows."""
     BLOCK = "block"
     """A rule wants no second one."""
 
@@ -164,6 +166,8 @@ def unsent(verdict: Verdict) -> Ending:
             kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
         case Verdict.BLOCK:
             kind, family, executed = ErrorKind.POLICY_BLOCKED, ErrorFamily.BLOCKED, Executed.NO
+        case Verdict.LATE:
+            kind, family, executed = ErrorKind.RESPONSE_TIMEOUT, ErrorFamily.TIMEOUT, Executed.MAYBE
         case _:
             kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
     retry = Retry.UNSAFE if executed is Executed.MAYBE else Retry.NEVER

@@ -1,6 +1,7 @@
 """What is known of an earlier call that asked the same, and what that means for a later one."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -60,10 +61,19 @@ class Repeated(Exception):
 class Joins(Exception):
     """A call waits first for an earlier one, which is under way."""
 
-    def __init__(self, ask: Ask, found: Found) -> None:
+    def __init__(self, ask: Ask, found: Found, since: float) -> None:
         super().__init__("the same call is under way")
         self.ask = ask
         self.found = found
+        self.since = since
+        """When it began to wait, on the loop's clock."""
+
+    @property
+    def until(self) -> float | None:
+        """How long it may wait, as rules say; `None` for any time."""
+        limits = self.ask.policy.timeout
+        at = self.since + min(limits.response, limits.total)
+        return at if at < inf else None
 
 
 def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:

@@ -193,13 +193,9 @@ class Pipe:
         if self._gone:
             await self._repeat(exchange, self.context.repeats.unknown(joins))
         else:
+            exchange.joins = joins
             key = id_key(exchange.messages[0].id)
-            self._joining.add(self._work, key, self._joined(exchange, line, joins))
-
-    async def _joined(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
-        await self.context.repeats.joined(joins)
-        exchange.has_joined = True
-        await self._pass_on(exchange, line)
+            self._joining.add(self._work, key, self._pass_on(exchange, line))
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""

@@ -14,7 +14,7 @@ from turnlog.wire.skim import Outline
 from .answers import JSON, Made
 from .attempt import Ask, Attempt, Reply
 from .fault import Failure
-from .found import Repeated
+from .found import Joins, Repeated
 from .mcp import McpExchange
 from .running import Running
 from .verdicts import Text, acknowledged
@@ -23,8 +23,17 @@ from .verdicts import Text, acknowledged
 class PipedExchange(McpExchange):
     """One line of an agent, and the calls in it."""
 
-    has_joined = False
-    """Whether its call has waited for an earlier one."""
+    joins: Joins | None = None
+    """The earlier call that its call waits for, or has waited for."""
+
+    async def begin(self) -> None:
+        """Queue the intents, after an earlier call that is waited for.
+
+        Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
+        """
+        if self.joins is not None:
+            await self._context.repeats.joined(self.joins)
+        await super().begin()
 
     async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
         """Let a call go on. Raises `Repeated`, and `Joins` where it has to wait: not here, where others
@@ -32,7 +41,8 @@ class PipedExchange(McpExchange):
 
         On a pipe no revision takes a call back by closing a stream.
         """
-        return self._context.repeats.admitted(ask, stateless=False, joined=self.has_joined)
+        since = self.joins.since if self.joins is not None else None
+        return self._context.repeats.admitted(ask, stateless=False, since=since)
 
     def kept(self, sent: Made | None) -> Made | None:
         """Return the whole response, for whoever asks the same again."""

@@ -45,6 +45,8 @@ _SAYS: Final = {
     Verdict.CONFLICT: "this idempotency key was given before with another input; the call was not "
     "sent",
     Verdict.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
+    Verdict.LATE: "the same call, made before, did not end in time; it may have been executed, and "
+    "was not sent again",
     Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
     "sent again",
 }
@@ -73,36 +75,38 @@ class Repeats:
 
         Waits for an earlier call that it joins. Raises `Repeated` where it is not sent.
         """
-        joined = False
+        since: float | None = None
         while True:
             try:
-                return self.admitted(ask, stateless=stateless, joined=joined)
+                return self.admitted(ask, stateless=stateless, since=since)
             except Joins as joins:
+                since = joins.since
                 await self.joined(joins)
-            joined = True
 
     def admitted(
-        self, ask: Ask, *, stateless: bool, joined: bool = False
+        self, ask: Ask, *, stateless: bool, since: float | None = None
     ) -> tuple[Ask, Running | None]:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
-        `joined` tells that it has waited.
+        `since` is when it began to, on the loop's clock, if it did.
         """
         links = self._links(ask)
         if links is NO_LINKS and not ask.is_named:
             return ask, None
         ask = structs.replace(ask, links=links)
         found = self._find(ask)
+        joined = since is not None
         verdict = self._verdict(ask, found, joined=joined)
         match verdict:
             case Verdict.FORWARD:
                 pass
             case Verdict.JOIN:
                 assert found is not None  # only an earlier call can be waited for
-                raise Joins(ask, found)
+                now = asyncio.get_running_loop().time()
+                raise Joins(ask, found, now if since is None else since)
             case Verdict.AGAIN:
                 ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
-            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK:
+            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
                 assert found is not None  # only an earlier call keeps one from being sent
                 raise self._repeated(ask, found, verdict, joined=joined)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
@@ -112,14 +116,18 @@ class Repeats:
     async def joined(self, joins: Joins) -> None:
         """Wait for a call under way, here or in another process, which may yet be under way then.
 
-        Whoever leaves meanwhile is recorded.
+        Whoever leaves meanwhile is recorded. Raises `Repeated` where a rule allows no more time.
         """
         running = joins.found.running
         try:
-            if running is not None:
-                await running.joined()
-            else:
-                await asyncio.sleep(_POLL)
+            async with asyncio.timeout_at(joins.until):
+                if running is not None:
+                    await running.joined()
+                else:
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            late = self._repeated(joins.ask, joins.found, Verdict.LATE, joined=True)
+            raise late from None
         except asyncio.CancelledError:
             reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
             asked = structs.replace(joins.ask, links=NO_LINKS)
@@ -257,6 +265,7 @@ class Repeats:
             flags = (Flag.REPLAYED, Flag.JOINED) if joined else (Flag.REPLAYED,)
         else:
             ending = unsent(verdict)
+            flags = (Flag.JOINED,) if joined else ()
             if verdict is Verdict.UNKNOWN:
                 links = Links(told=self._told(found.call))
         said = "" if answer is not None else _SAYS[verdict]
