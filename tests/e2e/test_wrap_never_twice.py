@@ -240,6 +240,23 @@ def test_what_a_server_says_that_drops_a_call_is_no_answer_to_who_asks_again(tal
     assert talk.rows()[1].flags == ["repeat_of_unknown"]
 
 
+def test_of_several_that_waited_for_a_call_one_makes_it_anew(talk: Talk) -> None:
+    first = talk.asked("write")
+    talk.cancelled(first)
+    waiting = [talk.held("write") for _ in range(3)]
+    talk.wrap.server.say(error_of(0, "Request cancelled")(first))
+    assert talk.wrap.stdout.json()["error"]["code"] == 0
+    again = talk.wrap.server.request()["id"]
+    assert again in waiting
+    talk.passes_by()
+    talk.answered(again)
+    said = [talk.wrap.stdout.json() for _ in range(2)]
+    assert {one["id"] for one in said} == {*waiting} - {again}
+    assert {outcome(one)["status"] for one in said} == {"replayed"}
+    flagged = [row for row in talk.rows() if "repeat_of_unknown" in row.flags]
+    assert [row.status for row in flagged] == ["ok"]
+
+
 def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long(
     talk: Talk,
 ) -> None:

@@ -192,8 +192,9 @@ class Repeats:
         """Return what an earlier call means for this one."""
         earlier = found.earlier if found is not None else None
         if joined and earlier is not None:
-            # Who waited for an answer has not had it, whoever else has.
-            earlier = structs.replace(earlier, delivered=False)
+            # Who waited for an answer has not had it, whoever else has; and of several that waited
+            # for a call which failed, one makes it anew.
+            earlier = structs.replace(earlier, delivered=False, abandoned=True)
         asked = Asked(
             effect=ask.effect,
             on_duplicate=ask.policy.on_duplicate,
