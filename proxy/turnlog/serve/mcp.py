@@ -38,10 +38,11 @@ from .besides import LIST_LIMIT, LISTS, Besides
 from .channel import Channel
 from .context import Context
 from .fault import Failure, Progress
+from .found import Repeated
 from .judging import judged, waiting
 from .legs import Legs
 from .listening import Listening
-from .repeats import KEPT, Repeated
+from .repeats import KEPT
 from .request import Request
 from .running import Running
 from .underway import Underway
@@ -193,8 +194,7 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         if self._may_be_guarded(message):
-            admitted = self._context.repeats.admit(ask, stateless=self.stateless)
-            ask, self.running = await admitted
+            ask, self.running = await self._admitted(ask)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
         if self.running is not None:
@@ -204,9 +204,13 @@ class McpExchange:
         elif len(self._messages) == 1:
             self.attempt = attempt
 
+    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
+        """Let a call go on, after an earlier one that it joins. Raises `Repeated`."""
+        return await self._context.repeats.admit(ask, stateless=self.stateless)
+
     def _may_be_guarded(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
-        alone = len(self._messages) == 1 and not self._as_batch and not self._request.is_piped
+        alone = len(self._messages) == 1 and not self._as_batch
         return alone and message.kind is Kind.REQUEST
 
     def repeated(self, found: Repeated) -> Made:
@@ -516,7 +520,8 @@ class McpExchange:
         attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
-            if attempt.running is not None:
+            # Whoever gave a call up is there all the same on a pipe, and answers.
+            if attempt.running is not None and not self._request.is_piped:
                 attempt.running.asked()
         self._context.calls.asked(self._request.scope, key, attempts)
 
@@ -547,6 +552,8 @@ class McpExchange:
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         ending, reply = judged(attempt.ask, ending, reply)
+        if _has_dropped(attempt, said, ending):
+            ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self._status < 400 and not said.is_error
@@ -586,3 +593,12 @@ class McpExchange:
         headers = self._answer.headers if self._answer is not None else ()
         self._besides.read(asked, message, headers)
         return self._legs.polled(asked, message, text, self.revision, self._around)
+
+
+def _has_dropped(attempt: Attempt, said: mcp.Answer, ending: Ending) -> bool:
+    """Tell whether a server says of a guarded call that it has dropped it, as it was told to.
+
+    Many have a code of their own for that.
+    """
+    told = attempt.cancelled and attempt.running is not None
+    return told and said.code is not None and ending.kind == ErrorKind.UPSTREAM_INTERNAL

@@ -6,6 +6,7 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, NoteKind
@@ -18,8 +19,11 @@ from .attempt import Ask, Attempt
 from .fault import Failure
 from .recorder import Recorder
 
+Outlived = Callable[[Failure], bool]
+"""Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 
-def _never() -> bool:
+
+def _untold(_: Failure) -> bool:
     return False
 
 
@@ -46,14 +50,12 @@ class Running:
         self._abandoned = False
         self.is_given_up = False
         """Whether it is taken back because nobody waits for it."""
-        self._joined = 0
-        """How many wait for it beside its caller."""
+        self._joiners: set[asyncio.Timeout] = set()
+        """Until when each of those waits that do so beside its caller."""
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.timed_out: asyncio.Future[Failure] = self._loop.create_future()
-        """Why the caller is answered before the call has ended."""
-        self._hush: Callable[[], bool] = _never
+        self._withdraw: Callable[[], object] | None = None
+        self._outlived: Outlived = _untold
 
     @property
     def size(self) -> int:
@@ -66,9 +68,14 @@ class Running:
         return self.attempt.overall if self.attempt is not None and self._ended.is_set() else None
 
     @property
+    def has_left(self) -> bool:
+        """Whether its caller is gone."""
+        return self._abandoned
+
+    @property
     def is_abandoned(self) -> bool:
         """Whether its caller is gone and nobody else waits for it."""
-        return self._abandoned and not self._joined
+        return self._abandoned and not self._joiners
 
     def seen(self) -> Earlier:
         """Return what a call that asks the same has to know of this one."""
@@ -92,36 +99,35 @@ class Running:
 
     @property
     def is_carried(self) -> bool:
-        """Whether a task carries it out."""
-        return self._task is not None
+        """Whether somebody carries it out."""
+        return self._withdraw is not None
 
-    def carried_by(self, task: asyncio.Task[None], hush: Callable[[], bool]) -> None:
-        """Learn what carries it out, so that it can be given up.
-
-        `hush` lets nothing more of the answer go to the caller; false where it cannot be told why.
-        """
-        self._task = task
-        self._hush = hush
+    def carried_by(self, withdraw: Callable[[], object], outlived: Outlived) -> None:
+        """Learn who carries it out: `withdraw` gives it up, and lets `Repeats` know that it is over."""
+        self._withdraw, self._outlived = withdraw, outlived
 
     def over(self) -> None:
-        """Learn that it has ended: whoever joined it looks at how."""
-        if not self._ended.is_set():
-            self._disarm()
-            self._ended_at = self._loop.time()
-            self._ended.set()
+        """Learn that it has ended, or ended anew: whoever joined it looks at how."""
+        self._disarm()
+        self._ended_at = self._loop.time()
+        self._ended.set()
 
     async def ended(self) -> None:
         """Wait for its end."""
         await self._ended.wait()
 
     async def joined(self) -> None:
-        """Wait for its answer, beside its caller or in its place."""
-        self._joined += 1
+        """Wait for its answer, beside its caller or in its place; not for long where it was cancelled:
+        a server may never answer what it was told to drop."""
+        limit = asyncio.timeout_at(self._cancelled_until)
+        self._joiners.add(limit)
         self._disarm()
         try:
-            await self._ended.wait()
+            with suppress(TimeoutError):
+                async with limit:
+                    await self._ended.wait()
         finally:
-            self._joined -= 1
+            self._joiners.discard(limit)
             if self.is_abandoned and not self._unqueued():
                 self._run_on()
 
@@ -139,10 +145,9 @@ class Running:
         again = self.ask.effect is Effect.IDEMPOTENT_WRITE or bool(self.ask.key_sent)
         retried = self.ask.policy.retry is not None and again
         stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
-        if not stays or self._abandoned or self._joined or not self._hush():
+        if not stays or self._abandoned or self._joiners or not self._outlived(failure):
             return False
         self._leaves = OnDisconnect.DRAIN
-        self.timed_out.set_result(failure)
         return True
 
     def left(self) -> None:
@@ -158,7 +163,7 @@ class Running:
 
     def _unqueued(self) -> bool:
         """Send it never, where it still waits to be sent and nobody waits for it."""
-        if self._joined or self.attempt is None or self.attempt.unqueue is None:
+        if self._joiners or self.attempt is None or self.attempt.unqueue is None:
             return False
         self.attempt.unqueue()
         return True
@@ -170,6 +175,8 @@ class Running:
         self._cancelled_at = self._loop.time()
         if self.attempt is not None:
             self._note(NoteKind.CANCEL_FORWARDED, self.attempt.intent)
+        for limit in self._joiners:
+            limit.reschedule(self._cancelled_until)
         if self.is_abandoned:
             self._run_on()
 
@@ -180,14 +187,14 @@ class Running:
 
     async def resumed(self) -> None:
         """Let another stream take its place, if nobody waits here."""
-        if self.is_abandoned and self._task is not None:
-            self._task.cancel()
+        if self.is_abandoned and self._withdraw is not None:
+            self._withdraw()
             await self._ended.wait()
 
     def stop(self) -> None:
         """Give it up, because turnlog stops."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._withdraw is not None:
+            self._withdraw()
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended."""
@@ -208,8 +215,8 @@ class Running:
 
     @property
     def _left(self) -> float:
-        if self._cancelled_at is not None:
-            return self._cancelled_at + CANCELLED_LIFE - self._loop.time()
+        if self._cancelled_until is not None:
+            return self._cancelled_until - self._loop.time()
         match self._leaves:
             case OnDisconnect.CANCEL:
                 return 0.0
@@ -218,13 +225,18 @@ class Running:
             case OnDisconnect.DRAIN:
                 return self._limits.drain
 
+    @property
+    def _cancelled_until(self) -> float | None:
+        """Until when it is joined although it was cancelled."""
+        return None if self._cancelled_at is None else self._cancelled_at + CANCELLED_LIFE
+
     def _give_up(self) -> None:
-        if self._joined or self._task is None:
+        if self._joiners or self._withdraw is None:
             return
         self.is_given_up = True
         self.cancelled()
         self._disarm()
-        self._task.cancel()
+        self._withdraw()
 
     def _disarm(self) -> None:
         timer, self._timer = self._timer, None
