@@ -137,7 +137,7 @@ def _is_dropped(earlier: Earlier, ending: Ending) -> bool:
     Servers answer what was taken back by an error. It does not say how far the call had come, and is
     no answer to who asks again.
     """
-    taken_back = earlier.cancelled is not None and bool(ending.error)
+    taken_back = earlier.cancelled is not None and ending.status is Status.ERROR
     return taken_back or ending.kind == ErrorKind.CANCELLED_BY_CALLER
 
 
