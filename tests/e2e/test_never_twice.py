@@ -252,6 +252,22 @@ def test_a_cancel_of_the_caller_goes_on_at_once(rig: Rig, counting: Counting, be
     assert text(rig.post(call("write", {"a": 1}, request_id=8), *rig.session_headers[2:]))
 
 
+def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    client = begun(call("write", {"a": 1}, request_id=7), *rig.session_headers)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    cancel = message("notifications/cancelled", {"requestId": 7}, request_id=None)
+    with rig.client() as other:
+        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+    again = begun(call("write", {"a": 1}, request_id=8), *rig.session_headers)
+    wait_until(lambda: counting.asked == 2, "the call is made again")
+    client.close()
+    counting.go.set()
+    assert text(again.response("POST").body) == "done 2"
+    assert rig.ended_rows(2)[1].flags == ["repeat_of_unknown"]
+
+
 def test_a_rule_may_want_every_call(rig: Rig, counting: Counting, left: Begun) -> None:
     left(call("write_freely", {"a": 1}))
     counting.go.set()

@@ -12,7 +12,8 @@ from turnlog.core.kinds import Effect
 from turnlog.core.repeats import NeverTwice
 from turnlog.serve.answers import JSON, Made
 from turnlog.serve.attempt import Reply
-from turnlog.serve.repeats import KEPT, Repeated, Repeats
+from turnlog.serve.found import Repeated
+from turnlog.serve.repeats import KEPT, Repeats
 from turnlog.serve.running import Running
 from turnlog.store.base import SessionRef, StoreFull
 
@@ -48,9 +49,8 @@ async def answered(one: Bench, repeats: Repeats, running: Running, kept: Made) -
     ticket = one.recorder.end(attempt, succeeded(), Reply())
     assert ticket is not None
     await one.recorder.settle([ticket])
-    running.kept = kept
     running.arrived()
-    repeats.over(running)
+    repeats.over(running, kept)
 
 
 async def test_an_answer_is_held_however_much_others_were_given_that_nobody_can_ask_for(

@@ -80,6 +80,29 @@ async def test_a_line_leaves_once_its_outcome_is_on_disk(tmp_path: Path) -> None
         assert ticket.placed is not None
 
 
+async def test_whoever_asked_learns_that_a_line_was_handed_over_whole(tmp_path: Path) -> None:
+    async with way(tmp_path) as one:
+        told: list[bytes] = []
+        one.outbox.piece(b"a", ends=False)
+        one.outbox.line(b"b\n", (), lambda: told.append(b"b"))
+        one.outbox.piece(b"a\n", (), lambda: told.append(b"a"), ends=True)
+        assert told == []
+        assert await one.rest() == b"aa\nb\n"
+        assert told == [b"a", b"b"]
+
+
+async def test_nobody_learns_of_a_line_that_nobody_reads(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        told: list[bytes] = []
+        reading, writing = os.pipe()
+        outbox = Outbox(WriteEnd(writing, own=True), made.recorder)
+        outbox.line(b"a\n", (), lambda: told.append(b"a"))
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            await outbox.run()
+        assert told == []
+
+
 async def test_who_reads_slowly_is_waited_for_until_the_limit_is_lifted(tmp_path: Path) -> None:
     async with way(tmp_path) as one:
         one.outbox.line(b"x" * (ROOM + 1))

@@ -25,6 +25,7 @@ OK = succeeded()
 UNKNOWN = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
 CANCELLED = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.SENT, Effect.WRITE)
 FAILED = refused(ErrorKind.TOOL_FAILED, Effect.WRITE)
+DROPPED = refused(ErrorKind.CANCELLED_BY_CALLER, Effect.WRITE)
 REFUSED = refused(ErrorKind.RATE_LIMITED, Effect.WRITE)
 
 
@@ -81,6 +82,8 @@ LATE = LIMITS.window + 1
         (over(UNKNOWN, LATE, warned=True), PAYMENT, Verdict.UNKNOWN),
         (over(CANCELLED), WRITE, Verdict.AGAIN),
         (over(CANCELLED), PAYMENT, Verdict.UNKNOWN),
+        (over(DROPPED), WRITE, Verdict.AGAIN),
+        (over(DROPPED), PAYMENT, Verdict.UNKNOWN),
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_call(earlier: Earlier | None, asked: Asked, verdict: Verdict) -> None:
@@ -107,6 +110,7 @@ def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
         (Verdict.UNKNOWN, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, Retry.UNSAFE),
         (Verdict.CONFLICT, ErrorKind.CONFLICT, Executed.NO, Retry.NEVER),
         (Verdict.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, Retry.NEVER),
+        (Verdict.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, Retry.UNSAFE),
     ],
 )
 def test_a_call_that_is_not_sent_never_waits_for_anything(

@@ -49,6 +49,8 @@ class Verdict(StrEnum):
     """It is told that nobody knows what the earlier one did."""
     CONFLICT = "conflict"
     """It names a key that was given for something else."""
+    LATE = "late"
+    """It has waited for the call under way for as long as its own time limit allows."""
     BLOCK = "block"
     """A rule wants no second one."""
 
@@ -114,26 +116,29 @@ def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: Never
     # What waits for another leg has no answer yet, and what did not run is asked anew.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
         return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
-    if earlier.cancelled is not None and ending.error:
-        # Servers answer what was taken back by an error: that is no answer to who asks again.
-        return _given_up(asked)
-    if ending.status is Status.UNKNOWN and asked.effect is Effect.IRREVERSIBLE:
+    dropped = _is_dropped(earlier, ending)
+    unknown = dropped or ending.status is Status.UNKNOWN
+    if unknown and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
     if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):
         return Verdict.FORWARD
-    if ending.status is Status.UNKNOWN:
-        return _of_unknown(earlier, ending, asked)
+    if unknown:
+        told = dropped or earlier.warned or earlier.delivered
+        return Verdict.AGAIN if told else Verdict.UNKNOWN
     slow = earlier.began - earlier.ended > asked.slower_than
     if asked.keyed or slow or not earlier.delivered:
         return Verdict.REPLAY
     return Verdict.FORWARD
 
 
-def _of_unknown(earlier: Earlier, ending: Ending, asked: Asked) -> Verdict:
-    if ending.kind == ErrorKind.CANCELLED_BY_CALLER:
-        return _given_up(asked)
-    warned = earlier.warned or earlier.delivered
-    return Verdict.AGAIN if warned else Verdict.UNKNOWN
+def _is_dropped(earlier: Earlier, ending: Ending) -> bool:
+    """Tell whether a call ended because it was taken back.
+
+    Servers answer what was taken back by an error. It does not say how far the call had come, and is
+    no answer to who asks again.
+    """
+    taken_back = earlier.cancelled is not None and ending.status is Status.ERROR
+    return taken_back or ending.kind == ErrorKind.CANCELLED_BY_CALLER
 
 
 def _given_up(asked: Asked) -> Verdict:
@@ -166,6 +171,8 @@ def unsent(verdict: Verdict) -> Ending:
             kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
         case Verdict.BLOCK:
             kind, family, executed = ErrorKind.POLICY_BLOCKED, ErrorFamily.BLOCKED, Executed.NO
+        case Verdict.LATE:
+            kind, family, executed = ErrorKind.RESPONSE_TIMEOUT, ErrorFamily.TIMEOUT, Executed.MAYBE
         case _:
             kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
     retry = Retry.UNSAFE if executed is Executed.MAYBE else Retry.NEVER

@@ -15,8 +15,8 @@ from .answers import Made
 from .attempt import Attempt
 from .connection import Interim
 from .fault import Failure, Progress
+from .found import Repeated
 from .heads import Raw
-from .repeats import Repeated
 from .running import Running
 from .upstream import Answer, Content
 

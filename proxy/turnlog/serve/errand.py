@@ -16,7 +16,7 @@ from .attempt import Attempt
 from .context import Context
 from .course import Course, Late
 from .fault import Failure, Progress, in_time
-from .outbox import Outbox
+from .outbox import Outbox, Told
 from .patience import Patience
 from .piped import PipedExchange
 from .places import Place, turn
@@ -29,6 +29,8 @@ class Carrier(Protocol):
 
     context: Context
     to_server: Outbox
+    unheard: set["Errand"]
+    """Guarded calls whose answers are on their way to the agent."""
 
     def expect(self, errand: "Errand") -> None:
         """Wait for what answers an errand."""
@@ -42,7 +44,7 @@ class Carrier(Protocol):
         """Make another attempt of an errand in its own time."""
         ...
 
-    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+    def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
         """Give the agent an answer, if there is one."""
         ...
 
@@ -108,6 +110,8 @@ class Errand:
         self._send(line)
 
     def _prepare(self) -> None:
+        if self.exchange.running is not None:
+            self.exchange.running.carried_by(self._withdraw, self._outlived)
         if self.policy.retry is not None:
             clock, stop = self._context.clock, self._context.stop
             health = self._context.health
@@ -172,12 +176,59 @@ class Errand:
         """Give the attempt up: a time limit was reached."""
         attempt = self.exchange.attempt
         assert attempt is not None
+        failure = Failure(kind, self.exchange.progress.phase, detail)
+        running = self.exchange.running
+        if running is not None and running.time_out(failure):
+            running.left()
+            return True
         self._pipe.give_up(self, attempt)
-        made, tickets = self.exchange.failed(Failure(kind, self.exchange.progress.phase, detail))
+        made, tickets = self.exchange.failed(failure)
         if cancel := self.exchange.cancelling():
             self._pipe.to_server.line(cancel + b"\n")
         self._over(line_of(made), tickets)
         return True
+
+    def _outlived(self, failure: Failure) -> bool:
+        """Answer a caller whose time is over, while its call runs on."""
+        assert self.exchange.attempt is not None  # it has time limits
+        self._pipe.give_up(self, self.exchange.attempt)
+        made, tickets = self.exchange.failed(failure)
+        self._pipe.say(line_of(made), tickets)
+        return True
+
+    def _withdraw(self) -> None:
+        """Give a call up that nobody waits for; where the caller did, the server knows."""
+        attempt, running = self.exchange.attempt, self.exchange.running
+        assert attempt is not None  # only a call is guarded
+        assert running is not None
+        self._pipe.give_up(self, attempt)
+        if not attempt.cancelled and (cancel := self.exchange.cancelling()):
+            self._pipe.to_server.line(cancel + b"\n")
+        given_up = running.is_given_up
+        kind = ErrorKind.CANCELLED_BY_CALLER if given_up else ErrorKind.OUTCOME_UNKNOWN
+        self.exchange.left(kind)
+        self.exchange.over()
+        self.over()
+
+    def left(self) -> None:
+        """Learn that the agent is gone."""
+        if self.exchange.running is not None:
+            self.exchange.running.left()
+
+    def given(self) -> Told | None:
+        """Learn that the agent's answer is on its way; return who wants to know that it has left."""
+        if self.exchange.running is None:
+            return None
+        self._pipe.unheard.add(self)
+        return self._handed_over
+
+    def _handed_over(self) -> None:
+        running = self.exchange.running
+        assert running is not None
+        self._pipe.unheard.discard(self)
+        if not running.has_left:
+            running.arrived()
+        self.exchange.over()
 
     def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
         """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
@@ -219,6 +270,7 @@ class Errand:
         if self.exchange.withdrawn() is None:
             return False
         self._context.recorder.abandoned(before, Reason.CANCELLED)
+        self.exchange.over()
         return True
 
     async def _pause(self, delay: float) -> None:
@@ -232,7 +284,7 @@ class Errand:
         self._give(*self._held)
 
     def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        self._pipe.say(raw, tickets)
+        self._pipe.say(raw, tickets, self.given())
         self._held = (b"", ())
 
 
@@ -292,7 +344,9 @@ class Awaited:
 
 def line_of(made: Made) -> bytes:
     """Return an answer of turnlog's as a line; nothing where only HTTP has one for it."""
-    return made.body + b"\n" if made.status == 200 else b""
+    # One that came over HTTP may have line ends between its tokens; within them JSON has none.
+    whole = made.body.replace(b"\n", b" ").replace(b"\r", b" ")
+    return whole + b"\n" if made.status == 200 else b""
 
 
 def respelled(attempt: Attempt, raw: bytes) -> bytes:

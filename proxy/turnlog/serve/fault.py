@@ -123,6 +123,11 @@ class Progress:
         self.patience = patience
         """Its time limits; `None` where it has none."""
 
+    @property
+    def may_outlive(self) -> bool:
+        """Whether the attempt may run on when its caller has given it up."""
+        return self._outlives is not None
+
     def outlives(self, failure: Failure) -> bool:
         """Tell whether the attempt runs on, now that a time limit was reached."""
         return self._outlives is not None and self._outlives(failure)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -24,11 +25,11 @@ from .commands import Commands
 from .context import Context
 from .contracts import Hearer
 from .downstream import Downstream, Gone
+from .found import Repeated
 from .heads import Heads, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
-from .repeats import Repeated
 from .request import Request
 from .requests import refusal_of
 from .routes import OWN, Route, Routes, authority_of, origin_form, own_path
@@ -240,12 +241,13 @@ class Handler:
         runner = self._runner(audience, route, exchange)
         guarded = self._guarded(down, audience, runner, exchange, content)
         task = self._context.work.create_task(guarded)
-        running.carried_by(task, audience.hush)
+        timed_out: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        running.carried_by(task.cancel, partial(_outlived, audience, timed_out))
         try:
-            ends: set[asyncio.Future[Any]] = {task, running.timed_out}
+            ends: set[asyncio.Future[Any]] = {task, timed_out}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if running.timed_out.done():
-                await self._outlived(audience, exchange, running.timed_out.result())
+            if timed_out.done():
+                await self._outlived(audience, exchange, timed_out.result())
         finally:
             running.left()
 
@@ -270,10 +272,9 @@ class Handler:
             self._context.recorder.faulted(error)
             audience.fail(self.unread(500, error))
         finally:
-            running.kept = exchange.kept(audience.kept)
             if audience.has_heard:
                 running.arrived()
-            self._context.repeats.over(running)
+            self._context.repeats.over(running, exchange.kept(audience.kept))
 
     async def _outlived(self, audience: Audience, exchange: Exchange, failure: Failure) -> None:
         """Answer a caller whose time is over, while its call runs on."""
@@ -363,3 +364,11 @@ class Handler:
             await down.bodiless(made.status, made.reason, lines(made.headers))
         else:
             await down.answer(made.status, made.reason, lines(made.headers), made.body)
+
+
+def _outlived(audience: Audience, timed_out: "asyncio.Future[Failure]", failure: Failure) -> bool:
+    """Let a caller whose time is over be answered; false where it cannot be told any more."""
+    if not audience.hush():
+        return False
+    timed_out.set_result(failure)
+    return True

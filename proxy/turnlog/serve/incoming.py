@@ -5,8 +5,9 @@ from typing import Final
 from turnlog.wire.lines import LineReader, Piece
 from turnlog.wire.message import MessageReader
 
+from .given_up import Opening
 from .outbox import Outbox
-from .pipe import Opening, Pipe
+from .pipe import Pipe
 
 HELD: Final = 1 << 20
 """bytes: a longer line leaves while it comes, but for its last piece."""
@@ -15,13 +16,12 @@ _WAITS: Final = 16 << 20
 
 
 class Incoming:
-    """The lines of the server on their way to the agent. `keep` bounds what is read of one, in bytes."""
+    """The lines of the server on their way to the agent."""
 
-    def __init__(self, pipe: Pipe, to_agent: Outbox, keep: int) -> None:
+    def __init__(self, pipe: Pipe, to_agent: Outbox) -> None:
         self._pipe = pipe
         self._to_agent = to_agent
-        self._keep = keep
-        self._body = MessageReader(keep)
+        self._body = MessageReader()
         self._opening = Opening.PASSES
         self._kept: list[bytes] = []
         """The pieces of a line of which only its end tells what becomes of it."""
@@ -41,7 +41,7 @@ class Incoming:
     def _take(self, piece: Piece) -> None:
         """Pass on a line, or the last piece of a long one but this."""
         if piece.starts:
-            self._body = MessageReader(self._keep)
+            self._body = MessageReader(self._pipe.keep)
         self._body.feed(piece.raw)
         if piece.starts and piece.ends:
             self._deliver(piece.raw)
@@ -81,8 +81,9 @@ class Incoming:
     def _pass(self, raw: bytes, *, ends: bool) -> None:
         self._hold(self._respelling.feed(raw))
         if ends:
-            tickets = self._pipe.passing(self._body)
-            self._to_agent.piece(self._held + self._respelling.finish(), tickets, ends=True)
+            tickets, told = self._pipe.passing(self._body)
+            last = self._held + self._respelling.finish()
+            self._to_agent.piece(last, tickets, told, ends=True)
             self._held = b""
 
     def _hold(self, raw: bytes) -> None:

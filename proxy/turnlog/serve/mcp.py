@@ -32,14 +32,15 @@ from .answers import (
     JSON as JSON_HEADERS,
 )
 from .asking import Asking
-from .attempt import Attempt, following
+from .attempt import Ask, Attempt, following
 from .besides import LIST_LIMIT, LISTS
 from .context import Context
 from .fault import Failure, Progress
+from .found import Repeated
 from .legs import Legs
 from .listening import Listening
 from .reading import Reading
-from .repeats import KEPT, Repeated
+from .repeats import KEPT
 from .request import Request
 from .running import Running
 from .underway import Underway
@@ -174,8 +175,7 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         if self._may_be_guarded(message):
-            admitted = self._context.repeats.admit(ask, stateless=self.stateless)
-            ask, self.running = await admitted
+            ask, self.running = await self._admitted(ask)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
         if self.running is not None:
@@ -185,9 +185,13 @@ class McpExchange:
         elif len(self._messages) == 1:
             self.attempt = attempt
 
+    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
+        """Let a call go on, after an earlier one that it joins. Raises `Repeated`."""
+        return await self._context.repeats.admit(ask, stateless=self.stateless)
+
     def _may_be_guarded(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
-        alone = len(self._messages) == 1 and not self._as_batch and not self._request.is_piped
+        alone = len(self._messages) == 1 and not self._as_batch
         return alone and message.kind is Kind.REQUEST
 
     def repeated(self, found: Repeated) -> Made:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from turnlog.store.base import Ticket
@@ -13,7 +13,9 @@ from .recorder import Recorder
 
 ROOM: Final = 4 << 20
 """bytes: with more than this on its way nothing more is read from the other side."""
-_Parcel = tuple[bytes, Sequence[Ticket]]
+Told = Callable[[], None]
+"""Learns that a line was handed over whole."""
+_Parcel = tuple[bytes, Sequence[Ticket], Told | None]
 
 
 class Outbox:
@@ -33,26 +35,28 @@ class Outbox:
         self._closing = False
         self._changed = asyncio.Event()
 
-    def line(self, raw: bytes, tickets: Sequence[Ticket] = ()) -> None:
+    def line(self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
         """Send a whole line once what `tickets` stand for is on disk."""
         if self._in_line:
-            self._behind.append((raw, tickets))
+            self._behind.append((raw, tickets, told))
             self._size += len(raw)
         else:
-            self._add(b"\n" + raw if self._torn else raw, tickets)
+            self._add(b"\n" + raw if self._torn else raw, tickets, told)
             self._torn = not raw.endswith(b"\n")
 
-    def piece(self, raw: bytes, tickets: Sequence[Ticket] = (), *, ends: bool) -> None:
+    def piece(
+        self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None, *, ends: bool
+    ) -> None:
         """Send a piece of the line that comes in pieces."""
         self._in_line = not ends
-        self._add(raw, tickets)
+        self._add(raw, tickets, told)
         if not ends:
             return
         self._torn = not raw.endswith(b"\n")
         behind, self._behind = self._behind, []
-        for waiting, its in behind:
+        for waiting, its, teller in behind:
             self._size -= len(waiting)
-            self.line(waiting, its)
+            self.line(waiting, its, teller)
 
     def close(self) -> None:
         """Close the end when everything has left."""
@@ -76,9 +80,11 @@ class Outbox:
                 if not self._parcels:
                     await self._changes()
                     continue
-                raw, tickets = self._parcels.popleft()
+                raw, tickets, told = self._parcels.popleft()
                 await self._recorder.settle(tickets)
                 await self._end.write(raw)
+                if told is not None:
+                    told()
                 self._size -= len(raw)
                 self._changed.set()
         finally:
@@ -86,8 +92,8 @@ class Outbox:
             self._changed.set()
             self._end.close()
 
-    def _add(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        self._parcels.append((raw, tickets))
+    def _add(self, raw: bytes, tickets: Sequence[Ticket], told: Told | None) -> None:
+        self._parcels.append((raw, tickets, told))
         self._size += len(raw)
         self._changed.set()
 

@@ -1,9 +1,11 @@
 """The requests that one command has not answered, and who waits for that."""
 
+import asyncio
 from collections.abc import Iterator
 
 from msgspec import Struct, structs
 
+from turnlog.core.repeats import CANCELLED_LIFE
 from turnlog.wire.jsonrpc import id_key
 
 from .process import Process
@@ -29,6 +31,8 @@ class Open(Struct, frozen=True, kw_only=True):
     """With what the agent expects it."""
     is_call: bool = False
     """Whether the command may ask the agent something for its sake."""
+    is_cancelled: bool = False
+    """Whether its agent took it back; somebody else may want its answer."""
 
 
 class Pending:
@@ -80,10 +84,28 @@ class Pending:
             one.reply.end()
         return one
 
+    def cancelled(self, key: str) -> None:
+        """Learn that a request was taken back: nobody has to answer it, and soon nobody waits."""
+        one = self._open.get(key)
+        if one is None or one.reply is None or not one.reply.is_guarded:
+            self.forget(key)
+        elif not one.is_cancelled:
+            one = self._open[key] = structs.replace(one, is_cancelled=True)
+            asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._drop, key, one)
+
+    def _drop(self, key: str, one: Open) -> None:
+        # Another request may have taken the same id since.
+        if self._open.get(key) is one:
+            self.forget(key)
+
     def left(self, reply: Reply) -> None:
-        """Learn that nobody waits for what a reply waits for, which will come all the same."""
-        for key in reply.awaited:
-            self._open[key] = structs.replace(self._open[key], reply=None)
+        """Learn that nobody waits for what a reply waits for, which will come all the same, unless it
+        was taken back."""
+        for key in list(reply.awaited):
+            if self._open[key].is_cancelled:
+                self.take(key)
+            else:
+                self._open[key] = structs.replace(self._open[key], reply=None)
         reply.awaited.clear()
         reply.lift()
 

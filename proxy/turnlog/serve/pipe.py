@@ -5,13 +5,9 @@ everything keeps its order, but for the agent's answers to the server, which nev
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
-from typing import Final
-
-from msgspec import Struct
+from functools import partial
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import StrayOutput
@@ -35,35 +31,17 @@ from .attempt import Attempt
 from .context import Context
 from .errand import Awaited, Errand, line_of, respelled
 from .fault import Failure
-from .outbox import Outbox
+from .found import Joins, Repeated
+from .given_up import GivenUp, Opening, Past
+from .joining import Joining
+from .outbox import Outbox, Told
 from .piped import PipedExchange
+from .repeats import KEPT
 from .request import Request
 from .startup import Startup
 from .texts import texts_of
 from .turns import Turns
 from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
-
-_GIVEN_UP: Final = 1024
-"""Attempts remembered that were given up and may be answered yet."""
-
-
-class Opening(StrEnum):
-    """What becomes of a long line, by its start."""
-
-    PASSES = "passes"
-    STAYS = "stays"
-    """It comes too late: the agent has got another answer."""
-    WAITS = "waits"
-    """It cannot be told before its end."""
-
-
-class Past(Struct, frozen=True):
-    """An attempt that was given up before its answer came."""
-
-    exchange: PipedExchange
-    attempt: Attempt
-    answered: bool
-    """Whether the agent has got an answer in its place."""
 
 
 class Pipe:
@@ -86,8 +64,11 @@ class Pipe:
         """Reads what belongs to no request of the agent's."""
         self._awaited = Awaited()
         self._resting: dict[Errand, asyncio.Task[None]] = {}
+        self._joining = Joining(self._count)
         self.turns = Turns()
-        self._past: OrderedDict[str, Past] = OrderedDict()
+        self.unheard: set[Errand] = set()
+        """Guarded calls whose answers are on their way to the agent."""
+        self._past = GivenUp()
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
@@ -101,12 +82,14 @@ class Pipe:
 
     @asynccontextmanager
     async def attempts(self, work: asyncio.TaskGroup) -> AsyncGenerator[None, None]:
-        """Make further attempts among `work` until the block ends."""
+        """Make further attempts among `work` until the block ends; then nothing is under way."""
         self._work = work
         try:
             yield
         finally:
             self.stop()
+            self._joining.leave_all()
+            await self.context.repeats.stop()
 
     # -- from the agent to the server ------------------------------------------------------
 
@@ -126,6 +109,8 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
+        if isinstance(content, Message) and self._joining.leave(mcp.cancelled_id(content)):
+            return  # the server never heard of that call
         exchange = PipedExchange(
             self.context,
             self._request,
@@ -133,15 +118,19 @@ class Pipe:
             size=len(line),
             as_batch=isinstance(content, Batch),
         )
+        await self._pass_on(exchange, line)
+
+    async def _pass_on(self, exchange: PipedExchange, line: bytes | None) -> None:
+        """Record and pass on a whole line."""
         if (errand := await self._admitted(exchange, line)) is not None:
-            token = mcp.wanted_progress(messages[0])
+            token = mcp.wanted_progress(exchange.messages[0])
             errand.token = id_key(token) if token else ""
             if errand.is_free():
                 self._send(errand)
             else:
                 self.turns.queue(errand)
                 self.later(errand, self._in_turn(errand))
-            for message in messages:
+            for message in exchange.messages:
                 self._note_cancel(message)
 
     def _send(self, errand: Errand) -> None:
@@ -159,7 +148,7 @@ class Pipe:
             except Failure as failure:
                 self._refuse(errand.exchange, failure)
             except asyncio.CancelledError:
-                errand.exchange.left(ErrorKind.CONNECT_FAILED)
+                self._leave(errand.exchange)
                 raise
             else:
                 self._send(errand)
@@ -201,12 +190,17 @@ class Pipe:
             errand = Errand(self, exchange, line)
             await errand.queued()
             self._still_goes()
+        except Repeated as repeated:
+            await self._repeat(exchange, repeated)
+        except Joins as joins:
+            await self._join(exchange, line, joins)
         except StoreError:
             self.say(line_of(exchange.refused()))
+            exchange.over()
         except Failure as failure:
             self._refuse(exchange, failure)
         except asyncio.CancelledError:
-            exchange.left(ErrorKind.CONNECT_FAILED)
+            self._leave(exchange)
             raise
         else:
             return errand
@@ -223,6 +217,26 @@ class Pipe:
         # Nobody answers what was cancelled (MCP, cancellation).
         if failure.kind is not ErrorKind.CANCELLED_BY_CALLER:
             self.say(line_of(made), tickets)
+        exchange.over()
+
+    def _leave(self, exchange: PipedExchange) -> None:
+        """Record that nothing of a line is sent, because nobody waits for that any more."""
+        exchange.left(ErrorKind.CONNECT_FAILED)
+        exchange.over()
+
+    async def _repeat(self, exchange: PipedExchange, repeated: Repeated) -> None:
+        """Answer a call that is not sent, because of an earlier one."""
+        made = await exchange.retold(repeated)
+        self.say(line_of(made), (), partial(self.context.repeats.arrived, repeated))
+
+    async def _join(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
+        """Let a call wait for an earlier one; who is gone does not tell what came of it."""
+        if self._gone:
+            await self._repeat(exchange, self.context.repeats.unknown(joins))
+        else:
+            exchange.joins = joins
+            key = id_key(exchange.messages[0].id)
+            self._joining.add(self._work, key, self._pass_on(exchange, line))
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
@@ -241,7 +255,7 @@ class Pipe:
         self._count()
 
     def _count(self) -> None:
-        if self._awaited or self._resting:
+        if self._awaited or self._resting or self._joining:
             self.idle.clear()
         else:
             self.idle.set()
@@ -251,12 +265,8 @@ class Pipe:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
             if self._awaited.drop(key, errand):
-                self._remember(key, Past(errand.exchange, attempt, True))
-
-    def _remember(self, key: str, past: Past) -> None:
-        self._past[key] = past
-        if len(self._past) > _GIVEN_UP:
-            self._past.popitem(last=False)
+                self._past.add(key, Past(errand.exchange, attempt, True))
+        self._count()
 
     def _note_cancel(self, message: Message) -> None:
         """The agent took a request back: nobody has to answer it any more, but somebody might."""
@@ -267,7 +277,11 @@ class Pipe:
             for key, attempt in errand.exchange.taken_back(cancelled).items():
                 self._awaited.drop(key, errand)
                 if attempt is not None:
-                    self._remember(key, Past(errand.exchange, attempt, False))
+                    self._past.add(key, Past(errand.exchange, attempt, False))
+        for errand in self.unheard:
+            attempt = errand.exchange.attempt
+            if attempt is not None and attempt.caller_key == cancelled:
+                errand.left()
         self._count()
 
     # -- from the server to the agent ------------------------------------------------------
@@ -291,7 +305,7 @@ class Pipe:
         if not isinstance(item, Message) or not is_answer(item):
             return False
         key = id_key(item.id)
-        past, errand = self._past.get(key), self._awaited.find(key)
+        past, errand = self._past.find(key), self._awaited.find(key)
         attempt = errand.exchange.attempt if errand is not None else None
         return (past is not None and past.answered) or (
             attempt is not None and attempt.wire_id != b""
@@ -300,13 +314,13 @@ class Pipe:
     def _deliver_each(self, raw: bytes, batch: Batch) -> None:
         """Pass on the messages of an array one by one."""
         for _, each in texts_of(batch, raw):
-            body = MessageReader(self.context.keep)
+            body = MessageReader(self.keep)
             body.feed(each)
             self.deliver(each + b"\n", body)
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
         key = self._key_of(content)
-        errand, past = self._awaited.find(key), self._past.get(key)
+        errand, past = self._awaited.find(key), self._past.find(key)
         tickets = self.read(content, text)
         if errand is not None:
             errand.came(raw, tickets)
@@ -315,11 +329,17 @@ class Pipe:
         elif not past.answered:
             self.to_agent.line(respelled(past.attempt, raw), tickets)
 
-    def say(self, line: bytes, tickets: Sequence[Ticket] = ()) -> None:
+    def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
         """Give the agent an answer, if there is one."""
         if line:
-            self.to_agent.line(line, tickets)
+            self.to_agent.line(line, tickets, told)
         self._count()
+
+    @property
+    def keep(self) -> int:
+        """Bytes of one line that are read along: all of an answer that may be given again."""
+        keep = self.context.keep
+        return max(keep, KEPT) if self.context.repeats.under_way else keep
 
     def opening(self, start: bytes) -> Opening:
         """Tell what becomes of a long line of the server's that begins like this."""
@@ -328,23 +348,26 @@ class Pipe:
             return Opening.PASSES
         if message is None or not message.id:
             # It may be any answer: also one that comes too late, or that a limit still waits for.
-            limited = any(past.answered for past in self._past.values()) or any(
-                errand.is_limited for errand in self._awaited
-            )
+            limited = self._past.any_answered or any(e.is_limited for e in self._awaited)
             return Opening.WAITS if limited else Opening.PASSES
         key = id_key(message.id)
         if (errand := self._awaited.find(key)) is not None:
             errand.answering()
-        elif (past := self._past.get(key)) is not None and past.answered:
+        elif (past := self._past.find(key)) is not None and past.answered:
             return Opening.STAYS
         return Opening.PASSES
 
-    def passing(self, body: MessageReader) -> Sequence[Ticket]:
-        """Read a line that is too long to be held; return what its last piece has to wait for."""
+    def passing(self, body: MessageReader) -> tuple[Sequence[Ticket], Told | None]:
+        """Read a line that is too long to be held; return what its last piece has to wait for, and
+        who wants to know that it has left."""
         body.finish()
-        tickets = self.read(body.content, Text(body, JSON, body.size))
+        content = body.content
+        errand = None
+        if isinstance(content, Message | Outline) and is_answer(content):
+            errand = self._awaited.find(self._key_of(content))
+        tickets = self.read(content, Text(body, JSON, body.size))
         self._count()
-        return tickets
+        return tickets, errand.given() if errand is not None else None
 
     def respelling(self) -> Respelling:
         """Return what puts the agent's ids back into a line too long to be held."""
@@ -372,7 +395,7 @@ class Pipe:
         key = self._key_of(content)
         if (errand := self._awaited.take(key)) is not None:
             return errand.exchange.said(content, text)
-        if (past := self._past.pop(key, None)) is not None:
+        if (past := self._past.take(key)) is not None:
             return past.exchange.late(past.attempt, content, text)
         return self._aside.said(content, text)
 
@@ -407,7 +430,13 @@ class Pipe:
         """Begin no attempt any more; what waits for one gets the answer that there is."""
         self.context.stop.set()
 
-    def lost(self, detail: str, *, untouched: bool) -> None:
+    def left(self) -> None:
+        """Learn that the agent is gone."""
+        self._joining.leave_all()
+        for errand in (*self._awaited, *self.turns, *self.unheard):
+            errand.left()
+
+    async def lost(self, detail: str, *, untouched: bool) -> None:
         """Learn that the server is gone: every open call ends, and nothing else is answered.
 
         `untouched` tells whether it has read nothing.
@@ -425,4 +454,8 @@ class Pipe:
                 phase = Phase.CONNECTING if untouched else errand.exchange.progress.phase
                 errand.lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
         self._awaited.clear()
+        self._past.lost()
+        for errand in self.unheard:
+            errand.exchange.over()
+        await self._joining.over()
         self._count()

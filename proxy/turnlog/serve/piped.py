@@ -11,15 +11,60 @@ from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.skim import Outline
 
-from .answers import Made
-from .attempt import Attempt, Reply
+from .answers import JSON, Made
+from .attempt import Ask, Attempt, Reply
 from .fault import Failure
+from .found import Joins, Repeated
 from .mcp import McpExchange
+from .running import Running
 from .verdicts import Text, acknowledged
 
 
 class PipedExchange(McpExchange):
     """One line of an agent, and the calls in it."""
+
+    joins: Joins | None = None
+    """The earlier call that its call waits for, or has waited for."""
+
+    async def begin(self) -> None:
+        """Queue the intents, after an earlier call that is waited for.
+
+        Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
+        """
+        if self.joins is not None:
+            await self._context.repeats.joined(self.joins)
+        await super().begin()
+
+    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
+        """Let a call go on. Raises `Repeated`, and `Joins` where it has to wait: not here, where others
+        are behind it.
+
+        On a pipe no revision takes a call back by closing a stream.
+        """
+        since = self.joins.since if self.joins is not None else None
+        return self._context.repeats.admitted(ask, stateless=False, since=since)
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole response, for whoever asks the same again."""
+        message = self.attempt.message.strip() if self.attempt is not None else b""
+        return Made(200, b"OK", JSON, message) if message else sent
+
+    async def retold(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, once its outcome is on disk."""
+        attempt = found.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        return self.repeated(found)
+
+    def over(self) -> None:
+        """Let whoever waits for the call look at how it has ended."""
+        if self.running is not None:
+            self._context.repeats.over(self.running, self.kept(self.running.kept))
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What its line holds."""
+        return self._messages
 
     @property
     def attempts(self) -> Collection[Attempt]:
@@ -38,9 +83,13 @@ class PipedExchange(McpExchange):
 
     def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
-        self._context.recorder.reopen(attempt)
+        if attempt.ended:
+            self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
-        return self._reading.close(attempt, message, text)
+        tickets = self._reading.close(attempt, message, text)
+        if attempt is self.attempt:
+            self.over()
+        return tickets
 
     def acknowledge(self) -> None:
         """Close the calls that nobody will be answered, now that they have been sent."""
@@ -57,7 +106,7 @@ class PipedExchange(McpExchange):
         return made, self._reading.end_all(failure.kind, failure.detail, said)
 
     def taken_back(self, key: str) -> dict[str, Attempt | None]:
-        """Record that the caller took the request with this id back.
+        """Record that the caller took the request with this id back; a guarded call runs on a while.
 
         Returns the keys of the ids by which the server knows it, and its attempts.
         """
@@ -65,6 +114,9 @@ class PipedExchange(McpExchange):
         for attempt, wire_key in list(self._underway.attempts.items()):
             if attempt.cancelled and attempt.caller_key == key:
                 found[wire_key] = attempt
+                if self.running is not None:
+                    self.running.left()
+                    continue
                 kind = ErrorKind.CANCELLED_BY_CALLER
                 self._reading.end(
                     attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply()

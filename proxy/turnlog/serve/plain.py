@@ -21,9 +21,9 @@ from .answers import KEY, NOT_RECORDED, Made, envelope, problem
 from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
+from .found import Repeated
 from .judging import judged, waiting
 from .keys import HEADER, effect_link, key_for
-from .repeats import Repeated
 from .request import Request
 from .running import Running
 from .upstream import Answer, Content

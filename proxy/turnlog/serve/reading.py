@@ -192,7 +192,8 @@ class Reading:
         attempts = list(self._underway.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
-            if attempt.running is not None:
+            # Whoever gave a call up is there all the same on a pipe, and answers.
+            if attempt.running is not None and not self._request.is_piped:
                 attempt.running.asked()
         self._context.calls.asked(self._request.scope, key, attempts)
 
@@ -224,6 +225,8 @@ class Reading:
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         ending, reply = judged(attempt.ask, ending, reply)
+        if _has_dropped(attempt, said, ending):
+            ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self.status < 400 and not said.is_error
@@ -264,3 +267,12 @@ class Reading:
         headers = self.answer.headers if self.answer is not None else ()
         self._besides.read(asked, message, headers)
         return self._legs.polled(asked, message, text, self._revision, self.around)
+
+
+def _has_dropped(attempt: Attempt, said: mcp.Answer, ending: Ending) -> bool:
+    """Tell whether a server says of a guarded call that it has dropped it, as it was told to.
+
+    Many have a code of their own for that.
+    """
+    told = attempt.cancelled and attempt.running is not None
+    return told and said.code is not None and ending.kind == ErrorKind.UPSTREAM_INTERNAL

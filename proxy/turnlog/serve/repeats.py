@@ -25,9 +25,9 @@ from turnlog.observe.events import Log, StoreFailed
 from turnlog.store.base import SessionRef, Store, StoreError
 
 from .answers import Made, retold_answer
-from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
+from .attempt import NO_LINKS, Ask, Links, Reply, Settled
 from .clock import Clock
-from .earlier import Found, earlier_of
+from .found import Found, Joins, Repeated, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -45,22 +45,11 @@ _SAYS: Final = {
     Verdict.CONFLICT: "this idempotency key was given before with another input; the call was not "
     "sent",
     Verdict.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
+    Verdict.LATE: "the same call, made before, did not end in time; it may have been executed, and "
+    "was not sent again",
     Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
     "sent again",
 }
-
-
-class Repeated(Exception):
-    """A call is not sent: an earlier one decides what its caller gets."""
-
-    def __init__(self, attempt: Attempt, answer: Made | None, sentence: str, found: Found) -> None:
-        super().__init__(sentence)
-        self.attempt = attempt
-        """The call's only one, with its ending."""
-        self.answer = answer
-        """The earlier call's; `None` where turnlog says something itself."""
-        self.sentence = sentence
-        self.found = found
 
 
 class Repeats:
@@ -86,22 +75,69 @@ class Repeats:
 
         Waits for an earlier call that it joins. Raises `Repeated` where it is not sent.
         """
+        since: float | None = None
+        while True:
+            try:
+                return self.admitted(ask, stateless=stateless, since=since)
+            except Joins as joins:
+                since = joins.since
+                await self.joined(joins)
+
+    def admitted(
+        self, ask: Ask, *, stateless: bool, since: float | None = None
+    ) -> tuple[Ask, Running | None]:
+        """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
+
+        `since` is when it began to, on the loop's clock, if it did.
+        """
         links = self._links(ask)
         if links is NO_LINKS and not ask.is_named:
             return ask, None
         ask = structs.replace(ask, links=links)
-        found, verdict, joined = await self._decided(ask)
+        found = self._find(ask)
+        joined = since is not None
+        verdict = self._verdict(ask, found, joined=joined)
         match verdict:
-            case Verdict.FORWARD | Verdict.JOIN:
+            case Verdict.FORWARD:
                 pass
+            case Verdict.JOIN:
+                assert found is not None  # only an earlier call can be waited for
+                now = asyncio.get_running_loop().time()
+                raise Joins(ask, found, now if since is None else since)
             case Verdict.AGAIN:
                 ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
-            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK:
+            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
                 assert found is not None  # only an earlier call keeps one from being sent
                 raise self._repeated(ask, found, verdict, joined=joined)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
         self._remember(running)
         return ask, running
+
+    async def joined(self, joins: Joins) -> None:
+        """Wait for a call under way: here, in another process, or left to a stream to come. It may yet be
+        under way then.
+
+        Whoever leaves meanwhile is recorded. Raises `Repeated` where a rule allows no more time.
+        """
+        running = joins.found.running
+        try:
+            async with asyncio.timeout_at(joins.until):
+                if running is not None and not running.is_over:
+                    await running.joined()
+                else:
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            late = self._repeated(joins.ask, joins.found, Verdict.LATE, joined=True)
+            raise late from None
+        except asyncio.CancelledError:
+            reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
+            asked = structs.replace(joins.ask, links=NO_LINKS)
+            self._recorder.unsent(asked, LEFT, reply, joins.found.source)
+            raise
+
+    def unknown(self, joins: Joins) -> Repeated:
+        """Record a call that will not learn how the one ended that it waited for."""
+        return self._repeated(joins.ask, joins.found, Verdict.UNKNOWN, joined=True)
 
     def arrived(self, repeated: Repeated) -> None:
         """Note that the earlier answer was handed to a caller whole: a further call is a new one."""
@@ -118,15 +154,16 @@ class Repeats:
             if len(self._arrived) > _MOST:
                 self._arrived.popitem(last=False)
 
-    def over(self, running: Running) -> None:
-        """Learn that a call has ended; hold its answer while there is room."""
+    def over(self, running: Running, kept: Made | None = None) -> None:
+        """Learn that a call has ended, or ended anew; hold its answer while there is room."""
+        self._held -= running.size
+        running.kept = kept if self._remembers(running) else None
         running.over()
         running.shrink()
         self._under_way.discard(running)
         if running.attempt is None:
             self._forget(running)  # it was refused before it was recorded
-        elif self._is_known(running):
-            self._held += running.size
+        self._held += running.size
         while self._held > _HELD or len(self._known) > _MOST:
             oldest = next((r for r in self._known.values() if r.ending is not None), None)
             if oldest is None:
@@ -150,44 +187,28 @@ class Repeats:
     async def stop(self) -> None:
         """Give up those under way, and wait for their ends."""
         for running in list(self._under_way):
-            running.stop()
+            if running.is_carried:
+                running.stop()
+            else:
+                self.over(running)
         await self.idle()
 
     # -- what came before ------------------------------------------------------------------
 
-    async def _decided(self, ask: Ask) -> tuple[Found | None, Verdict, bool]:
-        """Return the earlier call, what it means for this one, and whether its end was waited for."""
-        joined = False
-        while True:
-            found = self._find(ask)
-            earlier = found.earlier if found is not None else None
-            if joined and earlier is not None:
-                # Who waited for an answer has not had it, whoever else has.
-                earlier = structs.replace(earlier, delivered=False)
-            asked = Asked(
-                effect=ask.effect,
-                on_duplicate=ask.policy.on_duplicate,
-                keyed=found is not None and found.keyed,
-                slower_than=ask.policy.replay_if_slower_than,
-            )
-            verdict = decide(earlier, asked, self._limits)
-            if verdict is not Verdict.JOIN or found is None:
-                return found, verdict, joined
-            await self._joined(ask, found)
-            joined = True
-
-    async def _joined(self, ask: Ask, found: Found) -> None:
-        """Wait for a call under way: here, in another process, or left to a stream to come."""
-        try:
-            if found.running is not None and not found.running.is_over:
-                await found.running.joined()
-            else:
-                await asyncio.sleep(_POLL)
-        except asyncio.CancelledError:
-            reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
-            asked = structs.replace(ask, links=NO_LINKS)
-            self._recorder.unsent(asked, LEFT, reply, found.source)
-            raise
+    def _verdict(self, ask: Ask, found: Found | None, *, joined: bool) -> Verdict:
+        """Return what an earlier call means for this one."""
+        earlier = found.earlier if found is not None else None
+        if joined and earlier is not None:
+            # Who waited for an answer has not had it, whoever else has; and of several that waited
+            # for a call which failed, one makes it anew.
+            earlier = structs.replace(earlier, delivered=False, abandoned=True)
+        asked = Asked(
+            effect=ask.effect,
+            on_duplicate=ask.policy.on_duplicate,
+            keyed=found is not None and found.keyed,
+            slower_than=ask.policy.replay_if_slower_than,
+        )
+        return decide(earlier, asked, self._limits)
 
     def _find(self, ask: Ask) -> Found | None:
         """Return the latest call with the same key, else the latest that asked the same."""
@@ -224,12 +245,13 @@ class Repeats:
                     return None
                 commits = view.call(intent.facts.call)
                 warned = view.linked(self._told(intent.facts.call)) is not None
+                now, drain = self._clock.wall(), self._limits.drain
+                earlier = earlier_of(commits, now, view.lives, drain)
         except StoreError as error:
             # The call goes on: a log that cannot be read does not stop it.
             self._log.emit(StoreFailed(reason=str(error)))
             return None
         stored = intent.body.links if intent.body is not None else ()
-        earlier = earlier_of(commits, self._clock.wall())
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
@@ -253,6 +275,7 @@ class Repeats:
             flags = (Flag.REPLAYED, Flag.JOINED) if joined else (Flag.REPLAYED,)
         else:
             ending = unsent(verdict)
+            flags = (Flag.JOINED,) if joined else ()
             if verdict is Verdict.UNKNOWN:
                 links = Links(told=self._told(found.call))
         said = "" if answer is not None else _SAYS[verdict]
@@ -307,16 +330,22 @@ class Repeats:
     def _remember(self, running: Running) -> None:
         self._under_way.add(running)
         for link in _found_by(running):
-            before = self._known.pop(link, None)
+            before = self._known.get(link)
             self._known[link] = running
-            if before is not None and not self._is_known(before):
-                self._held -= before.size
+            self._known.move_to_end(link)
+            if before is not None and not self._remembers(before):
+                self._let_go(before)
 
-    def _is_known(self, running: Running) -> bool:
+    def _remembers(self, running: Running) -> bool:
         return any(self._known.get(link) is running for link in _found_by(running))
 
-    def _forget(self, running: Running) -> None:
+    def _let_go(self, running: Running) -> None:
+        """Hold the answer of a call no longer."""
         self._held -= running.size
+        running.kept = None
+
+    def _forget(self, running: Running) -> None:
+        self._let_go(running)
         for link in _found_by(running):
             if self._known.get(link) is running:
                 del self._known[link]

@@ -112,6 +112,11 @@ class Reply:
         return True
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether somebody else may want what its agent took back."""
+        return self._progress.may_outlive
+
+    @property
     def is_single(self) -> bool:
         """Whether one message is all there is."""
         return self.over and len(self._messages) == 1

@@ -22,9 +22,11 @@ from .recorder import Recorder
 
 _EVENT_IDS: Final = 256
 """Most ids of events that are remembered: an agent has read all but the latest."""
+Outlived = Callable[[Failure], bool]
+"""Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 
 
-def _never() -> bool:
+def _untold(_: Failure) -> bool:
     return False
 
 
@@ -57,10 +59,8 @@ class Running:
         """Of its latest events."""
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.timed_out: asyncio.Future[Failure] = self._loop.create_future()
-        """Why the caller is answered before the call has ended."""
-        self._hush: Callable[[], bool] = _never
+        self._withdraw: Callable[[], object] | None = None
+        self._outlived: Outlived = _untold
 
     @property
     def size(self) -> int:
@@ -71,6 +71,11 @@ class Running:
     def ending(self) -> Ending | None:
         """How it ended; `None` while it runs."""
         return self.attempt.overall if self.attempt is not None and self._ended.is_set() else None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its caller is gone."""
+        return self._abandoned
 
     @property
     def is_abandoned(self) -> bool:
@@ -99,23 +104,18 @@ class Running:
 
     @property
     def is_carried(self) -> bool:
-        """Whether a task carries it out."""
-        return self._task is not None
+        """Whether somebody carries it out."""
+        return self._withdraw is not None
 
-    def carried_by(self, task: asyncio.Task[None], hush: Callable[[], bool]) -> None:
-        """Learn what carries it out, so that it can be given up.
-
-        `hush` lets nothing more of the answer go to the caller; false where it cannot be told why.
-        """
-        self._task = task
-        self._hush = hush
+    def carried_by(self, withdraw: Callable[[], object], outlived: Outlived) -> None:
+        """Learn who carries it out: `withdraw` gives it up, and lets `Repeats` know that it is over."""
+        self._withdraw, self._outlived = withdraw, outlived
 
     def over(self) -> None:
-        """Learn that it has ended: whoever joined it looks at how."""
-        if not self._ended.is_set():
-            self._disarm()
-            self._ended_at = self._loop.time()
-            self._ended.set()
+        """Learn that it has ended, or ended anew: whoever joined it looks at how."""
+        self._disarm()
+        self._ended_at = self._loop.time()
+        self._ended.set()
 
     @property
     def is_over(self) -> bool:
@@ -127,7 +127,8 @@ class Running:
         await self._ended.wait()
 
     async def joined(self) -> None:
-        """Wait for its answer, beside its caller or in its place."""
+        """Wait for its answer, beside its caller or in its place; not for long where it was cancelled:
+        a server may never answer what it was told to drop."""
         self._joined += 1
         if self._cancelled_at is None:
             self._disarm()
@@ -156,10 +157,9 @@ class Running:
         again = self.ask.effect is Effect.IDEMPOTENT_WRITE or bool(self.ask.key_sent)
         retried = self.ask.policy.retry is not None and again
         stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
-        if not stays or self._abandoned or self._joined or not self._hush():
+        if not stays or self._abandoned or self._joined or not self._outlived(failure):
             return False
         self._leaves = OnDisconnect.DRAIN
-        self.timed_out.set_result(failure)
         return True
 
     def left(self) -> None:
@@ -201,14 +201,14 @@ class Running:
 
     async def resumed(self, event_id: str) -> None:
         """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
-        if self.is_abandoned and self._task is not None and event_id in self._event_ids:
-            self._task.cancel()
+        if self.is_abandoned and self._withdraw is not None and event_id in self._event_ids:
+            self._withdraw()
             await self._ended.wait()
 
     def stop(self) -> None:
         """Give it up, because turnlog stops."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._withdraw is not None:
+            self._withdraw()
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended."""
@@ -241,12 +241,12 @@ class Running:
                 return self._limits.drain
 
     def _give_up(self) -> None:
-        if (self._joined and self._cancelled_at is None) or self._task is None:
+        if (self._joined and self._cancelled_at is None) or self._withdraw is None:
             return
         self.is_given_up = True
         self.cancelled()
         self._disarm()
-        self._task.cancel()
+        self._withdraw()
 
     def _disarm(self) -> None:
         timer, self._timer = self._timer, None

@@ -133,9 +133,8 @@ class Switchboard:
             line = self._outgoing(seat, None, line)
         else:
             for message in messages:
-                # Nobody answers what was cancelled.
                 if (key := mcp.cancelled_id(message)) is not None:
-                    self._pending.forget(key)
+                    self._pending.cancelled(key)
             line = self._answering(seat, messages, line)
         self.write(line)
 
@@ -219,10 +218,11 @@ class Switchboard:
     def _taken_back(self, seat: Seat, message: Message, text: bytes) -> bytes | None:
         """Let an agent take back what is its own."""
         key = mcp.cancelled_id(message)
-        own = [one for one in self._pending if one.seat is seat and id_key(one.own_id) == key]
+        its = (one for one in self._pending if one.seat is seat and not one.is_cancelled)
+        own = [one for one in its if id_key(one.own_id) == key]
         if key is None or len(own) != 1:
             return None
-        self._pending.forget(id_key(own[0].raw_id))
+        self._pending.cancelled(id_key(own[0].raw_id))
         return with_cancelled_ids(text, {key: own[0].raw_id})
 
     # -- from the command ------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Wrapped:
         limit = startup_limit(context.rules, request.server)
         self._startup = Startup(limit, self._overdue)
         self._pipe = Pipe(context, request, self._to_agent, self._to_server, self._startup)
-        self._incoming = Incoming(self._pipe, self._to_agent, context.keep)
+        self._incoming = Incoming(self._pipe, self._to_agent)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._name = request.server
         self._has_failed = False
@@ -135,11 +135,12 @@ class Wrapped:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
         first = asyncio.FIRST_COMPLETED
-        left = tasks.create_task(self._agent_end.unread())
+        left = tasks.create_task(self._unread())
         sent = tasks.create_task(self._pipe.turns.all_sent.wait())
         await asyncio.wait({sent, left}, return_when=first)
         sent.cancel()
         self._to_server.close()
+        self._pipe.deaf = True
         # Nobody is waited for who died with a call open.
         over = {tasks.create_task(self._pipe.idle.wait()), left}
         _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
@@ -151,6 +152,11 @@ class Wrapped:
             task.cancel()
         self._process.leave()
 
+    async def _unread(self) -> None:
+        """Wait until the agent is gone."""
+        await self._agent_end.unread()
+        self._pipe.left()
+
     async def _watch_server(self) -> None:
         # The client would meet a closed pipe; its calls end as they would then.
         await self._process.unread()
@@ -160,6 +166,7 @@ class Wrapped:
         try:
             await self._to_agent.run()
         except BrokenPipeError:
+            self._pipe.left()
             self._process.leave()
 
     # -- hearing the command ---------------------------------------------------------------
@@ -184,7 +191,7 @@ class Wrapped:
         """End what is open, and wait until the client has read it, or does not want to."""
         self._incoming.finish()
         said = self._startup.detail if self._startup.over else "the command has ended"
-        self._pipe.lost(said, untouched=self._process.is_untouched)
+        await self._pipe.lost(said, untouched=self._process.is_untouched)
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
         await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)

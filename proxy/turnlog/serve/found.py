@@ -1,0 +1,148 @@
+"""What is known of an earlier call that asked the same, and what that means for a later one."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.classify import Ending, ending_of, failed
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.repeats import Earlier
+from turnlog.store.base import Ticket
+
+from .answers import Made
+from .attempt import Ask, Attempt, Settled
+from .running import Running
+
+_SETTLED: Final = 1.0
+"""s: whether an answer arrived is noted by then, unless its process died."""
+_NS: Final = 1_000_000_000
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """An earlier call: what is known of it here, or what stands of it in the store."""
+
+    earlier: Earlier
+    call: bytes
+    keyed: bool
+    """Whether it was found by its key."""
+    running: Running | None = None
+    commits: Sequence[Commit] = ()
+
+    @property
+    def outcome(self) -> Commit | None:
+        """Its last outcome in the store."""
+        return last_of(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether an operator said how it ended."""
+        return self.outcome is not None and Flag.RESOLVED in self.outcome.facts.flags
+
+    @property
+    def source(self) -> Ticket | None:
+        """The commit from which another call is answered."""
+        if self.running is not None and self.running.attempt is not None:
+            return self.running.attempt.outcome or self.running.attempt.intent
+        commit = self.outcome or last_of(self.commits, CommitKind.INTENT)
+        return Settled(commit) if commit is not None else None
+
+
+class Repeated(Exception):
+    """A call is not sent: an earlier one decides what its caller gets."""
+
+    def __init__(self, attempt: Attempt, answer: Made | None, sentence: str, found: Found) -> None:
+        super().__init__(sentence)
+        self.attempt = attempt
+        """The call's only one, with its ending."""
+        self.answer = answer
+        """The earlier call's; `None` where turnlog says something itself."""
+        self.sentence = sentence
+        self.found = found
+
+
+class Joins(Exception):
+    """A call waits first for an earlier one, which is under way."""
+
+    def __init__(self, ask: Ask, found: Found, since: float) -> None:
+        super().__init__("the same call is under way")
+        self.ask = ask
+        self.found = found
+        self.since = since
+        """When it began to wait, on the loop's clock."""
+
+    @property
+    def until(self) -> float | None:
+        """How long it may wait, as rules say; `None` for any time."""
+        limits = self.ask.policy.timeout
+        at = self.since + min(limits.response, limits.total)
+        return at if at < inf else None
+
+
+def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
+    """Return the newest commit of a kind of the last attempt."""
+    found = [commit for commit in commits if commit.facts.kind is kind]
+    return max(found, key=_place, default=None)
+
+
+def _place(commit: Commit) -> tuple[int, int, int]:
+    return commit.facts.leg, commit.facts.attempt, commit.facts.n
+
+
+def earlier_of(
+    commits: Sequence[Commit], now: int, lives: Callable[[int], bool], drain: float
+) -> Earlier:
+    """Return what the commits of a call tell; `now` in ns, `drain` in s.
+
+    `lives` tells whether the writer with an epoch runs.
+    """
+    intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
+    assert intent is not None  # it was found by its links
+    if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
+        outcome = None
+    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
+    abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
+    alive = lives((outcome or intent).link.epoch)
+    ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    runs_on = abandoned and cancelled is None and ended < drain
+    began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
+    return Earlier(
+        ending=_ending(intent, outcome, alive=alive, runs_on=runs_on),
+        began=(now - began) / _NS,
+        ended=ended,
+        abandoned=abandoned,
+        cancelled=None if cancelled is None else (now - cancelled) / _NS,
+        repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
+        delivered=_had(commits, outcome)
+        or (alive and not abandoned and _is_settling(outcome, ended)),
+    )
+
+
+def _ending(intent: Commit, outcome: Commit | None, *, alive: bool, runs_on: bool) -> Ending | None:
+    """Return how a call ended; `None` while a process is at it.
+
+    That may be so after its caller was told that its time is over.
+    """
+    if outcome is None:
+        unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.facts.effect)
+        return None if alive else unknown
+    timed_out = outcome.facts.error == ErrorFamily.TIMEOUT
+    return None if timed_out and runs_on and alive else ending_of(outcome.facts)
+
+
+def _is_settling(outcome: Commit | None, ended: float) -> bool:
+    """Tell whether a note may be on its way that the answer was delivered by another process."""
+    # What turnlog or an operator said of it is no answer that a caller has had.
+    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
+    return answered and ended < _SETTLED
+
+
+def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
+    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
+    it who had the answer before."""
+    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
+    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
+        return bool(notes)
+    return any(note.link.ref == outcome.link.seq for note in notes)
