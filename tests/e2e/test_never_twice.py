@@ -533,3 +533,27 @@ def test_a_stream_that_goes_on_elsewhere_leaves_a_call_that_runs_on_alone(
     counting.go.set()
     row = rig.row()
     assert (row.status, row.flags) == ("ok", ["late"])
+
+
+def test_a_call_has_ended_with_its_response_whatever_its_stream_goes_on_with(
+    rig: Rig, begun: Begun
+) -> None:
+    runs: list[int] = []
+    over = threading.Event()
+
+    def script(peer: Peer) -> None:
+        said = json.loads(peer.read().body)
+        runs.append(said["id"])
+        peer.start_events()
+        peer.send_event(text_result(said["id"], f"done {len(runs)}"))
+        over.wait(BOUND)
+        peer.end()
+
+    rig.upstream.script = script
+    first = begun(call("write_slowly", {"a": 1}, request_id=1))
+    first.head()
+    assert b"done 1" in first.event()
+    wait_until(lambda: rig.rows()[0].status == "ok", "it is recorded")
+    assert text(rig.post(call("write_slowly", {"a": 1}, request_id=2))) == "done 1"
+    over.set()
+    assert runs == [1]

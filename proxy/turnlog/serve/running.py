@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, Flag, NoteKind
+from turnlog.core.kinds import Effect, Flag, NoteKind, Phase
 from turnlog.core.repeats import CANCELLED_LIFE, Earlier, NeverTwice, on_disconnect
 from turnlog.core.rules import OnDisconnect
 from turnlog.store.base import Ticket
@@ -73,6 +73,17 @@ class Running:
         return self.attempt.overall if self.attempt is not None and self._ended.is_set() else None
 
     @property
+    def _answered(self) -> Ending | None:
+        """How the server's answer to a caller who is there ended it, once that is on disk. What a
+        stream holds behind the response is no part of it."""
+        attempt = self.attempt
+        if attempt is None or attempt.ending is None or attempt.outcome is None:
+            return None
+        is_last = attempt.ended and self.ask.policy.retry is None and not self._abandoned
+        is_whole = attempt.ending.phase is Phase.DONE and attempt.outcome.placed is not None
+        return attempt.overall if is_last and is_whole else None
+
+    @property
     def has_left(self) -> bool:
         """Whether its caller is gone."""
         return self._abandoned
@@ -85,13 +96,14 @@ class Running:
     def seen(self) -> Earlier:
         """Return what a call that asks the same has to know of this one."""
         now, cancelled = self._loop.time(), self._cancelled_at
+        answered = None if self._ended.is_set() else self._answered
         return Earlier(
-            ending=self.ending,
+            ending=answered or self.ending,
             began=now - self._began,
             ended=now - self._ended_at if self._ended.is_set() else 0.0,
             abandoned=self._abandoned,
             cancelled=None if cancelled is None else now - cancelled,
-            delivered=self.delivered,
+            delivered=self.delivered or answered is not None,
             repeats=Flag.REPEAT_OF_UNKNOWN in self.ask.flags,
         )
 
