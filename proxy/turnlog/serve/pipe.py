@@ -366,7 +366,7 @@ class Pipe:
                 return self._answered(content, text)
             case _:
                 self._startup.hear()
-                self._heard(content)
+                self._awaited.heard(mcp.progress_token(content))
                 return self._aside.said(content, text)
 
     def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
@@ -385,14 +385,6 @@ class Pipe:
         key = id_key(raw_id(message))
         known = key in self._awaited or key in self._past
         return "" if "" in self._awaited and not known else key
-
-    def _heard(self, message: Message | Outline) -> None:
-        """Note that a call goes on: its progress was reported."""
-        token = mcp.progress_token(message)
-        for errand in self._awaited if token else ():
-            attempt = errand.exchange.attempt
-            if attempt is not None and attempt.patience is not None and errand.token == token:
-                attempt.patience.heard()
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
