@@ -13,15 +13,7 @@ from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import (
-    Batch,
-    Kind,
-    Malformed,
-    Message,
-    Reason,
-    id_key,
-    messages_of,
-)
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, messages_of
 from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
