@@ -62,15 +62,22 @@ def asked_writes(wraps: int) -> int:
     return wraps * len(range(0, EACH, 10))
 
 
+def ten_times() -> list[list[bytes]]:
+    """Return the calls of ten wraps; no two are the same, or a slow machine would see them joined."""
+    tools = ["put" if n % 10 == 0 else "look" for n in range(EACH)]
+    return [
+        [call(tool, {"by": wrap, "number": n}, request_id=n) for n, tool in enumerate(tools)]
+        for wrap in range(10)
+    ]
+
+
 def test_ten_wraps_at_once_on_one_store_are_gapless_and_verified(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(WRITES)
     flags = ("--rules", str(tmp_path / "rules.yaml"), "--session", "shared")
     command = [sys.executable, "-I", "-S", "-c", ECHO]
-    tools = [b"put" if n % 10 == 0 else b"look" for n in range(EACH)]
-    asked = [call(tool.decode(), request_id=n) for n, tool in enumerate(tools)]
     with ExitStack() as stack:
         wraps = [stack.enter_context(wrapped(tmp_path, command, *flags)) for _ in range(10)]
-        for wrap in wraps:
+        for wrap, asked in zip(wraps, ten_times(), strict=True):
             wrap.send(*asked)
             wrap.stdin.close()
         for wrap in wraps:

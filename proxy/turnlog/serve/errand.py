@@ -337,6 +337,13 @@ class Awaited:
             self.drop(key, errand)
         return errand
 
+    def heard(self, token: str) -> None:
+        """Note that a call goes on: its progress was reported with this token, if any."""
+        for errand in self if token else ():
+            attempt = errand.exchange.attempt
+            if attempt is not None and attempt.patience is not None and errand.token == token:
+                attempt.patience.heard()
+
     def clear(self) -> None:
         """Wait for nothing."""
         self._errands.clear()

@@ -13,15 +13,7 @@ from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import (
-    Batch,
-    Kind,
-    Malformed,
-    Message,
-    Reason,
-    id_key,
-    messages_of,
-)
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, messages_of
 from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
@@ -388,7 +380,7 @@ class Pipe:
                 return self._answered(content, text)
             case _:
                 self._startup.hear()
-                self._heard(content)
+                self._awaited.heard(mcp.progress_token(content))
                 return self._aside.said(content, text)
 
     def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
@@ -407,14 +399,6 @@ class Pipe:
         key = id_key(raw_id(message))
         known = key in self._awaited or key in self._past
         return "" if "" in self._awaited and not known else key
-
-    def _heard(self, message: Message | Outline) -> None:
-        """Note that a call goes on: its progress was reported."""
-        token = mcp.progress_token(message)
-        for errand in self._awaited if token else ():
-            attempt = errand.exchange.attempt
-            if attempt is not None and attempt.patience is not None and errand.token == token:
-                attempt.patience.heard()
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
