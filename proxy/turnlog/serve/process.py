@@ -62,6 +62,7 @@ class Process:
         self._exited = _exit_of(child)
         self.leaving: asyncio.Future[None] = self._loop.create_future()
         """Done once it is to end."""
+        self._left_at = 0.0
 
     @property
     def pid(self) -> int:
@@ -80,7 +81,15 @@ class Process:
     def leave(self) -> None:
         """Let it end by itself, or be ended soon."""
         if not self.leaving.done():
+            self._left_at = self._loop.time()
             self.leaving.set_result(None)
+
+    @property
+    def last_words(self) -> float:
+        """For how many s what was said last may yet be read: one that ends sooner than it has to leaves
+        more of them."""
+        spent = self._loop.time() - self._left_at
+        return max(LAST_WORDS, GRACE + _KILLED + LAST_WORDS - spent)
 
     def stop(self) -> None:
         """Tell it to end, while it may be seen whether it has read anything."""

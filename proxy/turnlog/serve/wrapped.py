@@ -35,7 +35,7 @@ from .outbox import Outbox
 from .pins import Pins
 from .pipe import Pipe
 from .pipes import ReadEnd, WriteEnd
-from .process import GRACE, LAST_WORDS, Process
+from .process import GRACE, Process
 from .recording import own_tasks, recording
 from .request import Request
 from .routes import Route, Target
@@ -195,7 +195,7 @@ class Wrapped:
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
         await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({self._delivery}, timeout=LAST_WORDS)
+        await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
 
 class _Nothing:
