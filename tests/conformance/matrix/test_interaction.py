@@ -41,8 +41,9 @@ def run_suite(folder: Path, environment: dict[str, str], *tests: str) -> dict[st
     """Run the suite, or some of its tests, with two workers; return how each test ended."""
     folder.mkdir()
     report = folder / "report.xml"
+    chosen: tuple[str, ...] = tests or ("tests/interaction",)
     command: list[str | Path] = [
-        *(rig.PYTHON_TWO, "-m", "pytest", *(tests or ("tests/interaction",)), "-n", "2", "-q"),
+        *(rig.PYTHON_TWO, "-m", "pytest", *chosen, "-n", "2", "-q"),
         *("-o", "addopts=", "-o", "log_cli=false", "-p", "anyio", "-p", "sockets"),
         *("-p", "no:cacheprovider", "--timeout", "60", "-k", selection()),
         *("--junit-xml", report),
