@@ -16,7 +16,7 @@ from turnlog.core.rules import OnDisconnect
 from turnlog.store.base import Ticket
 
 from .answers import Made
-from .attempt import Ask, Attempt
+from .attempt import NO_LINKS, Ask, Attempt
 from .fault import Failure
 from .recorder import Recorder
 
@@ -159,7 +159,9 @@ class Running:
         """Note that its answer was handed to a caller whole."""
         if self.attempt is not None and not self.delivered:
             self.delivered = True
-            self._note(NoteKind.DELIVERED, self.attempt.outcome)
+            # Of a call that nobody can ask for again it matters only where its caller had left.
+            if self._abandoned or self.ask.links is not NO_LINKS:
+                self._note(NoteKind.DELIVERED, self.attempt.outcome)
 
     def time_out(self, failure: Failure) -> bool:
         """Learn that its caller's time is over; tell whether it runs on all the same.

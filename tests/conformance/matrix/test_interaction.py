@@ -43,7 +43,8 @@ def run_suite(folder: Path, environment: dict[str, str], *tests: str) -> dict[st
     report = folder / "report.xml"
     chosen: tuple[str, ...] = tests or ("tests/interaction",)
     command: list[str | Path] = [
-        *(rig.PYTHON_TWO, "-m", "pytest", *chosen, "-n", "2", "-q"),
+        *(rig.PYTHON_TWO, "-m", "pytest", "-n", "2", "-q"),
+        *chosen,
         *("-o", "addopts=", "-o", "log_cli=false", "-p", "anyio", "-p", "sockets"),
         *("-p", "no:cacheprovider", "--timeout", "60", "-k", selection()),
         *("--junit-xml", report),
