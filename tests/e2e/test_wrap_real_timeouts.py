@@ -56,8 +56,12 @@ server = MCPServer("official", version="1")
 async def charge(amount: int) -> str:
     with (folder / "charges").open("a") as charges:
         charges.write("charge\\n")
-    while not (folder / "go").exists():
-        await anyio.sleep(0.01)
+    try:
+        while not (folder / "go").exists():
+            await anyio.sleep(0.01)
+    except anyio.get_cancelled_exc_class():
+        (folder / "dropped").touch()
+        raise
     return "charged"
 
 server.run()
@@ -128,6 +132,9 @@ async def test_who_gave_up_on_a_server_that_dropped_the_call_repeats_it_and_the_
 ) -> None:
     async with client_of(tmp_path, OFFICIAL) as client:
         await gives_up(client)
+        await until(
+            lambda: (tmp_path / "dropped").exists() or None, "the server has dropped the call"
+        )
         (tmp_path / "go").touch()
         await charged(client)
     assert charges(tmp_path) == 2
