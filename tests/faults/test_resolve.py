@@ -190,7 +190,7 @@ def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
     with RawUpstream(slow) as upstream:
         with proxy_beside(tmp_path, upstream.url, settings=settings) as first:
             with Client(first.url) as client:
-                client.ask("POST", "/s/work/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS)
+                client.ask("POST", "/s/orders/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS)
                 assert slow.asked.wait(BOUND)
             wait_until(lambda: [one["abandoned"] for one in dangling(first)] == [True], "it leaves")
             assert dangling(first)[0]["standing"] == "in_flight"
@@ -208,7 +208,7 @@ def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
             assert (refused.status, refused.json()["reason"]) == (409, "known")
             with Client(second.url) as client:
                 again = client.request(
-                    "POST", "/s/work/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS
+                    "POST", "/s/orders/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS
                 )
             assert again.json()["result"]["content"][0]["text"] == "paid"
             wait_until(lambda: dangling(second) == [], "the delivery is noted")
@@ -247,7 +247,7 @@ def pay(proxy: Proxy, amount: int) -> dict[str, Any]:
     """Ask for a payment, and return the result."""
     body = call("pay", {"sum": amount})
     with Client(proxy.url) as client:
-        given = client.request("POST", "/s/work/mcp", body, headers=MCP_HEADERS)
+        given = client.request("POST", "/s/orders/mcp", body, headers=MCP_HEADERS)
     result: dict[str, Any] = given.json()["result"]
     return result
 
@@ -260,7 +260,7 @@ def test_a_call_that_was_timed_out_and_runs_on_is_not_settled_where_it_runs(tmp_
         proxy_beside(tmp_path, upstream.url, settings=_ruled(tmp_path)) as proxy,
         Client(proxy.url) as client,
     ):
-        given = client.request("POST", "/s/work/mcp", call("pay_slowly"), headers=MCP_HEADERS)
+        given = client.request("POST", "/s/orders/mcp", call("pay_slowly"), headers=MCP_HEADERS)
         assert given.json()["result"]["isError"] is True
         (found,) = dangling(proxy)
         assert (found["standing"], found["row"]["kind"]) == ("unknown", "response_timeout")
