@@ -233,7 +233,7 @@ class _Folding:
         call = ids.to_text(facts.call)
         before = self._calls.pop(call, None)
         after = next_call_state(before, link, facts, link.seq)
-        if after is not None and after.status.unsettled:
+        if after is not None and (after.status.unsettled or str(link.ref) in self._attempts):
             self._calls[call] = after
         for seq in _over(before, after):
             dropped = self._attempts.pop(str(seq), None)

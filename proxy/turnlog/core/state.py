@@ -14,7 +14,7 @@ from .files import FileChange, Touch
 from .note import Budget
 from .standing import CallState
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the fold and of its state: a state of another version is folded anew."""
 
 
@@ -105,7 +105,7 @@ class State(Struct, frozen=True, kw_only=True):
     attempts: dict[str, OpenAttempt] = {}
     """By the seq of the intent."""
     calls: dict[str, CallState] = {}
-    """Those that belong in `pending_actions`, by id."""
+    """Those that are unsettled, which are `pending_actions`, or may be again, by id."""
     decisions: dict[str, DecisionMade] = {}
     evicted: dict[str, Evicted] = {}
     facts: dict[str, FactHeld] = {}

@@ -124,6 +124,8 @@ def _unsure(state: State) -> list[Touch]:
 def _pending(state: State) -> dict[str, PendingAction]:
     found: dict[str, PendingAction] = {}
     for call, standing in sorted(state.calls.items(), key=lambda item: item[1].seq):
+        if not standing.status.unsettled:
+            continue
         attempt = state.attempts.get(str(standing.seq)) or _UNSEEN
         found[call] = PendingAction(
             tool=attempt.tool,

@@ -1,0 +1,261 @@
+"""Tell how a call ended, or what it waits for, by the MCP answer to it.
+
+Every reader is tolerant, as those in `mcp`. Answers too large to hold come as a skimmed `Outline`
+and give the same, but for blank texts (`null_shape`).
+"""
+
+from hashlib import sha256
+from typing import TypeVar
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from turnlog.core.kinds import Status
+
+from .blank import is_empty, says_nothing
+from .jsonrpc import Kind, Message, outline_kind
+from .rawjson import Shape, decode_string, integer_of, load, pick, shape, string_end, text_of
+from .revision import is_stateless
+from .skim import Outline
+
+URL_ELICITATION_REQUIRED = -32042
+INVALID_PARAMS = -32602
+MESSAGE_LIMIT = 200
+"""Characters of an error message that are kept."""
+_TRUE = (b"true", b'"true"', b"1")
+"""What lenient clients take for true."""
+_NOTHING = frozenset({Shape.ABSENT, Shape.NULL})
+_TERMINAL = frozenset({"completed", "failed", "cancelled"})
+
+_T = TypeVar("_T", bound=Struct)
+
+
+class Answer(Struct, frozen=True, kw_only=True, gc=False):
+    """How a request ended, as its answer says."""
+
+    status: Status
+    code: int | None = None
+    """JSON-RPC error code."""
+    message: str = ""
+    """JSON-RPC error message."""
+    is_error: bool = False
+    result_type: str = ""
+    task_id: str = ""
+    task_status: str = ""
+    task_ttl_ms: int | UnsetType | None = UNSET
+    """How long the server keeps the task; `None` is for ever, `UNSET` not said."""
+    request_state: bytes = b""
+    """sha256 of the `requestState` to bring back; empty for none."""
+    null_shape: bool = False
+    """Whether the result has a shape that says nothing (semantics, section 3)."""
+    void: bool = False
+    """Whether it has one that the protocol forbids: `null`, `{}`, no content of any kind."""
+    foreign: bool = False
+    """Whether it is a value that no result may be: a number, a string, an array."""
+    empty: bool = False
+    """Whether its structured content is a value that holds nothing, such as `[]`."""
+
+
+class TaskPoll(Struct, frozen=True, kw_only=True):
+    """What an answer about a task says of the call that began it."""
+
+    task_id: str
+    terminal: bool
+    answer: Answer
+    """How the call ended, or stands."""
+
+
+class _TaskParams(Struct, rename="camel"):
+    task_id: Raw = Raw()
+
+
+class _Task(Struct, rename="camel"):
+    task_id: Raw = Raw()
+    status: Raw = Raw()
+    ttl: Raw = Raw()
+    ttl_ms: Raw = Raw()
+
+
+class _Result(Struct, rename="camel"):
+    is_error: Raw = Raw()
+    result_type: Raw = Raw()
+    content: Raw = Raw()
+    structured_content: Raw = Raw()
+    request_state: Raw = Raw()
+    task: Raw = Raw()
+    task_id: Raw = Raw()
+    status: Raw = Raw()
+    ttl: Raw = Raw()
+    ttl_ms: Raw = Raw()
+    result: Raw = Raw()
+    error: Raw = Raw()
+
+
+class _Error(Struct):
+    code: Raw = Raw()
+    message: Raw = Raw()
+
+
+def read_answer(message: Message | Outline, *, revision: str) -> Answer:
+    """Read the answer to a `tools/call`, a response or an error.
+
+    `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
+    """
+    if isinstance(message, Outline):
+        if outline_kind(message) is Kind.ERROR:
+            return _failed(message.raw("error"), _skimmed(message, "error", _Error))
+        result = _skimmed(message, "result", _Result)
+        task = _skimmed(message, "result.task", _Task)
+        return _ended(message.raw("result"), result, task, revision)
+    if message.kind is Kind.ERROR:
+        return _error(message.error_code, message.error_message)
+    result = load(_Result, message.result)
+    return _ended(bytes(message.result), result, load(_Task, result.task), revision)
+
+
+def read_task_poll(
+    method: str, params: Raw, message: Message | Outline, *, revision: str
+) -> TaskPoll | None:
+    """Read the answer to a request about a task; `None` for other methods.
+
+    `tasks/result` (2025-11-25) answers what the call itself would have. `tasks/get` and
+    `tasks/cancel` answer the task: 2026-07-28 with the result or error inside, 2025-11-25 without.
+    An error to these two, or -32602 to any, is about the question, not about the call.
+    """
+    if method not in ("tasks/get", "tasks/result", "tasks/cancel"):
+        return None
+    task_id = text_of(bytes(load(_TaskParams, params).task_id))
+    answer = read_answer(message, revision=revision)
+    failed = answer.code is not None or (answer.status is Status.ERROR and not answer.is_error)
+    if failed and (method != "tasks/result" or answer.code == INVALID_PARAMS):
+        return TaskPoll(task_id=task_id, terminal=False, answer=answer)
+    if method == "tasks/result":
+        terminal = answer.status in (Status.OK, Status.ERROR)
+        return TaskPoll(task_id=task_id, terminal=terminal, answer=answer)
+    standing = _standing(message, revision)
+    return TaskPoll(
+        task_id=task_id or standing.task_id,
+        terminal=standing.task_status in _TERMINAL,
+        answer=standing,
+    )
+
+
+def _standing(message: Message | Outline, revision: str) -> Answer:
+    """Return how the call of a task stands, from the task."""
+    if isinstance(message, Outline):
+        task = _skimmed(message, "result", _Result)
+        inner = _skimmed(message, "result.result", _Result)
+        error = _skimmed(message, "result.error", _Error)
+        whole = message.raw("result.result")
+    else:
+        task = load(_Result, message.result)
+        inner, error = load(_Result, task.result), load(_Error, task.error)
+        whole = bytes(task.result)
+    match text_of(bytes(task.status)):
+        case "completed" if not whole:
+            ended = Answer(status=Status.OK)
+        case "completed":
+            ended = _ended(whole, inner, _Task(), revision)
+        case "failed":
+            ended = _failed(bytes(task.error), error)
+        case "cancelled":
+            ended = Answer(status=Status.ERROR)
+        case "input_required":
+            ended = Answer(status=Status.INPUT_REQUIRED)
+        case _:
+            ended = Answer(status=Status.ACCEPTED)
+    return replace(
+        ended,
+        task_id=text_of(bytes(task.task_id)),
+        task_status=text_of(bytes(task.status)),
+        task_ttl_ms=_ttl(task.ttl_ms or task.ttl),
+    )
+
+
+def _skimmed(outline: Outline, path: str, kind: type[_T]) -> _T:
+    start = f"{path}."
+    found = {
+        name.removeprefix(start): Raw(token)
+        for name, token in outline.tokens.items()
+        if name.startswith(start)
+    }
+    return pick(kind, found)
+
+
+def _failed(whole: bytes, error: _Error) -> Answer:
+    # An error that is a mere string is its own message.
+    message = text_of(bytes(error.message), MESSAGE_LIMIT) or text_of(whole, MESSAGE_LIMIT)
+    return _error(integer_of(bytes(error.code)), message)
+
+
+def _error(code: int | None, message: str) -> Answer:
+    status = Status.INPUT_REQUIRED if code == URL_ELICITATION_REQUIRED else Status.ERROR
+    return Answer(status=status, code=code, message=message[:MESSAGE_LIMIT])
+
+
+def _ended(whole: bytes, result: _Result, task: _Task, revision: str) -> Answer:
+    """Return what a result says: `whole` as text, and what was read out of it."""
+    if not whole.startswith((b"{", b"n")):
+        return Answer(status=Status.OK, foreign=True)
+    counts = result.result_type and (not revision or is_stateless(revision))
+    result_type = _text(result.result_type) if counts else ""
+    is_error = bytes(result.is_error) in _TRUE
+    if is_error:
+        status = Status.ERROR
+    elif result_type == "input_required":
+        status = Status.INPUT_REQUIRED
+    elif result_type == "task" or _text(task.task_id):
+        return _accepted(result, task, result_type)
+    else:
+        status = Status.OK
+    outer = shape(whole)
+    return Answer(
+        status=status,
+        is_error=is_error,
+        result_type=result_type,
+        request_state=state_digest(result.request_state),
+        null_shape=status is not Status.INPUT_REQUIRED
+        and says_nothing(outer, result.content, result.structured_content),
+        void=status is Status.OK and _is_void(outer, result),
+        empty=status is Status.OK and is_empty(result.structured_content),
+    )
+
+
+def _is_void(outer: Shape, result: _Result) -> bool:
+    if outer is not Shape.FULL:
+        return True
+    return all(shape(part) in _NOTHING for part in (result.content, result.structured_content))
+
+
+def _accepted(result: _Result, task: _Task, result_type: str) -> Answer:
+    """Return what a task handle says: flat since 2026-07-28, under `task` before."""
+    flat = not task.task_id
+    return Answer(
+        status=Status.ACCEPTED,
+        result_type=result_type,
+        task_id=_text(result.task_id if flat else task.task_id),
+        task_status=_text(result.status if flat else task.status),
+        task_ttl_ms=_ttl((result.ttl_ms or result.ttl) if flat else (task.ttl_ms or task.ttl)),
+        request_state=state_digest(result.request_state),
+    )
+
+
+def _text(raw: Raw) -> str:
+    return text_of(bytes(raw)) if raw else ""
+
+
+def _ttl(raw: Raw) -> int | UnsetType | None:
+    if bytes(raw) == b"null":
+        return None
+    number = integer_of(bytes(raw))
+    return UNSET if number is None else number
+
+
+def state_digest(raw: Raw) -> bytes:
+    """Return sha256 of a `requestState`; empty for none."""
+    if not raw:
+        return b""
+    token = bytes(raw)
+    if not token.startswith(b'"') or string_end(token, 1)[0] != len(token):
+        return b""
+    return sha256(decode_string(token).encode()).digest()

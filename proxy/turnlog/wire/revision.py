@@ -1,0 +1,12 @@
+"""The revisions of MCP, by what they change for a proxy."""
+
+import re
+
+STATELESS_SINCE = "2026-07-28"
+"""From this revision on: no handshake, no sessions, and closing the stream is the cancel."""
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def is_stateless(revision: str) -> bool:
+    """Tell whether a revision is 2026-07-28 or later."""
+    return _DATE.fullmatch(revision) is not None and revision >= STATELESS_SINCE
