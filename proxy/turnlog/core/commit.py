@@ -139,6 +139,8 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Keyed digest of the id that a note's writer gave it; empty for none."""
     why: str = ""
     """On an intent: why the caller makes the call, as it says itself."""
+    client: str = ""
+    """On an intent: what the caller calls itself: several agents may share a session."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):
