@@ -106,7 +106,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     prev: bytes
     """`digest` of the session's commit before this one."""
     linked: bool = False
-    """Whether the body carries `links` or a `note_key`, so that an index decodes only those bodies."""
+    """Whether an index looks into the body: it carries `links`, a `note_key` or a `delta`."""
 
 
 class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -196,6 +196,11 @@ class Filter(Struct, frozen=True, kw_only=True):
     error: str = ""
     kind: str = ""
     flag: str = ""
+    field: str = ""
+    """A field of the state that a commit of the attempt says it changed. This and `path` choose what
+    is looked at: an attempt may come whose last outcome says otherwise."""
+    path: str = ""
+    """The name, old or new, of a file that a commit of the attempt says it changed."""
     since: int | None = None
     """Wall clock, ns UTC, inclusive."""
     until: int | None = None

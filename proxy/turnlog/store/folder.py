@@ -23,8 +23,8 @@ import msgspec
 from . import pages
 from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
 
-FORMAT = 3
-"""2 had no seals, 1 a value for each record; no version that was released wrote them."""
+FORMAT = 4
+"""3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024

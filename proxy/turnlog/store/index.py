@@ -24,7 +24,7 @@ from turnlog.core.kinds import CommitKind, NoteKind, Status
 from turnlog.core.standing import CallState, next_call_state
 from turnlog.core.turns import Place, begin, start, touch
 
-from .keys import terms_of
+from .keys import change_terms, terms_of
 
 NOWHERE = Place()
 
@@ -127,18 +127,23 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
+        self._place(entry)
+        for term in terms_of(entry.facts):
+            self.terms[term].append(entry.position)
+
+    def _place(self, entry: Entry) -> None:
         self.last = position = entry.position
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
         if entry.facts.call:
             self.calls[entry.facts.call].append(position)
-        for term in terms_of(entry.facts):
-            self.terms[term].append(position)
 
-    def add_links(self, position: int, keys: Iterable[bytes]) -> None:
-        """Take in the `link_keys` of a commit's body."""
-        for key in keys:
+    def add_body(self, position: int, session: bytes, body: Body) -> None:
+        """Take in the body of the newest commit, where `is_linked` says that it matters."""
+        for key in link_keys(session, body):
             self.links[key].append(position)
+        for term in change_terms(body.delta):
+            self.terms[term].append(position)
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
         """Take in the next commit of the log as it is stored. `body` is asked for where it matters.
@@ -155,7 +160,7 @@ class Segment:
         stored = body(position) if entry.link.linked else None
         if stored:
             with suppress(msgspec.DecodeError):
-                self.add_links(position, link_keys(entry.link.session, decode_body(stored)))
+                self.add_body(position, entry.link.session, decode_body(stored))
 
     def after_position(self, position: int) -> "Segment":
         """Return what of this run stands behind `position`."""
@@ -165,11 +170,12 @@ class Segment:
                 rest.last += 1
                 rest.entries.append(None)
             else:
-                rest.add(entry)
-        for key, positions in self.links.items():
-            later = [p for p in positions if p > position]
-            if later:
-                rest.links[key] = later
+                rest._place(entry)
+        for found, kept in ((self.links, rest.links), (self.terms, rest.terms)):
+            for key, positions in found.items():
+                later = [p for p in positions if p > position]
+                if later:
+                    kept[key] = later
         return rest
 
     def entry(self, position: int) -> Entry | None:
@@ -179,6 +185,11 @@ class Segment:
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
         return [entry for entry in map(self.entry, positions) if entry]
+
+
+def is_linked(body: Body) -> bool:
+    """Tell whether an index has to look into a body."""
+    return bool(body.links or body.note_key or body.delta)
 
 
 def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:

@@ -26,7 +26,17 @@ from turnlog.core.kinds import CommitKind, Phase, Status
 
 from . import late, runs, seals
 from .base import Draft, SessionRef, Ticket
-from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, link_keys, next_place
+from .index import (
+    NOWHERE,
+    Entry,
+    Head,
+    Segment,
+    commit_of,
+    fold_head,
+    is_linked,
+    link_keys,
+    next_place,
+)
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
 from .tables import (
     Appended,
@@ -118,7 +128,7 @@ class Ledger:
         answered = self._answered(txn, session, draft, before)
         begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
         body = pending.sealed
-        links = link_keys(session, body) if body else ()
+        linked = body is not None and is_linked(body)
         entry = self._extend(
             session,
             facts,
@@ -126,8 +136,10 @@ class Ledger:
             pending.body,
             place=None if begins else answered,
             ref=answered.seq if answered else None,
-            links=links,
+            linked=linked,
         )
+        if body and linked:
+            self.tail.add_body(entry.position, session, body)
         pending.position, pending.link = entry.position, entry.link
         pending.hash = self.heads[session].hash
 
@@ -140,7 +152,7 @@ class Ledger:
         *,
         place: Link | None = None,
         ref: int | None = None,
-        links: tuple[bytes, ...] = (),
+        linked: bool = False,
     ) -> Entry:
         head = self.heads.get(session)
         now = next_place(head.place if head else NOWHERE, facts)
@@ -155,14 +167,12 @@ class Ledger:
             ref=ref,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
-            linked=bool(links),
+            linked=linked,
         )
         header = encode_header(link, raw)
         position = self.tail.last + 1
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        if links:
-            self.tail.add_links(position, links)
         self.heads[session] = Head(
             link.seq, digest(header), now, position, head.opened if head else position
         )
