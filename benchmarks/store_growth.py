@@ -15,12 +15,13 @@ from msgspec.structs import asdict
 from turnlog.core.commit import decode_link, digest
 from turnlog.core.kinds import Rung
 from turnlog.sessions.log import Query, Turns, find_session, read
+from turnlog.sessions.saving import AT_ONCE, Saving
 from turnlog.sessions.state import head_of, read_state, saved_states
 from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.states import SavedStates
 
-from .drafts import TOOLS, intent, new_id, outcome
+from .drafts import TOOLS, changed_file, intent, new_id, outcome
 from .goals import Goal, at_most
 
 LONG: Final = 100_000
@@ -28,6 +29,10 @@ LONG: Final = 100_000
 _NAME: Final = "long"
 _IN_TURN: Final = 20
 """Calls of a turn."""
+_LIMIT: Final = 1 << 40
+_CHUNK: Final = 2048
+_CHUNKS: Final = 15
+"""That are appended to a store of each size, by the same sessions, to see what that costs there."""
 
 
 class Writing(Struct, frozen=True, kw_only=True):
@@ -35,6 +40,8 @@ class Writing(Struct, frozen=True, kw_only=True):
 
     append_us: float
     batch_ms: float
+    save_us: float
+    """Processor time for each commit that the proxy folds on while it is idle."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -52,11 +59,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     get_us: float
     verify_per_second: float
     first_state_ms: float
-    """Of the long session, for whoever is the first to ask; later sizes find it saved."""
+    """Of the long session, for whoever asks first, as a proxy leaves it."""
     state_ms: float
     state_somewhere_ms: float
     last_5_turns_ms: float
     """Which files the long session's last five turns changed."""
+    path_50_ms: float
+    """The newest 50 changes of one file, across sessions; so are the next two."""
+    glob_50_ms: float
+    field_50_ms: float
 
 
 def show_growth(folder: Path, sizes: list[int]) -> list[Goal]:
@@ -84,6 +95,9 @@ _RISES: Final = (
     ("state", "state_ms", 1.6),
     ("state at any commit", "state_somewhere_ms", 1.6),
     ("files of the last 5 turns", "last_5_turns_ms", 1.6),
+    ("50 changes of a file", "path_50_ms", 1.6),
+    ("50 changes by a glob", "glob_50_ms", 1.6),
+    ("50 changes of a field", "field_50_ms", 1.6),
 )
 
 
@@ -92,28 +106,32 @@ def _rise(found: list[dict[str, float]], name: str) -> float | None:
 
 
 async def _grow(data: Path, size: int) -> Writing:
-    store = LmdbStore.open(data)
-    append = await _append_until(store, size)
+    store = LmdbStore.open(data, limit=_LIMIT)
+    await _append_until(store, size)
+    sessions = [_session() for _ in range(64)]
+    append = median([await _calls(store, sessions, _CHUNK) for _ in range(_CHUNKS)])
     batch = await _batches_of_64(store)
+    saving = _save(store, data)
     await store.close()
-    return Writing(append_us=append, batch_ms=batch)
+    return Writing(append_us=append, batch_ms=batch, save_us=saving)
 
 
-async def _append_until(store: LmdbStore, size: int) -> float:
+async def _append_until(store: LmdbStore, size: int) -> None:
+    """Let a store grow: first the long session, then others."""
+    made = _commits(store)
+    if made < LONG:
+        await _calls(store, [_long()], LONG - made)
+    while (made := _commits(store)) < size:
+        await _calls(store, [_session() for _ in range(64)], min(size - made, LONG))
+
+
+def _commits(store: LmdbStore) -> int:
     with store.view() as view:
-        missing = max(size - view.usage().commits, 0)
-    long = await _calls(store, [_long()], min(missing, LONG - size + missing))
-    others = await _calls(store, [_session() for _ in range(64)], missing - long.commits)
-    return (long.seconds + others.seconds) / max(long.commits + others.commits, 1) * 1e6
+        return view.last
 
 
-class _Written(Struct, frozen=True):
-    commits: int
-    seconds: float
-
-
-async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> _Written:
-    """Write whole calls to sessions in turn, some more than `commits`."""
+async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> float:
+    """Write whole calls to sessions in turn, some more than `commits`; return us for each commit."""
     start, number = time.perf_counter(), 0
     while number * 2 < commits:
         tickets: list[Ticket] = []
@@ -121,7 +139,19 @@ async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> 
             number += 1
             tickets.append(_submit_call(store, sessions[number % len(sessions)], number))
         await tickets[-1].done()
-    return _Written(number * 2, time.perf_counter() - start)
+    return (time.perf_counter() - start) / (number * 2) * 1e6
+
+
+def _save(store: LmdbStore, data: Path) -> float:
+    """Fold sessions on as an idle proxy does; return us for each commit."""
+    saving, start, steps = Saving(saved_states(data)), time.thread_time(), 0
+    with store.view() as view:
+        saving.look(view)
+    while saving.is_due:
+        with store.view() as view:
+            saving.step(view)
+        steps += 1
+    return (time.thread_time() - start) / (max(steps, 1) * AT_ONCE) * 1e6
 
 
 def _long() -> SessionRef:
@@ -192,6 +222,9 @@ def _states(data: Path, reader: LmdbReader) -> dict[str, float]:
         "state_ms": _timed(lambda: _state(reader, saved, session, head)),
         "state_somewhere_ms": _timed(lambda: _state(reader, saved, session, place)),
         "last_5_turns_ms": _timed(lambda: _rows(reader, query)),
+        "path_50_ms": _timed(lambda: _rows(reader, Query(path=changed_file(1), last=50))),
+        "glob_50_ms": _timed(lambda: _rows(reader, Query(path="*/part_*6.py", last=50))),
+        "field_50_ms": _timed(lambda: _rows(reader, Query(field="files_modified", last=50))),
     }
 
 
@@ -203,7 +236,7 @@ def _state(reader: LmdbReader, saved: SavedStates, session: bytes, at: int) -> N
 def _rows(reader: LmdbReader, query: Query) -> None:
     with reader.view() as view:
         if not list(read(view, query)):
-            raise AssertionError("no turn changed a file")
+            raise AssertionError(f"nothing was found for {query!r}")
 
 
 def _timed(action: Callable[[], object], times: int = 5) -> float:

@@ -175,6 +175,8 @@ class Usage(Struct, frozen=True, kw_only=True):
     sessions: int
     log_bytes: int
     blob_bytes: int
+    state_bytes: int
+    """Of saved states."""
     limit: int
     disk_free: int
     pending: int

@@ -4,7 +4,7 @@ DATA/format    what this folder is        DATA/log/      headers, bodies, indexe
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
 DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
-DATA/states/   what commits came to, saved by whoever folded them; see `states`
+DATA/states/   what commits came to, saved by whoever folded them, within a bound; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 

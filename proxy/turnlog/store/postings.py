@@ -15,7 +15,7 @@ MOST: Final = 1 << 18
 """Names that are read for one glob, and positions that are put in order before the first is given."""
 FEW: Final = 1 << 12
 """Positions that are looked through for those of one session, before its own commits are."""
-_STREAMS: Final = 16
+_STREAMS: Final = 256
 """Lists that are read side by side."""
 _LITERAL: Final = re.compile(r"[^*?\[]*")
 
