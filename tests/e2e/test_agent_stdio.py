@@ -117,6 +117,40 @@ async def test_two_agents_and_a_proxy_write_to_one_session(tmp_path: Path) -> No
     assert turnlog("verify", data=proxy.data).returncode == 0
 
 
+@proves(Requirement.REDACT_SECRETS)
+def test_secrets_are_cut_as_the_settings_of_the_proxy_say(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    told = "case AB-123456 of hunter2"
+    fact = {"kind": "fact", "id": "case", "action": "assert", "subject": "codename", "value": told}
+    entry = {"kind": "fact", "id": "codename", "action": "assert", "value": "bluebird"}
+    notes = [
+        call("note", {"note": note}, request_id=number) for number, note in enumerate((fact, entry))
+    ]
+    config = tmp_path_factory.mktemp("settings") / "turnlog.yaml"
+    config.write_text(
+        f"data: {filled}\nredact: {{keys: [codename], patterns: ['AB-[0-9]+', hunter2]}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "turnlog", "mcp", "--session", "work", "--config", str(config)],
+        input=b"\n".join(notes) + b"\n",
+        capture_output=True,
+        timeout=BOUND,
+        check=True,
+        env=environment(),
+    )
+    assert done.stderr == b""
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["result"]["isError"] for answer in answers] == [False, False]
+    shown = turnlog("state", "work", "--field", "facts", "--json", data=filled).stdout
+    facts = json.loads(shown)["state"]["facts"]
+    assert list(facts) == ["case", "codename"]
+    files = [path.read_bytes() for path in filled.rglob("*") if path.is_file()]
+    for secret in ("AB-123456", "hunter2", "bluebird"):
+        assert secret not in shown
+        assert not any(secret.encode() in data for data in files)
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_first_note_opens_the_session_and_the_store(tmp_path: Path, mode: str) -> None:
     data = tmp_path / "data"
