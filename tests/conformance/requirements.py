@@ -50,6 +50,7 @@ class Requirement(StrEnum):
         "each call without an answer is listed, with what is recorded of it or that nobody knows"
     )
     RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
+    FACT_HEAD = "who speaks of a fact has to know what was said of it before, and nobody else waits"
     SESSION_SHARED = (
         "agents and proxies that share a session lose no commit, leave no gap, and are told apart"
     )

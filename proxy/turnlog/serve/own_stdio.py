@@ -132,14 +132,14 @@ class StoreDesk:
                 raise NoSessionError(f"nothing is recorded yet of the session {self._given!r}")
             return work(view, found)
 
-    async def note(self, note: Note, note_id: str) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
         """Append a note, and wait for the disk."""
         ref, limit = await asyncio.to_thread(self._place)
         clock = self._clock
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
         try:
             noter = Noter(store, self._redactor, clock.wall, clock.monotonic)
-            return await noter.write(ref, note, note_id=note_id)
+            return await noter.write(ref, note, note_id=note_id, head=head)
         finally:
             await store.close()
 

@@ -189,12 +189,13 @@ class Segment:
 
 def is_linked(body: Body) -> bool:
     """Tell whether an index has to look into a body."""
-    return bool(body.links or body.note_key or body.delta)
+    return bool(body.links or body.note_key or body.fact_key or body.delta)
 
 
 def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
-    """Return by what a commit is found: its links, and in its session the key of its note."""
-    return (*body.links, session + body.note_key) if body.note_key else body.links
+    """Return by what a commit is found: its links, and in its session the keys of its note."""
+    own = tuple(session + key for key in (body.note_key, body.fact_key) if key)
+    return (*body.links, *own)
 
 
 def settled_within(entries: Sequence[Entry]) -> bool:

@@ -24,8 +24,8 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 
-from . import late, runs, seals
-from .base import Draft, SessionRef, Ticket
+from . import late, runs, seals, stale
+from .base import Conflict, Draft, SessionRef, Ticket
 from .index import (
     NOWHERE,
     Entry,
@@ -34,7 +34,6 @@ from .index import (
     commit_of,
     fold_head,
     is_linked,
-    link_keys,
     next_place,
 )
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
@@ -124,6 +123,9 @@ class Ledger:
         if found:
             pending.position, pending.link = found.position, found.link
             pending.commit = self._read(txn, found)
+            return
+        if refused := self._conflict(txn, session, pending):
+            pending.refused = refused
             return
         answered = self._answered(txn, session, draft, before)
         begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
@@ -251,7 +253,17 @@ class Ledger:
         """Return the note of a session that was written under the same id."""
         if not (body and body.note_key):
             return None
-        key = link_keys(session, body)[-1]
+        return self._linked(txn, session + body.note_key)
+
+    def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
+        body = pending.sealed
+        if not (body and body.fact_key):
+            return None
+        newest = self._linked(txn, session + body.fact_key)
+        return stale.conflict(newest, pending.draft.seen, self.heads[session].seq)
+
+    def _linked(self, txn: Txn, key: bytes) -> Entry | None:
+        """Return the newest commit with a link, on disk or placed before."""
         recent = self.tail.pick(self.tail.links.get(key, ()))
         if recent:
             return recent[-1]
