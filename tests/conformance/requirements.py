@@ -51,6 +51,9 @@ class Requirement(StrEnum):
     )
     RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
     FACT_HEAD = "who speaks of a fact has to know what was said of it before, and nobody else waits"
+    SESSION_NAMED = (
+        "what a known client sends names its conversations and turns, and how sure that is is told"
+    )
     SESSION_SHARED = (
         "agents and proxies that share a session lose no commit, leave no gap, and are told apart"
     )
