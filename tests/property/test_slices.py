@@ -1,7 +1,7 @@
 """Slices compose: what two filters want together is what both want, and ranges that meet are one."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,21 @@ def calls() -> st.SearchStrategy[list[Call]]:
         changed("modified", "/src/b.py"),
         changed("deleted", "/c"),
     )
-    return st.lists(
-        st.builds(
-            lambda ending, flags, **more: Call(**more, **ending, flags=flags),
-            ending=st.sampled_from(ENDINGS),
-            flags=st.sampled_from([(), (Flag.LATE,)]),
-            tool=st.sampled_from(["read", "read_all", "write"]),
-            server=st.sampled_from(["files", "git"]),
-            session=st.sampled_from(["work", "work", "play"]),
-            delta=st.sampled_from([(), *((one,) for one in files), files]),
-            minute=st.just(0),
-        ),
-        min_size=1,
-        max_size=14,
+    call = st.builds(
+        Call,
+        flags=st.sampled_from([(), (Flag.LATE,)]),
+        tool=st.sampled_from(["read", "read_all", "write"]),
+        server=st.sampled_from(["files", "git"]),
+        session=st.sampled_from(["work", "work", "play"]),
+        delta=st.sampled_from([(), *((one,) for one in files), files]),
+        minute=st.just(0),
     )
+    return st.lists(st.builds(ended, call, st.sampled_from(ENDINGS)), min_size=1, max_size=14)
+
+
+def ended(call: Call, ending: dict[str, Any]) -> Call:
+    """Return a call that ended so, or did not."""
+    return structs.replace(call, **ending)
 
 
 def at_times(plan: list[Call]) -> list[Call]:
@@ -74,7 +75,7 @@ def at_times(plan: list[Call]) -> list[Call]:
 
 
 @contextmanager
-def store(plan: list[Call], flush_every: int) -> Iterator[View]:
+def store(plan: list[Call], flush_every: int) -> Generator[View]:
     with folder() as name:
         asyncio.run(written(Path(name) / "data", at_times(plan), flush_every=flush_every))
         with LmdbReader.open(Path(name) / "data") as reader, reader.view() as view:

@@ -174,7 +174,7 @@ class McpExchange:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
-        if self._may_be_guarded(message):
+        if ask.may_be_guarded and self._is_alone(message):
             ask, self.running = await self._admitted(ask)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
@@ -189,7 +189,7 @@ class McpExchange:
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`."""
         return await self._context.repeats.admit(ask, stateless=self.stateless)
 
-    def _may_be_guarded(self, message: Message) -> bool:
+    def _is_alone(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
         alone = len(self._messages) == 1 and not self._as_batch
         return alone and message.kind is Kind.REQUEST

@@ -17,7 +17,7 @@ from .blobs import BlobWriter, pack
 from .epochs import EpochLock, lock_epoch
 from .flush import flush
 from .folder import close_environment, translated
-from .index import Entry
+from .index import Entry, Segment
 from .ledger import Ledger
 from .redo import Redo
 from .room import Room
@@ -82,6 +82,13 @@ class LmdbEngine:
         """Whether blobs could not be written, and that was reported."""
         self.dead_epochs = 0
         """How many dead writers left what the last `recover` closed."""
+
+    def tail(self) -> Segment:
+        """Return what stands behind the watermark, as far as it is known here; any thread may.
+
+        What a transaction under way has appended is in it already.
+        """
+        return self._ledger.tail
 
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return earlier, failed intents that went along.

@@ -112,7 +112,8 @@ def begins_call(entry: Entry) -> bool:
 class Segment:
     """A run of the log in memory, with an index of its own; positions are gapless.
 
-    It only grows. A view that opened earlier leaves out what lies beyond its last position.
+    It only grows, also while other threads read it. A view that opened earlier leaves out what lies
+    beyond its last position.
     """
 
     def __init__(self, after: int) -> None:
@@ -127,16 +128,17 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
-        self._place(entry)
         for term in terms_of(entry.facts):
             self.terms[term].append(entry.position)
+        self._place(entry)
 
     def _place(self, entry: Entry) -> None:
-        self.last = position = entry.position
+        position = entry.position
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
         if entry.facts.call:
             self.calls[entry.facts.call].append(position)
+        self.last = position
 
     def add_body(self, position: int, session: bytes, body: Body) -> None:
         """Take in the body of the newest commit, where `is_linked` says that it matters."""
@@ -153,8 +155,8 @@ class Segment:
         try:
             entry = read_entry(position, header)
         except msgspec.DecodeError:
-            self.last = position
             self.entries.append(None)
+            self.last = position
             return
         self.add(entry)
         stored = body(position) if entry.link.linked else None
