@@ -26,18 +26,20 @@ async def save_states(store: Store, saved: SavedStates, clock: Clock, log: Log) 
     told = ""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-states") as thread:
-        keeper = _Keeper(store, saving, clock, thread)
+        rounds = Rounds(store, saving, clock, thread)
         while True:
             await asyncio.sleep(LOOK)
             try:
-                await keeper.round()
+                await rounds.make()
             except StoreError as error:
                 if (reason := str(error)) != told:
                     log.emit(StoreFailed(reason=reason))
                 told = reason
 
 
-class _Keeper:
+class Rounds:
+    """Takes a look at what has grown, and folds it, as long as there is little else to do."""
+
     def __init__(
         self, store: Store, saving: Saving, clock: Clock, thread: ThreadPoolExecutor
     ) -> None:
@@ -48,7 +50,7 @@ class _Keeper:
         self._last = 0
         self._at = clock.monotonic()
 
-    async def round(self) -> None:
+    async def make(self) -> None:
         """Fold what has grown, unless there is much to do. Raises `StoreError`."""
         if await self._is_busy():
             return

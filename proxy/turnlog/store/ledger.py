@@ -114,36 +114,42 @@ class Ledger:
         """
         draft = pending.draft
         session = self._session(txn, draft)
-        facts, raw = draft.facts, pending.facts
-        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
-        if found and late.displaced(facts, found.facts):
-            facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
-            raw = encode_facts(facts)
-            found = self._find(txn, session, facts)
-        if found:
-            pending.position, pending.link = found.position, found.link
-            pending.commit = self._read(txn, found)
+        if self._is_known(txn, session, pending):
             return
         if refused := self._conflict(txn, session, pending):
             pending.refused = refused
             return
+        facts, body = pending.moved or draft.facts, pending.sealed
         answered = self._answered(txn, session, draft, before)
         begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
-        body = pending.sealed
-        linked = body is not None and is_linked(body)
         entry = self._extend(
             session,
             facts,
-            raw,
+            encode_facts(facts) if pending.moved else pending.facts,
             pending.body,
             place=None if begins else answered,
             ref=answered.seq if answered else None,
-            linked=linked,
+            linked=body is not None and is_linked(body),
         )
-        if body and linked:
+        if body and entry.link.linked:
             self.tail.add_body(entry.position, session, body)
         pending.position, pending.link = entry.position, entry.link
         pending.hash = self.heads[session].hash
+
+    def _is_known(self, txn: Txn, session: bytes, pending: Pending) -> bool:
+        """Tell whether a draft says what a commit says already, and place it there.
+
+        An outcome that has to give way to one of the store's own gets another number instead.
+        """
+        facts = pending.draft.facts
+        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
+        if found and late.displaced(facts, found.facts):
+            facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
+            found = self._find(txn, session, facts)
+        if found:
+            pending.position, pending.link = found.position, found.link
+            pending.commit = self._read(txn, found)
+        return found is not None
 
     def _extend(
         self,
