@@ -15,7 +15,9 @@ STATES_SHARE = 32
 STATES_EVERY = 16 << 20
 """Bytes that may be written before saved states are counted again, at most."""
 _MEASURE_EVERY = 256 << 10
-"""Bytes that may be written before the disk is looked at again, at most."""
+"""Bytes that may be written before the disk is looked at again, where there is little room."""
+_SHARE = 256
+"""Of the room that is left, what may be written before."""
 
 
 def reserve_of(limit: int) -> int:
@@ -92,7 +94,7 @@ class Room:
         Saved states go first: they can be worked out again. The present bucket goes only if it
         alone is left. Return the bytes of content that were given up. Raises `OSError`.
         """
-        if self._unmade < self._every and self.spare > 0:
+        if self._unmade < max(self._every, self.spare // _SHARE) and self.spare > 0:
             return 0
         self._unmade = 0
         try:
