@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -30,8 +30,9 @@ _NAME: Final = "long"
 _IN_TURN: Final = 20
 """Calls of a turn."""
 _LIMIT: Final = 1 << 40
+_BATCHES: Final = 100
 _CHUNK: Final = 2048
-_CHUNKS: Final = 15
+_CHUNKS: Final = 20
 """That are appended to a store of each size, by the same sessions, to see what that costs there."""
 
 
@@ -39,7 +40,10 @@ class Writing(Struct, frozen=True, kw_only=True):
     """Microseconds for a commit that nobody waits for, milliseconds for a durable batch of 64."""
 
     append_us: float
+    append_empty_us: float
+    """On an empty store, in turns with the one that grows: only what that costs more is its growth."""
     batch_ms: float
+    batch_empty_ms: float
     save_us: float
     """Processor time for each commit that the proxy folds on while it is idle."""
 
@@ -101,19 +105,56 @@ _RISES: Final = (
 )
 
 
+_EMPTY: Final = {"append_us": "append_empty_us", "batch_ms": "batch_empty_ms"}
+
+
 def _rise(found: list[dict[str, float]], name: str) -> float | None:
-    return found[-1][name] / found[0][name] if len(found) > 1 else None
+    """Return what something costs at the last size by what it costs at the first.
+
+    Where an empty store was measured as well, each counts by what it costs there.
+    """
+    if len(found) < 2:
+        return None
+    last, first = (at[name] / at.get(_EMPTY.get(name, ""), 1.0) for at in (found[-1], found[0]))
+    return last / first
 
 
 async def _grow(data: Path, size: int) -> Writing:
+    """Let a store grow, then write to it and to an empty one in turns."""
     store = LmdbStore.open(data, limit=_LIMIT)
     await _append_until(store, size)
-    sessions = [_session() for _ in range(64)]
-    append = median([await _calls(store, sessions, _CHUNK) for _ in range(_CHUNKS)])
-    batch = await _batches_of_64(store)
+    with tempfile.TemporaryDirectory(dir=data.parent) as name:
+        empty = LmdbStore.open(Path(name) / "data", limit=_LIMIT)
+        appends = await _in_turns(store, empty, _CHUNKS, _chunk)
+        batches = await _in_turns(store, empty, _BATCHES, _batch_of_64)
+        await empty.close()
     saving = _save(store, data)
     await store.close()
-    return Writing(append_us=append, batch_ms=batch, save_us=saving)
+    return Writing(
+        append_us=appends[0],
+        append_empty_us=appends[1],
+        batch_ms=batches[0],
+        batch_empty_ms=batches[1],
+        save_us=saving,
+    )
+
+
+async def _in_turns(
+    store: LmdbStore,
+    empty: LmdbStore,
+    times: int,
+    measure: Callable[[LmdbStore, list[SessionRef]], Awaitable[float]],
+) -> tuple[float, float]:
+    sides = [(one, [_session() for _ in range(64)]) for one in (store, empty)]
+    took: tuple[list[float], list[float]] = ([], [])
+    for number in range(times):
+        for side in (number % 2, 1 - number % 2):
+            took[side].append(await measure(*sides[side]))
+    return median(took[0]), median(took[1])
+
+
+async def _chunk(store: LmdbStore, sessions: list[SessionRef]) -> float:
+    return await _calls(store, sessions, _CHUNK)
 
 
 async def _append_until(store: LmdbStore, size: int) -> None:
@@ -171,21 +212,18 @@ def _submit_call(store: LmdbStore, session: SessionRef, number: int) -> Ticket:
     return store.submit(outcome(session, call, tool, ticket, number), wait=number % 256 == 0)
 
 
-async def _batches_of_64(store: LmdbStore) -> float:
-    session = _session()
-    times: list[float] = []
-    for _ in range(30):
-        drafts: list[Draft] = [intent(session, new_id(), TOOLS[0]) for _ in range(64)]
-        start = time.perf_counter()
-        tickets = [store.submit(draft, wait=True) for draft in drafts]
-        await tickets[-1].done()
-        times.append((time.perf_counter() - start) * 1e3)
-        ends = [
-            store.submit(outcome(session, d.facts.call, TOOLS[0], t, 1), wait=True)
-            for d, t in zip(drafts, tickets, strict=True)
-        ]
-        await ends[-1].done()
-    return median(times)
+async def _batch_of_64(store: LmdbStore, sessions: list[SessionRef]) -> float:
+    drafts: list[Draft] = [intent(one, new_id(), TOOLS[0]) for one in sessions]
+    start = time.perf_counter()
+    tickets = [store.submit(draft, wait=True) for draft in drafts]
+    await tickets[-1].done()
+    took = (time.perf_counter() - start) * 1e3
+    ends = [
+        store.submit(outcome(d.session, d.facts.call, TOOLS[0], t, 1), wait=True)
+        for d, t in zip(drafts, tickets, strict=True)
+    ]
+    await ends[-1].done()
+    return took
 
 
 def _look(data: Path) -> Reading:
