@@ -21,7 +21,8 @@ from turnlog.core.repeats import (
     replayed,
     unsent,
 )
-from turnlog.observe.events import Log, StoreFailed
+from turnlog.observe.event import Log
+from turnlog.observe.events import StoreFailed
 from turnlog.store.base import SessionRef, Store, StoreError
 
 from .answers import Made, retold_answer
