@@ -5,7 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from turnlog.observe.events import Log, StoreFailed
+from turnlog.observe.event import Log
+from turnlog.observe.events import StoreFailed
 from turnlog.sessions.saving import Saving
 from turnlog.store.base import Store, StoreError, View
 from turnlog.store.states import SavedStates
