@@ -21,8 +21,13 @@ FILES = 500
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def changed_file(number: int) -> str:
+    """Return what the call `number` changes, if it is a write."""
+    return f"/srv/repo/src/part_{number % FILES}.py"
+
+
 def _written(number: int, *, maybe: bool) -> tuple[Raw, ...]:
-    path = f"/srv/repo/src/part_{number % FILES}.py"
+    path = changed_file(number)
     done = Operation(
         field="files_modified", op="modified", key=path, evidence="declared", maybe=maybe
     )

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -15,12 +15,13 @@ from msgspec.structs import asdict
 from turnlog.core.commit import decode_link, digest
 from turnlog.core.kinds import Rung
 from turnlog.sessions.log import Query, Turns, find_session, read
+from turnlog.sessions.saving import AT_ONCE, Saving
 from turnlog.sessions.state import head_of, read_state, saved_states
 from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.states import SavedStates
 
-from .drafts import TOOLS, intent, new_id, outcome
+from .drafts import TOOLS, changed_file, intent, new_id, outcome
 from .goals import Goal, at_most
 
 LONG: Final = 100_000
@@ -28,13 +29,23 @@ LONG: Final = 100_000
 _NAME: Final = "long"
 _IN_TURN: Final = 20
 """Calls of a turn."""
+_LIMIT: Final = 1 << 40
+_BATCHES: Final = 100
+_CHUNK: Final = 2048
+_CHUNKS: Final = 20
+"""That are appended to a store of each size, by the same sessions, to see what that costs there."""
 
 
 class Writing(Struct, frozen=True, kw_only=True):
     """Microseconds for a commit that nobody waits for, milliseconds for a durable batch of 64."""
 
     append_us: float
+    append_empty_us: float
+    """On an empty store, in turns with the one that grows: only what that costs more is its growth."""
     batch_ms: float
+    batch_empty_ms: float
+    save_us: float
+    """Processor time for each commit that the proxy folds on while it is idle."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -52,11 +63,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     get_us: float
     verify_per_second: float
     first_state_ms: float
-    """Of the long session, for whoever is the first to ask; later sizes find it saved."""
+    """Of the long session, for whoever asks first, as a proxy leaves it."""
     state_ms: float
     state_somewhere_ms: float
     last_5_turns_ms: float
     """Which files the long session's last five turns changed."""
+    path_50_ms: float
+    """The newest 50 changes of one file, across sessions; so are the next two."""
+    glob_50_ms: float
+    field_50_ms: float
 
 
 def show_growth(folder: Path, sizes: list[int]) -> list[Goal]:
@@ -84,36 +99,80 @@ _RISES: Final = (
     ("state", "state_ms", 1.6),
     ("state at any commit", "state_somewhere_ms", 1.6),
     ("files of the last 5 turns", "last_5_turns_ms", 1.6),
+    ("50 changes of a file", "path_50_ms", 1.6),
+    ("50 changes by a glob", "glob_50_ms", 1.6),
+    ("50 changes of a field", "field_50_ms", 1.6),
 )
 
 
+_EMPTY: Final = {"append_us": "append_empty_us", "batch_ms": "batch_empty_ms"}
+
+
 def _rise(found: list[dict[str, float]], name: str) -> float | None:
-    return found[-1][name] / found[0][name] if len(found) > 1 else None
+    """Return what something costs at the last size by what it costs at the first.
+
+    Where an empty store was measured as well, each counts by what it costs there.
+    """
+    if len(found) < 2:
+        return None
+    last, first = (at[name] / at.get(_EMPTY.get(name, ""), 1.0) for at in (found[-1], found[0]))
+    return last / first
 
 
 async def _grow(data: Path, size: int) -> Writing:
-    store = LmdbStore.open(data)
-    append = await _append_until(store, size)
-    batch = await _batches_of_64(store)
+    """Let a store grow, then write to it and to an empty one in turns."""
+    store = LmdbStore.open(data, limit=_LIMIT)
+    await _append_until(store, size)
+    with tempfile.TemporaryDirectory(dir=data.parent) as name:
+        empty = LmdbStore.open(Path(name) / "data", limit=_LIMIT)
+        appends = await _in_turns(store, empty, _CHUNKS, _chunk)
+        batches = await _in_turns(store, empty, _BATCHES, _batch_of_64)
+        await empty.close()
+    saving = _save(store, data)
     await store.close()
-    return Writing(append_us=append, batch_ms=batch)
+    return Writing(
+        append_us=appends[0],
+        append_empty_us=appends[1],
+        batch_ms=batches[0],
+        batch_empty_ms=batches[1],
+        save_us=saving,
+    )
 
 
-async def _append_until(store: LmdbStore, size: int) -> float:
+async def _in_turns(
+    store: LmdbStore,
+    empty: LmdbStore,
+    times: int,
+    measure: Callable[[LmdbStore, list[SessionRef]], Awaitable[float]],
+) -> tuple[float, float]:
+    sides = [(one, [_session() for _ in range(64)]) for one in (store, empty)]
+    took: tuple[list[float], list[float]] = ([], [])
+    for number in range(times):
+        for side in (number % 2, 1 - number % 2):
+            took[side].append(await measure(*sides[side]))
+    return median(took[0]), median(took[1])
+
+
+async def _chunk(store: LmdbStore, sessions: list[SessionRef]) -> float:
+    return await _calls(store, sessions, _CHUNK)
+
+
+async def _append_until(store: LmdbStore, size: int) -> None:
+    """Let a store grow: first the long session, then others."""
+    made = _commits(store)
+    if made < LONG:
+        await _calls(store, [_long()], LONG - made)
+    while (made := _commits(store)) < size:
+        await _calls(store, [_session() for _ in range(64)], min(size - made, LONG))
+
+
+def _commits(store: LmdbStore) -> int:
     with store.view() as view:
-        missing = max(size - view.usage().commits, 0)
-    long = await _calls(store, [_long()], min(missing, LONG - size + missing))
-    others = await _calls(store, [_session() for _ in range(64)], missing - long.commits)
-    return (long.seconds + others.seconds) / max(long.commits + others.commits, 1) * 1e6
+        return view.last
 
 
-class _Written(Struct, frozen=True):
-    commits: int
-    seconds: float
-
-
-async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> _Written:
-    """Write whole calls to sessions in turn, some more than `commits`."""
+async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> float:
+    """Write whole calls to sessions in turn, some more than `commits`; return us for each commit."""
     start, number = time.perf_counter(), 0
     while number * 2 < commits:
         tickets: list[Ticket] = []
@@ -121,7 +180,19 @@ async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> 
             number += 1
             tickets.append(_submit_call(store, sessions[number % len(sessions)], number))
         await tickets[-1].done()
-    return _Written(number * 2, time.perf_counter() - start)
+    return (time.perf_counter() - start) / (number * 2) * 1e6
+
+
+def _save(store: LmdbStore, data: Path) -> float:
+    """Fold sessions on as an idle proxy does; return us for each commit."""
+    saving, start, steps = Saving(saved_states(data)), time.thread_time(), 0
+    with store.view() as view:
+        saving.look(view)
+    while saving.is_due:
+        with store.view() as view:
+            saving.step(view)
+        steps += 1
+    return (time.thread_time() - start) / (max(steps, 1) * AT_ONCE) * 1e6
 
 
 def _long() -> SessionRef:
@@ -141,21 +212,18 @@ def _submit_call(store: LmdbStore, session: SessionRef, number: int) -> Ticket:
     return store.submit(outcome(session, call, tool, ticket, number), wait=number % 256 == 0)
 
 
-async def _batches_of_64(store: LmdbStore) -> float:
-    session = _session()
-    times: list[float] = []
-    for _ in range(30):
-        drafts: list[Draft] = [intent(session, new_id(), TOOLS[0]) for _ in range(64)]
-        start = time.perf_counter()
-        tickets = [store.submit(draft, wait=True) for draft in drafts]
-        await tickets[-1].done()
-        times.append((time.perf_counter() - start) * 1e3)
-        ends = [
-            store.submit(outcome(session, d.facts.call, TOOLS[0], t, 1), wait=True)
-            for d, t in zip(drafts, tickets, strict=True)
-        ]
-        await ends[-1].done()
-    return median(times)
+async def _batch_of_64(store: LmdbStore, sessions: list[SessionRef]) -> float:
+    drafts: list[Draft] = [intent(one, new_id(), TOOLS[0]) for one in sessions]
+    start = time.perf_counter()
+    tickets = [store.submit(draft, wait=True) for draft in drafts]
+    await tickets[-1].done()
+    took = (time.perf_counter() - start) * 1e3
+    ends = [
+        store.submit(outcome(d.session, d.facts.call, TOOLS[0], t, 1), wait=True)
+        for d, t in zip(drafts, tickets, strict=True)
+    ]
+    await ends[-1].done()
+    return took
 
 
 def _look(data: Path) -> Reading:
@@ -192,6 +260,9 @@ def _states(data: Path, reader: LmdbReader) -> dict[str, float]:
         "state_ms": _timed(lambda: _state(reader, saved, session, head)),
         "state_somewhere_ms": _timed(lambda: _state(reader, saved, session, place)),
         "last_5_turns_ms": _timed(lambda: _rows(reader, query)),
+        "path_50_ms": _timed(lambda: _rows(reader, Query(path=changed_file(1), last=50))),
+        "glob_50_ms": _timed(lambda: _rows(reader, Query(path="*/part_*6.py", last=50))),
+        "field_50_ms": _timed(lambda: _rows(reader, Query(field="files_modified", last=50))),
     }
 
 
@@ -203,7 +274,7 @@ def _state(reader: LmdbReader, saved: SavedStates, session: bytes, at: int) -> N
 def _rows(reader: LmdbReader, query: Query) -> None:
     with reader.view() as view:
         if not list(read(view, query)):
-            raise AssertionError("no turn changed a file")
+            raise AssertionError(f"nothing was found for {query!r}")
 
 
 def _timed(action: Callable[[], object], times: int = 5) -> float:

@@ -50,6 +50,13 @@ class Requirement(StrEnum):
         "each call without an answer is listed, with what is recorded of it or that nobody knows"
     )
     RESOLVE_SETTLES = "an operator settles a call of which nobody knows, once, and no other"
+    FACT_HEAD = "who speaks of a fact has to know what was said of it before, and nobody else waits"
+    SESSION_NAMED = (
+        "what a known client sends names its conversations and turns, and how sure that is is told"
+    )
+    SESSION_SHARED = (
+        "agents and proxies that share a session lose no commit, leave no gap, and are told apart"
+    )
     STATE_FOLD = "the state of a session follows from its commits, at any of them, in any batches"
     STATE_FILES = "the state names the files that calls changed, and marks those that they may have"
     RECORD_WHY = "the reason that a caller gives for a call is recorded, without secrets"

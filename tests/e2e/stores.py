@@ -22,6 +22,7 @@ from turnlog.core.operation import Operation
 from turnlog.core.redact import Redactor
 from turnlog.sessions.notes import Noter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
+from turnlog.store.engine import FLUSH_EVERY
 from turnlog.store.lmdb import LmdbStore
 
 START = 1_795_737_600 * 10**9
@@ -65,11 +66,12 @@ def session_id(name: str) -> bytes:
 
 def fill(data: Path, calls: Sequence[Call]) -> None:
     """Write calls to the store in folder `data`, with the writer that the proxy uses."""
-    asyncio.run(_fill(data, calls))
+    asyncio.run(written(data, calls))
 
 
-async def _fill(data: Path, calls: Sequence[Call]) -> None:
-    store = LmdbStore.open(data)
+async def written(data: Path, calls: Sequence[Call], *, flush_every: int = FLUSH_EVERY) -> None:
+    """Do what `fill` does, on a loop that runs."""
+    store = LmdbStore.open(data, flush_every=flush_every)
     sessions = {name: _session(name) for name in {call.session for call in calls}}
     try:
         for number, call in enumerate(calls):

@@ -12,6 +12,7 @@ from typing import Any
 import mcp
 import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.types import TextContent
 
 from conformance.requirements import Requirement, proves
 from e2e.stores import Call, call_id, fill, session_id, turnlog
@@ -108,13 +109,79 @@ async def test_two_agents_and_a_proxy_write_to_one_session(tmp_path: Path) -> No
                 mcp.Client(url) as direct,
             ):
                 for number in range(3):
-                    for client in (piped, other, direct):
-                        note = {"kind": "fact", "id": f"f{number}", "action": "assert"}
+                    for place, client in enumerate((piped, other, direct)):
+                        note = {"kind": "fact", "id": f"{place}.{number}", "action": "assert"}
                         await used(client, "note", note=note)
                 seen = [await used(c, "state") for c in (piped, other, direct)]
             assert seen[0] == seen[1] == seen[2]
     assert seen[0]["at"]["seq"] == 9
     assert turnlog("verify", data=proxy.data).returncode == 0
+
+
+@proves(Requirement.FACT_HEAD)
+async def test_of_two_who_speak_of_a_fact_the_second_has_to_know_the_first(tmp_path: Path) -> None:
+    fact = {"kind": "fact", "id": "port", "subject": "port"}
+    with RawUpstream() as upstream:
+        async with running(tmp_path, upstream.url) as proxy:
+            url = proxy.url.replace("/mcp", "/s/shared/turnlog/mcp")
+            async with agent(proxy.data, "shared", MODES[0]) as piped, mcp.Client(url) as direct:
+                told = {**fact, "action": "assert"}
+                first = await used(piped, "note", note={**told, "value": "80"})
+                for client in (direct, piped):
+                    result = await client.call_tool("note", {"note": {**told, "value": "81"}})
+                    (block,) = result.content
+                    assert isinstance(block, TextContent)
+                    assert block.text.startswith(
+                        f"commit {first['seq']} says something of the same"
+                    )
+                async with asyncio.TaskGroup() as both:
+                    given = [
+                        both.create_task(
+                            client.call_tool(
+                                "note",
+                                {"note": {**fact, "action": action}, "head": first["seq"]},
+                            )
+                        )
+                        for client, action in ((piped, "verify"), (direct, "dispute"))
+                    ]
+                assert sorted(task.result().is_error or False for task in given) == [False, True]
+                state = (await used(direct, "state"))["state"]
+                assert len(state["facts"]["port"]["sources"]) == 2
+                assert state["facts"]["port"]["value"] == "80"
+
+
+@proves(Requirement.REDACT_SECRETS)
+def test_secrets_are_cut_as_the_settings_of_the_proxy_say(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    told = "case AB-123456 of hunter2"
+    fact = {"kind": "fact", "id": "case", "action": "assert", "subject": "codename", "value": told}
+    entry = {"kind": "fact", "id": "codename", "action": "assert", "value": "bluebird"}
+    notes = [
+        call("note", {"note": note}, request_id=number) for number, note in enumerate((fact, entry))
+    ]
+    config = tmp_path_factory.mktemp("settings") / "turnlog.yaml"
+    config.write_text(
+        f"data: {filled}\nredact: {{keys: [codename], patterns: ['AB-[0-9]+', hunter2]}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "turnlog", "mcp", "--session", "work", "--config", str(config)],
+        input=b"\n".join(notes) + b"\n",
+        capture_output=True,
+        timeout=BOUND,
+        check=True,
+        env=environment(),
+    )
+    assert done.stderr == b""
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["result"]["isError"] for answer in answers] == [False, False]
+    shown = turnlog("state", "work", "--field", "facts", "--json", data=filled).stdout
+    facts = json.loads(shown)["state"]["facts"]
+    assert list(facts) == ["case", "codename"]
+    files = [path.read_bytes() for path in filled.rglob("*") if path.is_file()]
+    for secret in ("AB-123456", "hunter2", "bluebird"):
+        assert secret not in shown
+        assert not any(secret.encode() in data for data in files)
 
 
 @pytest.mark.parametrize("mode", MODES)

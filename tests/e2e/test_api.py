@@ -398,6 +398,24 @@ def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(rig: Rig) -
     assert made["decisions_made"]["d1"]["why"] == "it is dear"
 
 
+@proves(Requirement.FACT_HEAD)
+def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(rig: Rig) -> None:
+    rig.post(call("write"))
+    rig.row()
+    target = f"{V1}/sessions/{rig.session}/notes"
+    fact = b'{"kind": "fact", "id": "port", "action": "assert", "subject": "port", "value": "80"}'
+    seq = ask(rig, target, "POST", fact).json()["seq"]
+    rig.post(call("write"))
+    for query in ("", f"?head={seq - 1}"):
+        refused = ask(rig, target + query, "POST", fact)
+        problem(refused, 409)
+        assert refused.json()["head"] == seq
+    # The call in between is in nobody's way.
+    assert ask(rig, f"{target}?head={seq}", "POST", fact).status == 200
+    (held,) = found(rig, f"/sessions/{rig.session}/state?field=facts")["state"]["facts"].values()
+    assert len(held["sources"]) == 2
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{}", b'{"kind": "rumour"}', b'{"kind": "decision"}', b'{"kind": "delivered"}', b'{"kind": "decision", "text": "a", "also": 1}', b'{"kind": "decision", "text": ' + b"[" * 20_000],

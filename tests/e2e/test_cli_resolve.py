@@ -153,3 +153,15 @@ def test_the_limit_of_the_store_stays_what_a_proxy_set(data: Path) -> None:
 def test_a_process_of_its_own_does_the_same(data: Path) -> None:
     done = process("resolve", name(1), "--happened", "--data", str(data))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@proves(Requirement.REDACT_SECRETS)
+def test_what_settings_want_to_be_cut_is_cut_from_a_reason(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "turnlog.yaml"
+    config.write_text("data: ./data\nredact: {patterns: ['AB-[0-9]+']}\n")
+    said = ("--happened", "--why", "as AB-123456 says", "--json")
+    done = turnlog("resolve", name(1), *said, "--config", str(config))
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = turnlog("show", name(1), data=data).stdout
+    assert "as [redacted] says" in shown
+    assert not any(b"AB-123456" in path.read_bytes() for path in data.rglob("*") if path.is_file())

@@ -10,7 +10,7 @@ import pytest
 from conformance.requirements import Requirement, proves
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
-from kit.clients import call, wait_until
+from kit.clients import MCP_HEADERS, call, wait_until
 from kit.faults import ResetAfterRequest, SlowHead
 from kit.proxy import written
 from kit.upstreams import answer, ok, result, text_result
@@ -149,3 +149,65 @@ def test_what_is_asked_for_is_beside_a_running_proxy(rig: Rig) -> None:
     assert row["delta"][1] == {
         "field": "files_modified", "op": "modified", "key": "/a", "evidence": "declared",
     }  # fmt: skip
+
+
+def pages(rig: Rig, path: str) -> Iterator[dict[str, Any]]:
+    """Ask the API for a list, two rows a page, until there are no more."""
+    cursor = ""
+    with rig.client() as client:
+        token = (rig.proxy.data / "token").read_text().strip()
+        while cursor is not None:
+            given = client.request(
+                "GET",
+                f"/turnlog/api/v1{path}&limit=2{cursor and f'&cursor={cursor}'}",
+                headers=(("Authorization", f"Bearer {token}"),),
+            )
+            assert given.status == 200, given.body
+            page = given.json()
+            yield from reversed(page["items"])
+            cursor = page["next"]
+
+
+@proves(Requirement.STATE_FILES)
+def test_the_files_of_the_last_turns_are_one_question_to_the_command_and_to_the_api(
+    rig: Rig,
+) -> None:
+    for turn in range(8):
+        rig.post(call("write", {"path": f"/f{turn}"}), ("Turnlog-Turn", f"t{turn}"))
+        rig.post(call("read"), ("Turnlog-Turn", f"t{turn}"))
+    rig.ended_rows(16)
+    expected = [f"/f{turn}" for turn in range(3, 8)]
+    wanted = ("--turns", "-5..", "--field", "files_modified", "--json")
+    told = turnlog("log", rig.session, *wanted, data=rig.proxy.data).stdout.splitlines()
+    assert [json.loads(line)["delta"][1]["key"] for line in told] == expected
+    asked = f"/sessions/{rig.session}/log?turns=-5..&field=files_modified"
+    found = list(pages(rig, asked))
+    assert [row["delta"][1]["key"] for row in found] == expected[::-1]
+    # Payload-free: what was written and what the tool said stands in no row.
+    assert not any({"input", "output"} & set(row) for row in found)
+
+
+def test_changes_and_timeouts_are_found_across_sessions(rig: Rig) -> None:
+    own = f"/srv/{rig.session}"
+    sessions = [f"{rig.session}-{name}" for name in "ab"]
+    with rig.client() as client:
+        for session in sessions * 2:
+            body = call("write", {"path": f"{own}/{session}.py"})
+            client.request("POST", f"/s/{session}/mcp", body, headers=MCP_HEADERS)
+    rig.upstream.script = answer(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n")
+    with rig.client() as client:
+        for session in sessions:
+            body = call(f"slow-{rig.session}")
+            client.request("POST", f"/s/{session}/mcp", body, headers=MCP_HEADERS)
+    names = [f"{own}/{session}.py" for session in sessions]
+    wanted = ("log", "--json", "--path", f"{own}/*.py")
+    told = list(map(json.loads, turnlog(*wanted, data=rig.proxy.data).stdout.splitlines()))
+    assert [row["delta"][1]["key"] for row in told] == names * 2
+    assert len({row["session"] for row in told}) == 2
+    found = list(pages(rig, f"/log?path={own}/*.py"))
+    assert found == told[::-1]
+    late = ("log", "--json", "--tool", f"slow-{rig.session}", "--error", "timeout", "--since", "1d")
+    told = list(map(json.loads, turnlog(*late, data=rig.proxy.data).stdout.splitlines()))
+    assert len({row["session"] for row in told}) == len(told) == 2
+    asked = f"/log?tool=slow-{rig.session}&error=timeout&since=1d"
+    assert list(pages(rig, asked)) == told[::-1]

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
 from kit.proxy import until
 from turnlog.core.commit import Body
 from turnlog.core.kinds import Status
-from turnlog.store.base import Blob, Filter, StoreError, StoreFull
+from turnlog.store.base import Blob, Filter, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.room import STATES_SHARE
+from turnlog.store.states import SavedStates
 from turnlog.store.tickets import Pending
 
 CHILD = Path(__file__).with_name("store_full_child.py")
@@ -40,6 +43,37 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     assert not kept[0]
     assert kept[-1]
     assert usage.log_bytes + usage.blob_bytes <= 4 << 20
+
+
+@proves(Requirement.STORE_LIMIT)
+async def test_saved_states_are_counted_and_go_before_any_content(tmp_path: Path) -> None:
+    limit, clock = 16 << 20, iter(range(START, START + 100 * HOUR, HOUR // 4))
+    store = LmdbStore.open(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
+    saved = SavedStates(tmp_path / "data", 1)
+    for seq in range(100):
+        assert saved.save(new_id(), seq, bytes(32), os.urandom(60_000))
+    assert usage(store).state_bytes > 6_000_000
+    ref, handles = session(), list[bytes]()
+    while usage(store).state_bytes:
+        commit = await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
+        assert commit.body is not None
+        handles.append(commit.body.input_blob)
+        await until(lambda: few_states(store, limit // STATES_SHARE), "the end of most states")
+        with store.view() as view:
+            kept = all(view.blob(handle) for handle in handles)
+        assert kept or not usage(store).state_bytes
+    assert len(handles) > 10
+    await store.close()
+
+
+def few_states(store: LmdbStore, most: int) -> bool | None:
+    """Tell whether saved states take no more than that; `None` for not yet."""
+    return usage(store).state_bytes <= most or None
+
+
+def usage(store: LmdbStore) -> Usage:
+    with store.view() as view:
+        return view.usage()
 
 
 async def test_the_present_bucket_goes_when_it_alone_is_too_much(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 import asyncio
 import tempfile
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import lmdb
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from conformance.store import kit
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import CommitKind, Flag, Status
+from turnlog.core.operation import Operation
 from turnlog.store.base import Filter, SessionRow, Store, View
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.tables import NAMES
@@ -22,6 +25,20 @@ T = TypeVar("T")
 DURABLE = {"log", "bodies", "aliases", "meta"}
 TOOLS = ("read", "write", "read_all")
 ERRORS = ("", "timeout", "connection")
+NAMED = ("/a", "/a/b.py", "/a/\u00e9", "/a\0", "/" + "x" * 500)
+GLOBS = (
+    "/a",
+    "/a*",
+    "*.py",
+    "/a.old",
+    "/?",
+    "/x*",
+    "[/]a",
+    "/a/\u00e9",
+    "/a\0",
+    "nothing",
+    "\ud800*",
+)
 
 
 class Step(Struct, frozen=True):
@@ -38,6 +55,7 @@ class Step(Struct, frozen=True):
     tool: str
     minutes: int
     linked: bool
+    changed: str
     n: int
 
 
@@ -56,6 +74,7 @@ def steps() -> st.SearchStrategy[list[Step]]:
             tool=st.sampled_from(TOOLS),
             minutes=st.integers(0, 9),
             linked=st.booleans(),
+            changed=st.sampled_from(["", "", *NAMED]),
             n=st.integers(0, 2),
         ),
         max_size=40,
@@ -81,7 +100,11 @@ async def write(store: Store, plan: list[Step]) -> None:
             continue
         begun.add(attempt)
         ref, call = refs[step.session], calls[step.session][step.call]
-        body = Body(links=(b"link %d" % step.call,)) if step.linked else None
+        body: Body | None = Body(
+            links=(b"link %d" % step.call,) if step.linked else (),
+            delta=(changed(step.changed),) if step.changed else (),
+        )
+        body = body if step.linked or step.changed else None
         at = kit.START + step.minutes * kit.MINUTE
         if not step.ends:
             draft = kit.intent(
@@ -105,6 +128,14 @@ async def write(store: Store, plan: list[Step]) -> None:
         await kit.put(store, draft)
 
 
+def changed(name: str) -> Raw:
+    """Return what a commit says that changed a file, and moved it where that has another name."""
+    to = f"{name}.old" if name == NAMED[0] else ""
+    return Raw(
+        msgspec.msgpack.encode(Operation(field="files_modified", op="modified", key=name, to=to))
+    )
+
+
 class Answers(Struct, frozen=True):
     """Everything that a view says of a store."""
 
@@ -123,6 +154,10 @@ FILTERS = (
     *(Filter(error=error) for error in ERRORS[1:]),
     Filter(kind="timeout kind"),
     Filter(flag="late"),
+    *(Filter(path=glob) for glob in GLOBS),
+    Filter(field="files_modified"),
+    Filter(field="facts"),
+    Filter(field="files_modified", since=kit.START + 3 * kit.MINUTE),
     Filter(since=kit.START + 3 * kit.MINUTE),
     Filter(until=kit.START + 5 * kit.MINUTE, error="timeout"),
     Filter(since=kit.START + 2 * kit.MINUTE, until=kit.START + 4 * kit.MINUTE, tool="read*"),
@@ -180,12 +215,30 @@ def covers(want: Filter, intent: Commit, ends: list[Commit]) -> bool:
         return False
     if not (want.since or 0) <= intent.facts.at <= (want.until or 1 << 62):
         return False
+    names = {
+        n for c in (intent, *ends) for raw in (c.body.delta if c.body else ()) for n in told(raw)
+    }
+    if want.path and not any(may_match(name, want.path) for name in names):
+        return False
+    if want.field and not (names and want.field == "files_modified"):
+        return False
     last = ends[-1].facts if ends else None
     return (
         (not want.error or (last is not None and last.error == want.error))
         and (not want.kind or (last is not None and last.error_kind == want.kind))
         and (not want.flag or (last is not None and want.flag in last.flags))
     )
+
+
+def may_match(name: str, glob: str) -> bool:
+    """Tell whether a glob matches a name, as far as a key tells: of two of these it has only hashes."""
+    return name in (NAMED[3], NAMED[4]) or fnmatchcase(name, glob)
+
+
+def told(raw: Raw) -> list[str]:
+    """Return the names in what a commit says of a file."""
+    found = msgspec.msgpack.decode(raw, type=Operation)
+    return [name for name in (found.key, found.to) if name]
 
 
 def drop_indexes(data: Path) -> None:

@@ -1,5 +1,6 @@
 """`sessions.notes`: write a note to a real store."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +36,7 @@ from turnlog.sessions.notes import (
     known_session,
     read_note,
 )
-from turnlog.store.base import SessionRef, Store, alias
+from turnlog.store.base import Conflict, SessionRef, Store, alias
 from turnlog.store.lmdb import LmdbStore
 
 AT = 1_790_000_000_000_000_000
@@ -89,6 +90,58 @@ async def test_a_note_under_a_known_id_is_not_repeated(store: Store) -> None:
     assert (await write(ref, DECIDED, note_id="n2")).seq == 2
     assert [(await write(ref, DECIDED)).known for _ in range(2)] == [False, False]
     assert len(commits(store, ref)) == 5
+
+
+def fact(action: FactAction, **more: str) -> Fact:
+    return Fact(id="port", action=action, subject="port", **more)
+
+
+async def test_a_fact_is_changed_by_who_has_seen_what_was_said_of_it(store: Store) -> None:
+    ref, write = session(), noter(store).write
+    first = await write(ref, fact(FactAction.ASSERT, value="80"))
+    with pytest.raises(Conflict, match="commit 1 says something of the same fact") as refused:
+        await write(ref, fact(FactAction.VERIFY))
+    assert refused.value.seq == first.seq == 1
+    # Other facts, other notes and other sessions are in nobody's way.
+    await write(ref, DECIDED)
+    await write(ref, Fact(id="host", action=FactAction.ASSERT))
+    await write(session("elsewhere"), fact(FactAction.ASSERT, value="81"))
+    second = await write(ref, fact(FactAction.VERIFY), head=1)
+    assert second.seq == 4
+    with pytest.raises(Conflict, match="give 4 or a later commit"):
+        await write(ref, fact(FactAction.RETRACT), head=3)
+    with pytest.raises(Conflict, match="commit 5 is to come, the session's newest is 4"):
+        await write(ref, fact(FactAction.RETRACT), head=5)
+    assert (await write(ref, fact(FactAction.RETRACT), head=4)).seq == 5
+    assert [commit.link.seq for commit in commits(store, ref)] == list(range(6))
+
+
+async def test_a_note_that_is_repeated_needs_to_know_no_more_than_the_first_time(
+    store: Store,
+) -> None:
+    ref, write = session(), noter(store).write
+    first = await write(ref, fact(FactAction.ASSERT), note_id="n1")
+    again = await write(ref, fact(FactAction.ASSERT), note_id="n1")
+    assert (again.seq, again.known) == (first.seq, True)
+
+
+async def test_of_notes_at_once_about_a_fact_one_is_written(store: Store) -> None:
+    ref, write = session(), noter(store).write
+    first = await write(ref, fact(FactAction.ASSERT))
+    actions = (FactAction.VERIFY, FactAction.DISPUTE, FactAction.RETRACT)
+    told = (write(ref, fact(action), head=first.seq) for action in actions)
+    found = await asyncio.gather(write(ref, DECIDED), *told, return_exceptions=True)
+    assert [isinstance(one, Conflict) for one in found] == [False, False, True, True]
+    assert len(commits(store, ref)) == 4
+
+
+async def test_a_fact_is_known_again_in_another_process(tmp_path: Path) -> None:
+    for seen, flush_every in ((None, 1), (1, 2000), (2, 1)):
+        store = LmdbStore.open(tmp_path / "data", flush_every=flush_every)
+        with pytest.raises(Conflict):
+            await noter(store).write(session(), fact(FactAction.ASSERT), head=(seen or 0) + 1)
+        await noter(store).write(session(), fact(FactAction.ASSERT), head=seen)
+        await store.close()
 
 
 async def test_a_turn_begins_under_its_name(store: Store) -> None:

@@ -164,8 +164,10 @@ async def test_a_folder_that_was_only_begun_becomes_a_store(
     LmdbReader.open(data).close()
 
 
-@pytest.mark.parametrize(("version", "advice"), [("2", "another folder"), ("4", "newer turnlog")])
-async def test_another_format_is_refused(tmp_path: Path, version: str, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "advice"), [(1, "another folder"), (folder.FORMAT + 1, "newer turnlog")]
+)
+async def test_another_format_is_refused(tmp_path: Path, version: int, advice: str) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data" / "format").write_text(f"turnlog {version}\n")
     with pytest.raises(StoreError, match=advice):

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and how people write times and ranges."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Generator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -17,6 +18,9 @@ from turnlog.sessions.log import Turns, parse_turns
 from turnlog.store.base import View
 
 from .failures import did_you_mean
+
+if TYPE_CHECKING:
+    from turnlog.core.redact import Redactor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +40,33 @@ def data_option(command: F) -> F:
         show_envvar=True,
         help="The folder that holds the store.",
     )(command)
+
+
+def writing_options(command: F) -> F:
+    """Add `--config` and `--data`, for a command that writes texts to the store: see `writing`."""
+    config = click.option(
+        "--config",
+        metavar="FILE",
+        help="The proxy's YAML file of settings, for `redact` and `data`.  [env: TURNLOG_CONFIG]",
+    )
+    data = click.option(
+        "--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]"
+    )
+    return config(data(command))
+
+
+def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
+    """Return the store's folder, and what cuts secrets out of texts as the settings say.
+
+    Raises `ConfigError`, `SettingError`.
+    """
+    from turnlog.core.redact import Redactor
+    from turnlog.serve.layers import Flags, read_store_settings
+
+    flags = Flags(config=config, data=data)
+    settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    redact = settings.redact
+    return settings.data, Redactor(redact.headers, redact.keys, redact.patterns)
 
 
 def json_option(command: F) -> F:

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from turnlog.core.escapes import clean
-from turnlog.core.redact import Redactor
 from turnlog.sessions.payloads import find_call
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, resolve
 from turnlog.sessions.rows import Row
 from turnlog.store.base import StoreError
 
-from .options import data_option, json_option, open_view, printout
+from .options import json_option, open_view, printout, writing, writing_options
 from .render import json_line
 
 
@@ -22,9 +21,17 @@ from .render import json_line
 @click.option("--happened", is_flag=True, help="The tool did its work.")
 @click.option("--did-not", is_flag=True, help="It did not, and will not.")
 @click.option("--why", metavar="TEXT", default="", help="What that rests on; kept in the log.")
-@data_option
+@writing_options
 @json_option
-def command(call: str, happened: bool, did_not: bool, why: str, data: str, as_json: bool) -> None:
+def command(
+    call: str,
+    happened: bool,
+    did_not: bool,
+    why: str,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
     """Say of a call whether it happened, where turnlog does not know.
 
     CALL is an id or the beginning of one; `turnlog dangling` lists them. What you say becomes the
@@ -35,18 +42,19 @@ def command(call: str, happened: bool, did_not: bool, why: str, data: str, as_js
         raise click.UsageError("say what became of it: --happened or --did-not")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
+    folder, redactor = writing(config, data)
     # A reader never makes a store, nor closes what others left, for a call that is not there.
-    with open_view(data) as view:
+    with open_view(str(folder)) as view:
         find_call(view, call)
         limit = view.usage().limit
     claim = Claim(
         happened=happened,
-        why=Redactor().text(why)[0],
+        why=redactor.text(why)[0],
         at=time.time_ns(),
         clock=time.monotonic_ns(),
     )
     with printout() as write:
-        row = asyncio.run(_resolved(Path(data).expanduser(), limit, call, claim))
+        row = asyncio.run(_resolved(folder, limit, call, claim))
         write(json_line(row) if as_json else _text(row))
 
 

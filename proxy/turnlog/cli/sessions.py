@@ -54,7 +54,7 @@ def _text(lines: Iterable[SessionLine]) -> list[str]:
 def _cells(line: SessionLine) -> list[Cell]:
     return [
         Cell(line.session),
-        Cell(line.named_by),
+        Cell(_named_by(line)),
         Cell(line.opened_at[:19].replace("T", " "), Style.FAINT),
         Cell(line.active_at[:19].replace("T", " "), Style.FAINT),
         Cell(str(line.turn)),
@@ -63,3 +63,9 @@ def _cells(line: SessionLine) -> list[Cell]:
         Cell(", ".join(line.names)),
         Cell(line.metadata.get("client", "")),
     ]
+
+
+def _named_by(line: SessionLine) -> str:
+    """Return who named a session, and how sure it is that it is one conversation."""
+    confidence = line.metadata.get("confidence", "")
+    return f"{line.named_by} ({confidence})" if confidence else line.named_by

@@ -101,6 +101,7 @@ def _attempt(item: Attempt, shown: int | None) -> str:
         "session": row.session,
         "turn": f"{row.turn}.{row.step} ({row.turn_source})",
         "tool": f"{row.server}/{row.tool}",
+        "client": row.client or "",
         "method": row.method,
         "effect": row.effect,
         "status": row.kind or row.error or row.status,

@@ -48,6 +48,7 @@ def _text(status: StoreStatus) -> str:
         f"holds       {counted(usage.commits, 'commit')} in {counted(usage.sessions, 'session')}",
         f"log         {_size(usage.log_bytes)}",
         f"payloads    {_size(usage.blob_bytes)}",
+        f"states      {_size(usage.state_bytes)}",
         f"limit       {_limit(usage)}",
         f"disk free   {_size(usage.disk_free)}",
         f"proxies     {_writers(status.writers)}",
@@ -79,7 +80,7 @@ def _dangling(status: StoreStatus) -> str:
 def _limit(usage: Usage) -> str:
     if not usage.limit:
         return "none"
-    used = usage.log_bytes + usage.blob_bytes
+    used = usage.log_bytes + usage.blob_bytes + usage.state_bytes
     return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
 
 

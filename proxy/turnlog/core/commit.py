@@ -106,7 +106,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     prev: bytes
     """`digest` of the session's commit before this one."""
     linked: bool = False
-    """Whether the body carries `links` or a `note_key`, so that an index decodes only those bodies."""
+    """Whether an index looks into the body: it has `links`, a key of a note or a fact, a `delta`."""
 
 
 class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -139,6 +139,10 @@ class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Keyed digest of the id that a note's writer gave it; empty for none."""
     why: str = ""
     """On an intent: why the caller makes the call, as it says itself."""
+    client: str = ""
+    """On an intent: what the caller calls itself: several agents may share a session."""
+    fact_key: bytes = b""
+    """On a note about a fact: keyed digest of the fact's id."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

@@ -21,7 +21,7 @@ from turnlog.observe.events import StoreFailed
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
 from turnlog.sessions.notes import NoteError
-from turnlog.store.base import StoreError
+from turnlog.store.base import Conflict, StoreError
 
 from .answers import Made, document, not_allowed, problem, with_headers
 from .context import Context
@@ -231,6 +231,8 @@ def _told() -> Generator[None]:
     except UnresolvableError as error:
         made = problem(409, "Conflict", str(error), {"reason": error.reason})
         raise _Refused(made) from error
+    except Conflict as error:
+        raise _Refused(problem(409, "Conflict", str(error), {"head": error.seq})) from error
     except StoreError as error:
         raise _Refused(problem(503, "Service Unavailable", str(error), {})) from error
 

@@ -110,6 +110,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     links: Links = NO_LINKS
     why: str = ""
     """Why the caller makes the call, as it says itself."""
+    client: str = ""
+    """What the caller calls itself, without secrets."""
     effect_link: bytes = b""
     """Keyed digest of the effect that it has, as a rule names it; empty where none does."""
 

@@ -16,7 +16,7 @@ from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.sessions.log import NotFoundError
 from turnlog.sessions.notes import NoteError
 from turnlog.sessions.recall import NotRecallableError
-from turnlog.store.base import StoreError
+from turnlog.store.base import Conflict, StoreError
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refused
 from turnlog.wire.jsonrpc import Message
@@ -119,7 +119,7 @@ class Dialogue:
             return await tool.use(self._desk(meta), given)
         except BadParameterError as error:
             return f"{error.name}: {error}"
-        except (NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
+        except (Conflict, NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
             return str(error)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class Drafter:
             pinned=ask.standing.pinned,
             delta=_packed(read.delta),
             why="" if keep is Keep.NOTHING else read.why,
+            client=ask.client,
         )
         blob = read.blob if keep is Keep.FULL else None
         return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)

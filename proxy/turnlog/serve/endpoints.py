@@ -217,7 +217,7 @@ async def _note(context: Context, asked: Asked, note: Note) -> Noted:
     with context.store.view() as view:
         session = known_session(view, asked.names["session"])
     noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
-    return await noter.write(session, note, note_id=query.id or "")
+    return await noter.write(session, note, note_id=query.id or "", head=query.head)
 
 
 async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:

@@ -114,6 +114,11 @@ def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> S
     return _combine(_layers(flags, environ, folder), folder).sources()
 
 
+def read_store_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
+    """Return the settings for who writes to the store and forwards nothing: no server need be named."""
+    return _combine(_layers(flags, environ, folder), folder)
+
+
 def data_folder(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path:
     """Return the store's folder as `serve` would use it. Raises as `read_settings` does."""
     return _combine(_layers(flags, environ, folder), folder).data

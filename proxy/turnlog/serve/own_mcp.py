@@ -188,10 +188,10 @@ class _Desk:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
-    async def note(self, note: Note, note_id: str) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
         context = self._context
         noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
-        return await noter.write(self._session, note, note_id=note_id)
+        return await noter.write(self._session, note, note_id=note_id, head=head)
 
 
 def _on_disk(view: View, session: SessionRef) -> bytes:

@@ -97,7 +97,12 @@ class StoreDesk:
     """
 
     def __init__(
-        self, data: Path, session: str, clock: Clock, report: Callable[[StoreError], None]
+        self,
+        data: Path,
+        session: str,
+        clock: Clock,
+        redactor: Redactor,
+        report: Callable[[StoreError], None],
     ) -> None:
         """`report` gets what no caller sees. Raises `ValueError` for what can name no session."""
         identity = identify(Evidence(path_session=session), ())
@@ -107,6 +112,7 @@ class StoreDesk:
         self._given = session
         self._name = identity.name
         self._clock = clock
+        self._redactor = redactor
         self._report = report
         self.saved = saved_states(data)
 
@@ -126,14 +132,14 @@ class StoreDesk:
                 raise NoSessionError(f"nothing is recorded yet of the session {self._given!r}")
             return work(view, found)
 
-    async def note(self, note: Note, note_id: str) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
         """Append a note, and wait for the disk."""
         ref, limit = await asyncio.to_thread(self._place)
         clock = self._clock
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
         try:
-            noter = Noter(store, Redactor(), clock.wall, clock.monotonic)
-            return await noter.write(ref, note, note_id=note_id)
+            noter = Noter(store, self._redactor, clock.wall, clock.monotonic)
+            return await noter.write(ref, note, note_id=note_id, head=head)
         finally:
             await store.close()
 

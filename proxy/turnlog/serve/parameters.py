@@ -63,6 +63,14 @@ Other = Annotated[
 NoteId = Annotated[
     str, Meta(min_length=1, max_length=512, description="A note with this id is written once.")
 ]
+Head = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=_MOST,
+        description="The newest commit that you have seen: needed where a fact is known already.",
+    ),
+]
 Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
 Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
 Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
@@ -145,6 +153,7 @@ class NoteQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a note."""
 
     id: NoteId | None = None
+    head: Head | None = None
 
 
 class Verdict(StrEnum):

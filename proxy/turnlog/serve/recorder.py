@@ -328,7 +328,7 @@ class Recorder:
         with self._store.view() as view:
             usage = view.usage()
         return StoreFilled(
-            used=usage.log_bytes + usage.blob_bytes,
+            used=usage.log_bytes + usage.blob_bytes + usage.state_bytes,
             limit=usage.limit,
             disk_free=usage.disk_free,
             when_full=self._when_full,

@@ -48,6 +48,7 @@ from .recorder import Recorder
 from .reload import Reloader
 from .repeats import Repeats
 from .settings import Settings
+from .states import save_states
 
 SWEEP: Final = 30.0
 """s between two looks for calls whose time has passed."""
@@ -79,7 +80,8 @@ async def recording(
         report_closed(log, store.recovered, store.recovered_epochs)
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
-            chores = (_sweep(context, store), _watch_lock(context))
+            keeping = save_states(store, context.states, clock, log)
+            chores = (_sweep(context, store), _watch_lock(context), keeping)
             try:
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):
                     yield context

@@ -22,7 +22,17 @@ from turnlog.wire.rawjson import members
 
 from .endpoints import Asked, Differences, dangling_of, diff_of, log_of, state_of
 from .openapi import anything
-from .parameters import DanglingQuery, DiffQuery, Limit, LogQuery, NoteId, Range, Seqs, StateQuery
+from .parameters import (
+    DanglingQuery,
+    DiffQuery,
+    Head,
+    Limit,
+    LogQuery,
+    NoteId,
+    Range,
+    Seqs,
+    StateQuery,
+)
 
 T = TypeVar("T")
 AgentNote: TypeAlias = Decision | Fact | Evict | Turn | UserInput
@@ -61,8 +71,8 @@ class Desk(Protocol):
         """Return what `work` finds in a snapshot, for the session; it runs in a thread."""
         ...
 
-    async def note(self, note: Note, note_id: str) -> Noted:
-        """Append a note, and wait for the disk."""
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+        """Append a note, and wait for the disk. Raises `Conflict`."""
         ...
 
 
@@ -113,6 +123,7 @@ class NoteArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     note: AgentNote
     id: NoteId | None = None
+    head: Head | None = None
 
 
 class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,13 +162,13 @@ def _diff(view: View, asked: Asked) -> Differences:
 
 
 async def _note(desk: Desk, said: NoteArguments) -> Told:
-    return _told(await desk.note(said.note, said.id or ""))
+    return _told(await desk.note(said.note, said.id or "", said.head))
 
 
 async def _recall(desk: Desk, said: RecallArguments) -> Told:
     found = await desk.look(partial(recall, key=said.key))
     told = _told(found.recalled, found.blocks)
-    await desk.note(Recall(key=said.key), "")
+    await desk.note(Recall(key=said.key), "", None)
     return told
 
 
@@ -232,7 +243,8 @@ TOOLS: Final = (
             "Write a note into the log of this session, for good: a decision and why, a fact that you "
             "assert, verify, dispute or retract, which calls' results you no longer see (evict), that "
             "another turn begins, or what the user said. Secrets are cut from it. With `id` it is "
-            "written once, however often you call."
+            "written once, however often you call. Of a fact that is known already give as `head` the "
+            "newest commit that you have seen (`at.seq` of `state`)."
         ),
         arguments=NoteArguments,
         answer=Noted,

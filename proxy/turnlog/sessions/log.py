@@ -134,7 +134,9 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
 
 def filter_of(view: View, query: Query) -> Filter:
     """Return what a query asks of the store. Raises `NotFoundError` where turns count from no end."""
-    wanted = query.match
+    # Each attempt uses its tool: no index tells more of that.
+    field = "" if query.field == TOOLS_USED else query.field
+    wanted = structs.replace(query.match, field=field, path=query.path)
     if query.session is not None:
         wanted = structs.replace(wanted, sessions=(query.session,))
     if query.turns == Turns():

@@ -64,13 +64,21 @@ class Noter:
         self._monotonic = monotonic
 
     async def write(
-        self, session: SessionRef, note: Note, *, note_id: str = "", actor: Actor = Actor.AGENT
+        self,
+        session: SessionRef,
+        note: Note,
+        *,
+        note_id: str = "",
+        head: int | None = None,
+        actor: Actor = Actor.AGENT,
     ) -> Noted:
         """Append a note and wait for the disk; one that the session has under `note_id` is not repeated.
 
-        Raises `NoteError`, `StoreError`.
+        `head` is the newest commit that the writer of a fact has seen. Raises `Conflict` where
+        another note has said something of it since, `NoteError`, `StoreError`.
         """
         draft = self._draft(session, note, note_id, actor)
+        draft.seen = head
         try:
             ticket = self._store.submit(draft, wait=True)
         except ValueError as error:
@@ -94,6 +102,8 @@ class Noter:
             kept = cleaned(note, self._redactor)
             data = encode_note(kept)
             key = self._store.keyed(b"note\0" + note_id.encode()) if note_id else b""
+            fact = kept.id if isinstance(kept, Fact) else ""
+            fact_key = self._store.keyed(b"fact\0" + fact.encode()) if fact else b""
         except UnicodeEncodeError as error:
             raise NoteError("the note holds half a surrogate pair, leave it out") from error
         if len(data) > NOTE_BYTES:
@@ -114,7 +124,7 @@ class Noter:
         return Draft(
             session=session,
             facts=facts,
-            body=Body(summary=_summary(kept), note=data, note_key=key),
+            body=Body(summary=_summary(kept), note=data, note_key=key, fact_key=fact_key),
         )
 
 

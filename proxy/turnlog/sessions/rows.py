@@ -5,7 +5,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation, had_effect, used
 from turnlog.core.times import timestamp
 
@@ -66,6 +66,12 @@ class Row(Struct, frozen=True, kw_only=True):
     trace: str | None
     bytes_in: int
     bytes_out: int
+    actor: Actor
+    """Who wrote the newest commit."""
+    client: str | None
+    """What the caller calls itself."""
+    epoch: int
+    """Which process wrote the newest commit: each proxy has a number of its own."""
 
 
 def row_of(attempt: list[Commit]) -> Row:
@@ -111,6 +117,9 @@ def row_of(attempt: list[Commit]) -> Row:
         trace=intent.facts.trace or None,
         bytes_in=intent.facts.bytes_in,
         bytes_out=facts.bytes_out,
+        actor=facts.actor,
+        client=(intent.body.client if intent.body else "") or None,
+        epoch=last.link.epoch,
     )
 
 

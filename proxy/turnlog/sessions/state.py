@@ -87,7 +87,7 @@ def read_state(
 
 def state_at(view: View, saved: SavedStates, session: bytes, at: int) -> State:
     """Return a session's state after the commit `at`; save some of those on the way."""
-    state = _nearest(view, saved, session, at)
+    state = nearest(view, saved, session, at)
     later = takewhile(lambda c: c.link.seq <= at, view.commits(session, after=state.seq))
     while batch := list(islice(later, EVERY - (state.seq + 1) % EVERY)):
         state = fold(state, batch)
@@ -96,7 +96,7 @@ def state_at(view: View, saved: SavedStates, session: bytes, at: int) -> State:
     return state
 
 
-def _nearest(view: View, saved: SavedStates, session: bytes, at: int) -> State:
+def nearest(view: View, saved: SavedStates, session: bytes, at: int) -> State:
     """Return the newest state that is saved and fits the log; else what is before all commits."""
     for found in saved.newest(session, at):
         commit = view.get(session, found.seq)

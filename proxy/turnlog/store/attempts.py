@@ -8,7 +8,8 @@ from turnlog.core.kinds import CommitKind
 
 from .base import Filter
 from .index import Entry
-from .keys import ERROR, FLAG, KIND, TOOL, read_tool_term, text_term
+from .keys import TOOL, read_tool_term
+from .postings import commits_of
 from .snapshot import Snapshot
 from .tables import NEVER
 
@@ -123,10 +124,11 @@ def _candidates(snapshot: Snapshot, want: Filter, *, newest_first: bool) -> Iter
     low, high = snapshot.bounds(want.since, want.until)
     low = max(low, (want.behind or 0) + 1)
     high = high if want.ahead_of is None else min(high, want.ahead_of - 1)
+    commits = commits_of(snapshot, want, low, newest_first=newest_first)
+    if commits is not None:
+        return _intents(snapshot, commits, high, newest_first=newest_first)
     if want.sessions:
         return _of_sessions(snapshot, want, newest_first=newest_first)
-    if want.kind or want.flag or want.error:
-        return _by_outcome(snapshot, _outcome_term(want), low, high, newest_first=newest_first)
     if want.tool or want.server:
         terms = [term for term in snapshot.terms(TOOL) if _may_match(want, term)]
         found = (snapshot.term(t, low, high, newest_first=newest_first) for t in terms)
@@ -163,31 +165,21 @@ def _until_turn(
         yield position
 
 
-def _outcome_term(want: Filter) -> bytes:
-    if want.kind:
-        return text_term(KIND, want.kind)
-    if want.flag:
-        return text_term(FLAG, want.flag)
-    return text_term(ERROR, want.error)
-
-
-def _by_outcome(
-    snapshot: Snapshot, term: bytes, low: int, high: int, *, newest_first: bool
+def _intents(
+    snapshot: Snapshot, commits: Iterable[int], high: int, *, newest_first: bool
 ) -> Iterator[int]:
-    """Yield once the intents, in order, whose outcomes carry a term.
+    """Yield once, in order, the intents of the attempts that `commits`, in order, belong to.
 
-    Outcomes are found by their own position, at any distance behind their intents, whose times
-    alone `high` bounds.
+    Outcomes stand at any distance behind their intents, whose times alone `high` bounds.
     """
-    outcomes = snapshot.term(term, low, snapshot.last, newest_first=newest_first)
     if not newest_first:
-        found = {_intent_of(snapshot, position) for position in outcomes}
+        found = {_intent_of(snapshot, position) for position in commits}
         yield from sorted(p for p in found if p is not None and p <= high)
         return
     waiting: list[int] = []
     seen: set[int] = set()
-    for position in outcomes:
-        # All outcomes to come stand before this one, and so do their intents.
+    for position in commits:
+        # All that come stand before this one, and so do their intents.
         while waiting and -waiting[0] > position:
             yield -heapq.heappop(waiting)
         intent = _intent_of(snapshot, position)
@@ -198,11 +190,14 @@ def _by_outcome(
         yield -heapq.heappop(waiting)
 
 
-def _intent_of(snapshot: Snapshot, outcome: int) -> int | None:
-    entry = snapshot.readable(outcome)
-    if entry is None or entry.link.ref is None:
+def _intent_of(snapshot: Snapshot, position: int) -> int | None:
+    """Return the intent of the attempt that a commit belongs to."""
+    entry = snapshot.readable(position)
+    if entry is None:
         return None
-    return snapshot.find(entry.link.session, entry.link.ref)
+    if entry.facts.kind is CommitKind.INTENT:
+        return position
+    return None if entry.link.ref is None else snapshot.find(entry.link.session, entry.link.ref)
 
 
 def _may_match(want: Filter, term: bytes) -> bool:

@@ -30,6 +30,14 @@ class StoreFull(StoreError):
     anything, because the disk is full."""
 
 
+class Conflict(StoreError):
+    """The writer of a note does not know what it speaks of. `seq` is the commit that it has to see."""
+
+    def __init__(self, message: str, seq: int) -> None:
+        super().__init__(message)
+        self.seq = seq
+
+
 class StoreDamaged(StoreError):
     """A file of the store is not as it was written."""
 
@@ -104,6 +112,8 @@ class Draft(Struct, kw_only=True, gc=False):
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None
     output_blob: Blob | None = None
+    seen: int | None = None
+    """seq of what the writer of a note about a fact (`Body.fact_key`) has seen; see `stale`."""
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
     outcome there answers the intent before it when `intent` is not given."""
@@ -145,7 +155,7 @@ class Ticket(Protocol):
         ...
 
     async def done(self) -> Commit:
-        """Wait until the transaction is on disk. Raises `StoreClosed`, `StoreError`.
+        """Wait until the transaction is on disk. Raises `StoreClosed`, `Conflict`, `StoreError`.
 
         A cancelled wait cancels nothing else.
         """
@@ -175,6 +185,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     sessions: int
     log_bytes: int
     blob_bytes: int
+    state_bytes: int
     limit: int
     disk_free: int
     pending: int
@@ -196,6 +207,11 @@ class Filter(Struct, frozen=True, kw_only=True):
     error: str = ""
     kind: str = ""
     flag: str = ""
+    field: str = ""
+    """A field of the state that a commit of the attempt says it changed. This and `path` choose what
+    is looked at: an attempt may come whose last outcome says otherwise."""
+    path: str = ""
+    """The name, old or new, of a file that a commit of the attempt says it changed."""
     since: int | None = None
     """Wall clock, ns UTC, inclusive."""
     until: int | None = None

@@ -4,7 +4,7 @@ DATA/format    what this folder is        DATA/log/      headers, bodies, indexe
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
 DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
-DATA/states/   what commits came to, saved by whoever folded them; see `states`
+DATA/states/   what commits came to, saved by whoever folded them, within a bound; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
@@ -23,8 +23,8 @@ import msgspec
 from . import pages
 from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
 
-FORMAT = 3
-"""2 had no seals, 1 a value for each record; no version that was released wrote them."""
+FORMAT = 4
+"""3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024

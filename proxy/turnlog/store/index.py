@@ -24,7 +24,7 @@ from turnlog.core.kinds import CommitKind, NoteKind, Status
 from turnlog.core.standing import CallState, next_call_state
 from turnlog.core.turns import Place, begin, start, touch
 
-from .keys import terms_of
+from .keys import change_terms, terms_of
 
 NOWHERE = Place()
 
@@ -128,19 +128,24 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
+        for term in terms_of(entry.facts):
+            self.terms[term].append(entry.position)
+        self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
         position = entry.position
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
         if entry.facts.call:
             self.calls[entry.facts.call].append(position)
-        for term in terms_of(entry.facts):
-            self.terms[term].append(position)
         self.last = position
 
-    def add_links(self, position: int, keys: Iterable[bytes]) -> None:
-        """Take in the `link_keys` of a commit's body."""
-        for key in keys:
+    def add_body(self, position: int, session: bytes, body: Body) -> None:
+        """Take in the body of the newest commit, where `is_linked` says that it matters."""
+        for key in link_keys(session, body):
             self.links[key].append(position)
+        for term in change_terms(body.delta):
+            self.terms[term].append(position)
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
         """Take in the next commit of the log as it is stored. `body` is asked for where it matters.
@@ -157,7 +162,7 @@ class Segment:
         stored = body(position) if entry.link.linked else None
         if stored:
             with suppress(msgspec.DecodeError):
-                self.add_links(position, link_keys(entry.link.session, decode_body(stored)))
+                self.add_body(position, entry.link.session, decode_body(stored))
 
     def after_position(self, position: int) -> "Segment":
         """Return what of this run stands behind `position`."""
@@ -167,11 +172,12 @@ class Segment:
                 rest.last += 1
                 rest.entries.append(None)
             else:
-                rest.add(entry)
-        for key, positions in self.links.items():
-            later = [p for p in positions if p > position]
-            if later:
-                rest.links[key] = later
+                rest._place(entry)
+        for found, kept in ((self.links, rest.links), (self.terms, rest.terms)):
+            for key, positions in found.items():
+                later = [p for p in positions if p > position]
+                if later:
+                    kept[key] = later
         return rest
 
     def entry(self, position: int) -> Entry | None:
@@ -183,9 +189,15 @@ class Segment:
         return [entry for entry in map(self.entry, positions) if entry]
 
 
+def is_linked(body: Body) -> bool:
+    """Tell whether an index has to look into a body."""
+    return bool(body.links or body.note_key or body.fact_key or body.delta)
+
+
 def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
-    """Return by what a commit is found: its links, and in its session the key of its note."""
-    return (*body.links, session + body.note_key) if body.note_key else body.links
+    """Return by what a commit is found: its links, and in its session the keys of its note."""
+    own = tuple(session + key for key in (body.note_key, body.fact_key) if key)
+    return (*body.links, *own)
 
 
 def settled_within(entries: Sequence[Entry]) -> bool:

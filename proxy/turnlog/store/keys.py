@@ -22,12 +22,17 @@ Derived from the log's stored bytes, flushed in a transaction of their own, up t
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 
+import msgspec
+from msgspec import Raw
+
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
+from turnlog.core.operation import Operation
 
 LONGEST_NAME = 400
 """Bytes of a name that still fit in a key: LMDB's limit is 511."""
@@ -39,6 +44,7 @@ NEWEST_SEAL = b"newest seal"
 SEAL = 16
 """Bytes of a seal."""
 
+_decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _u64 = struct.Struct(">Q")
 number = _u64.pack
 """Return 8 bytes that sort as the number does."""
@@ -106,12 +112,26 @@ def text_term(mark: bytes, text: str) -> bytes:
     return mark + (raw if len(raw) <= LONGEST_NAME else sha256(raw).digest()) + b"\0"
 
 
+def path_term(name: str) -> bytes:
+    """Return the posting list of commits that say that a file of this name was changed."""
+    raw = name.encode()
+    if len(raw) > LONGEST_NAME or 0 in raw:
+        raw = b"\0" + sha256(raw).digest()
+    return PATH + raw + b"\0"
+
+
+def read_path_term(term: bytes) -> str | None:
+    """Return the name of a `path_term`; `None` when only its hash is kept."""
+    return None if term[1:2] == b"\0" else term[1:-1].decode()
+
+
 def link_key(key: bytes) -> bytes:
     """Return the key under which the newest commit with a link is found."""
     return key if len(key) <= LONGEST_NAME else sha256(key).digest()
 
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
+CHANGE, PATH = b"c", b"p"
 
 
 def terms_of(facts: Facts) -> list[bytes]:
@@ -128,3 +148,17 @@ def terms_of(facts: Facts) -> list[bytes]:
     if facts.error_kind:
         terms.append(text_term(KIND, facts.error_kind))
     return terms
+
+
+def change_terms(delta: Iterable[Raw]) -> list[bytes]:
+    """Return the posting lists that a commit belongs to by what its body says was changed.
+
+    What nobody can read changed nothing that could be found.
+    """
+    terms: dict[bytes, None] = {}
+    for raw in delta:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _decode_operation(raw)
+            terms[text_term(CHANGE, found.field)] = None
+            terms |= {path_term(name): None for name in (found.key, found.to) if name}
+    return list(terms)

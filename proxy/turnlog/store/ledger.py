@@ -24,9 +24,18 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 
-from . import late, runs, seals
-from .base import Draft, SessionRef, Ticket
-from .index import NOWHERE, Entry, Head, Segment, commit_of, fold_head, link_keys, next_place
+from . import late, runs, seals, stale
+from .base import Conflict, Draft, SessionRef, Ticket
+from .index import (
+    NOWHERE,
+    Entry,
+    Head,
+    Segment,
+    commit_of,
+    fold_head,
+    is_linked,
+    next_place,
+)
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
 from .tables import (
     Appended,
@@ -105,31 +114,42 @@ class Ledger:
         """
         draft = pending.draft
         session = self._session(txn, draft)
-        facts, raw = draft.facts, pending.facts
+        if self._is_known(txn, session, pending):
+            return
+        if refused := self._conflict(txn, session, pending):
+            pending.refused = refused
+            return
+        facts, body = pending.moved or draft.facts, pending.sealed
+        answered = self._answered(txn, session, draft, before)
+        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
+        entry = self._extend(
+            session,
+            facts,
+            encode_facts(facts) if pending.moved else pending.facts,
+            pending.body,
+            place=None if begins else answered,
+            ref=answered.seq if answered else None,
+            linked=body is not None and is_linked(body),
+        )
+        if body and entry.link.linked:
+            self.tail.add_body(entry.position, session, body)
+        pending.position, pending.link = entry.position, entry.link
+        pending.hash = self.heads[session].hash
+
+    def _is_known(self, txn: Txn, session: bytes, pending: Pending) -> bool:
+        """Tell whether a draft says what a commit says already, and place it there.
+
+        An outcome that has to give way to one of the store's own gets another number instead.
+        """
+        facts = pending.draft.facts
         found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
         if found and late.displaced(facts, found.facts):
             facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
-            raw = encode_facts(facts)
             found = self._find(txn, session, facts)
         if found:
             pending.position, pending.link = found.position, found.link
             pending.commit = self._read(txn, found)
-            return
-        answered = self._answered(txn, session, draft, before)
-        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
-        body = pending.sealed
-        links = link_keys(session, body) if body else ()
-        entry = self._extend(
-            session,
-            facts,
-            raw,
-            pending.body,
-            place=None if begins else answered,
-            ref=answered.seq if answered else None,
-            links=links,
-        )
-        pending.position, pending.link = entry.position, entry.link
-        pending.hash = self.heads[session].hash
+        return found is not None
 
     def _extend(
         self,
@@ -140,7 +160,7 @@ class Ledger:
         *,
         place: Link | None = None,
         ref: int | None = None,
-        links: tuple[bytes, ...] = (),
+        linked: bool = False,
     ) -> Entry:
         head = self.heads.get(session)
         now = next_place(head.place if head else NOWHERE, facts)
@@ -155,14 +175,12 @@ class Ledger:
             ref=ref,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
-            linked=bool(links),
+            linked=linked,
         )
         header = encode_header(link, raw)
         position = self.tail.last + 1
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        if links:
-            self.tail.add_links(position, links)
         self.heads[session] = Head(
             link.seq, digest(header), now, position, head.opened if head else position
         )
@@ -243,7 +261,17 @@ class Ledger:
         """Return the note of a session that was written under the same id."""
         if not (body and body.note_key):
             return None
-        key = link_keys(session, body)[-1]
+        return self._linked(txn, session + body.note_key)
+
+    def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
+        body = pending.sealed
+        if not (body and body.fact_key):
+            return None
+        newest = self._linked(txn, session + body.fact_key)
+        return stale.conflict(newest, pending.draft.seen, self.heads[session].seq)
+
+    def _linked(self, txn: Txn, key: bytes) -> Entry | None:
+        """Return the newest commit with a link, on disk or placed before."""
         recent = self.tail.pick(self.tail.links.get(key, ()))
         if recent:
             return recent[-1]

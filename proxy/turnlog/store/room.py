@@ -5,11 +5,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from . import blobs
+from . import blobs, states
 from .blobs import Bucket
 from .redo import SLOT
 
 RESERVE = 64 << 20
+STATES_SHARE = 32
+"""Saved states take no more than this part of the limit."""
+STATES_EVERY = 16 << 20
+"""Bytes that may be written before saved states are counted again, at most."""
 _MEASURE_EVERY = 256 << 10
 """Bytes that may be written before the disk is looked at again, where there is little room."""
 _SHARE = 256
@@ -35,6 +39,11 @@ def blob_size(data: Path) -> int:
     return sum(blobs.size(folder, bucket) for bucket in blobs.buckets(folder))
 
 
+def state_size(data: Path) -> int:
+    """Return the bytes that saved states take on disk."""
+    return states.size(data / "states")
+
+
 def disk_free(data: Path) -> int:
     """Return the bytes that the disk has left for this user. Raises `OSError`."""
     disk = os.statvfs(data)
@@ -53,6 +62,10 @@ class Room:
         self._reserve = reserve_of(limit)
         self._every = min(_MEASURE_EVERY, self._reserve // 4)
         self._unmade = self._every
+        self._states = 0
+        """Bytes of saved states, as last looked at."""
+        self._unlooked = STATES_EVERY
+        """Bytes written since then."""
         self._measuring = threading.Lock()
         self.spare = 0
         """Bytes that may be written before intents are refused, as last measured; 0 when that is
@@ -67,6 +80,7 @@ class Room:
     def wrote(self, count: int) -> None:
         """Take note of bytes that went to the disk."""
         self._unmade += count
+        self._unlooked += count
 
     def doubt(self) -> None:
         """Look at the disk again before the next intent, because a write failed."""
@@ -75,10 +89,10 @@ class Room:
             self._unmade = self._every
 
     def make(self, unlink: Callable[[Bucket], None]) -> int:
-        """Unlink the oldest buckets while log and blobs together exceed what they may take.
+        """Unlink the oldest buckets while all that is kept exceeds what it may take.
 
-        The present bucket goes only if it alone is left. Return the bytes that were given up.
-        Raises `OSError`.
+        Saved states go first: they can be worked out again. The present bucket goes only if it
+        alone is left. Return the bytes of content that were given up. Raises `OSError`.
         """
         if self._unmade < max(self._every, self.spare // _SHARE) and self.spare > 0:
             return 0
@@ -93,7 +107,7 @@ class Room:
         folder = self._data / "blobs"
         oldest_first = blobs.buckets(folder)
         sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}
-        need = self._need(sum(sizes.values()))
+        need = self._without_states(sum(sizes.values()))
         given_up = 0
         for bucket in oldest_first:
             if given_up >= need:
@@ -103,8 +117,24 @@ class Room:
         self._measure()
         return given_up
 
+    def _without_states(self, blob_bytes: int) -> int:
+        """Return how many bytes of content have to go once saved states have made room.
+
+        They are held to their share, and counted now and then only: there may be many files.
+        """
+        folder = self._data / "states"
+        if self._unlooked >= min(STATES_EVERY, self._limit // STATES_SHARE):
+            self._unlooked = 0
+            self._states = states.trim(folder, self._limit // STATES_SHARE)
+        need = self._need(blob_bytes)
+        if need <= 0 or not self._states:
+            return need
+        self._states = states.trim(folder, max(0, self._states - need))
+        return self._need(blob_bytes)
+
     def _need(self, blob_bytes: int) -> int:
-        over_limit = log_size(self._data) + blob_bytes - (self._limit - self._reserve)
+        kept = log_size(self._data) + blob_bytes + self._states
+        over_limit = kept - (self._limit - self._reserve)
         over_disk = self._reserve - disk_free(self._data)
         return max(over_limit, over_disk)
 
@@ -112,6 +142,6 @@ class Room:
         with self._measuring:
             left = min(
                 self._limit - log_size(self._data),
-                disk_free(self._data) + blob_size(self._data),
+                disk_free(self._data) + blob_size(self._data) + self._states,
             )
             self.spare = left - self._reserve

@@ -180,10 +180,11 @@ class Snapshot:
         )
         return chain(reversed(recent), older) if newest_first else chain(older, recent)
 
-    def terms(self, mark: bytes) -> list[bytes]:
-        """Return all terms that start with `mark`."""
-        recent = [term for term in list(self.tail.terms) if term.startswith(mark)]
-        return list(dict.fromkeys([*terms_after(self.txn, self.tables, mark), *recent]))
+    def terms(self, mark: bytes) -> Iterator[bytes]:
+        """Yield once all terms that start with `mark`, in no order."""
+        recent = {term for term in list(self.tail.terms) if term.startswith(mark)}
+        older = (t for t in terms_after(self.txn, self.tables, mark) if t not in recent)
+        return chain(recent, older)
 
     def linked(self, key: bytes) -> int | None:
         """Return the position of the newest commit with the link `key`."""

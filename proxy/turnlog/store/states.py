@@ -3,7 +3,7 @@
 DATA/states/SESSION/VERSION-SEQ-HASH   a state after the commit SEQ, whose hash begins so
 
 Whoever folds saves, as far as the folder lets them; nothing is lost with these files, and one that
-does not fit the log is passed over.
+does not fit the log is passed over. Those that nobody asked for longest go first.
 """
 
 import os
@@ -21,6 +21,11 @@ from turnlog.core import ids
 
 MOST_BYTES: Final = 1 << 20
 """Of one state, packed; a larger one is not saved."""
+MOST_OF_ALL: Final = 64 << 20
+"""Bytes of the disk that all of a folder's states take."""
+_BLOCK: Final = 4096
+_PARTS: Final = 16
+"""Of what may be there; so much is saved before the folder is looked at again."""
 _HASH_BYTES: Final = 8
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
 _PACKED_LIGHTLY: Final = 1
@@ -41,40 +46,57 @@ class Saved(Struct, frozen=True):
     def read(self) -> bytes:
         """Return the state's bytes; none where they cannot be read."""
         with suppress(OSError, zlib.error):
-            return zlib.decompress(self.path.read_bytes())
+            state = zlib.decompress(self.path.read_bytes())
+            # What is asked for is kept longest.
+            os.utime(self.path)
+            return state
         return b""
 
 
 class SavedStates:
     """The saved states in a data folder, of one `version` of what they say."""
 
-    def __init__(self, data: Path, version: int) -> None:
+    def __init__(self, data: Path, version: int, *, most: int = MOST_OF_ALL) -> None:
+        """`most` is how many bytes of the disk they may take together."""
         self._folder = data / "states"
         self._version = version
+        self._most = most
+        self._untrimmed = most
+        """Bytes saved since the folder was looked at; at first nobody knows what is there."""
 
     def newest(self, session: bytes, seq: int) -> Iterator[Saved]:
         """Yield what is saved of a session up to a commit, the newest first."""
         found = [saved for saved in self._all(session) if saved.seq <= seq]
         yield from sorted(found, key=lambda saved: -saved.seq)
 
-    def save(self, session: bytes, seq: int, commit_hash: bytes, state: bytes) -> None:
-        """Keep a state, if that can be done."""
+    def save(self, session: bytes, seq: int, commit_hash: bytes, state: bytes) -> bool:
+        """Keep a state, if that can be done; tell whether it was."""
         packed = zlib.compress(state, _PACKED_LIGHTLY)
         if len(packed) > MOST_BYTES:
-            return
+            return False
         start = commit_hash[:_HASH_BYTES].hex()
         target = self._of(session) / f"{self._version}-{seq}-{start}"
+        try:
+            self._put(target, packed)
+        except OSError:
+            return False
+        self._untrimmed += on_disk(len(packed))
+        if self._untrimmed > self._most // _PARTS:
+            trim(self._folder, self._most)
+            self._untrimmed = 0
+        return True
+
+    def _put(self, target: Path, packed: bytes) -> None:
+        for folder in (self._folder, target.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
         draft = target.with_name(f".{secrets.token_hex(8)}")
-        with suppress(OSError):
-            for folder in (self._folder, target.parent):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            try:
-                descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(packed)
-                draft.rename(target)
-            finally:
-                draft.unlink(missing_ok=True)
+        try:
+            descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(packed)
+            draft.rename(target)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def _all(self, session: bytes) -> Iterator[Saved]:
         with suppress(OSError):
@@ -85,3 +107,51 @@ class SavedStates:
 
     def _of(self, session: bytes) -> Path:
         return self._folder / ids.to_text(session)
+
+
+def size(folder: Path) -> int:
+    """Return the bytes that the states in a folder take on disk."""
+    return sum(taken for _, taken, _ in _files(folder))
+
+
+def trim(folder: Path, most: int) -> int:
+    """Remove the states that were saved or asked for longest ago, until the rest fits; return its size.
+
+    A quarter more goes than has to, so that this is not done for each that is saved.
+    """
+    files = sorted(_files(folder))
+    left = sum(taken for _, taken, _ in files)
+    if left <= most:
+        return left
+    for _, taken, path in files:
+        if left <= most - most // 4:
+            break
+        with suppress(OSError):
+            Path(path).unlink()
+            left -= taken
+    for one in _entries(folder):
+        with suppress(OSError):  # it is not empty
+            Path(one.path).rmdir()
+    return left
+
+
+def on_disk(length: int) -> int:
+    """Return what a file of this length takes, about."""
+    return -(-length // _BLOCK) * _BLOCK
+
+
+def _files(folder: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield when each state was saved or read last, what it takes, and its path."""
+    for session in _entries(folder):
+        for file in _entries(session.path):
+            with suppress(OSError):
+                told = file.stat(follow_symlinks=False)
+                yield told.st_mtime_ns, told.st_blocks * 512, file.path
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []

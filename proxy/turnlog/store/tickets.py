@@ -7,7 +7,7 @@ import msgspec
 
 from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
 
-from .base import Draft, StoreError
+from .base import Conflict, Draft, StoreError
 
 
 class Pending:
@@ -27,6 +27,8 @@ class Pending:
     """What is stored instead of the draft's facts, where another outcome had taken its n."""
     commit: Commit | None = None
     """Set where the commit existed before, and by `placed` once it was asked for."""
+    refused: Conflict | None = None
+    """Why it was not placed, although its transaction is on disk."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
     _landed = False
@@ -70,6 +72,9 @@ class Pending:
 
     def land(self) -> None:
         """Say that the commit is written, maybe after it had failed. Called on the loop."""
+        if self.refused is not None:
+            self.fail(self.refused)
+            return
         self._landed = True
         self._wake()
 
@@ -84,6 +89,7 @@ class Pending:
         self.link = None
         self.moved = None
         self.commit = None
+        self.refused = None
 
     def _wake(self) -> None:
         told, self.told = self.told, None

@@ -16,7 +16,7 @@ from .epochs import is_locked
 from .guard import guarded, guarded_iterator
 from .index import Head
 from .keys import LIMIT, NOTE, alias_key, alias_prefix, alias_text_prefix, text_term
-from .room import blob_size, disk_free, log_size
+from .room import blob_size, disk_free, log_size, state_size
 from .seals import flaws
 from .snapshot import Snapshot
 from .tables import NEVER, keys_with, read_number, read_record
@@ -157,6 +157,7 @@ class LmdbView:
             sessions=known + len(fresh),
             log_bytes=log_size(self.data),
             blob_bytes=blob_size(self.data),
+            state_bytes=state_size(self.data),
             limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
             disk_free=disk_free(self.data),
             pending=sum(1 for _ in snapshot.call_states()),

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from mcp import Client
+from mcp.types import TextContent
 
 from conformance.matrix import rig, scenes
 from conformance.matrix.test_packs import tree
@@ -38,7 +41,7 @@ def note(url: str, data: Path, told: dict[str, Any], name: str) -> dict[str, Any
 
 
 async def work(url: str, root: Path, data: Path) -> None:
-    """Do the task: ten steps in two turns, two of which fail."""
+    """Do the task: ten steps in two turns, three of which fail, one of them twice."""
     parts = urlsplit(url)
     mine = f"{parts.scheme}://{parts.netloc}/s/task{parts.path}"
     async with Client(mine) as client:
@@ -53,12 +56,45 @@ async def work(url: str, root: Path, data: Path) -> None:
         await call(client, "write_file", path=f"{root}/draft.txt", content="2")
         move = {"source": f"{root}/draft.txt", "destination": f"{root}/kept/final.txt"}
         await call(client, "move_file", "it is done", **move)
-        await call(client, "list_directory", path=f"{root}")
+        await call(client, "read_text_file", "it may be there by now", path=f"{root}/late.txt")
         await call(client, "read_text_file", path=f"{root}/kept/final.txt")
         (first, *_) = await asyncio.to_thread(rows, data)
         evicted = {"kind": "evict", "keys": [first["call"], "a summary"], "reason": "compaction"}
         given = [await asyncio.to_thread(note, url, data, evicted, "e1") for _ in range(2)]
         assert [one["known"] for one in given] == [False, True]
+
+
+RULES = """
+rules:
+  - name: what is not there may come
+    match: {tool: read_text_file}
+    map_error: [{kind: upstream_unavailable, text: "^ENOENT: "}]
+    retry: {on: [connection], max_attempts: 2, base_interval: 10ms}
+"""
+
+
+@contextmanager
+def task(folder: Path) -> Generator[tuple[Path, str]]:
+    """Run the filesystem server behind turnlog; yield its folder and its URL."""
+    (folder / "retry.yaml").write_text(RULES)
+    with (
+        scenes.filesystem(folder) as scene,
+        rig.turnlog(
+            [scene.command], folder, packs=("filesystem",), rules=(folder / "retry.yaml",)
+        ) as urls,
+    ):
+        yield scene.folder, urls[0]
+
+
+async def recalled(url: str, key: str) -> str:
+    """Ask turnlog itself for what a call once gave; return its text."""
+    parts = urlsplit(url)
+    async with Client(f"{parts.scheme}://{parts.netloc}/s/task/turnlog/mcp") as client:
+        given = await client.call_tool("recall", {"key": key})
+        assert not given.is_error, given.content
+        (block,) = given.content
+        assert isinstance(block, TextContent)
+        return block.text
 
 
 def rows(data: Path, *wanted: str) -> list[dict[str, Any]]:
@@ -67,16 +103,14 @@ def rows(data: Path, *wanted: str) -> list[dict[str, Any]]:
 
 def test_the_log_of_a_task_says_what_is_on_the_disk(tmp_path: Path) -> None:
     data = rig.data_of(tmp_path)
-    with (
-        scenes.filesystem(tmp_path) as scene,
-        rig.turnlog([scene.command], tmp_path, packs=("filesystem",)) as urls,
-    ):
-        before = tree(scene.folder)
-        asyncio.run(work(urls[0], scene.folder, data))
-        after = tree(scene.folder)
-    root = scene.folder
-    (line,) = rig.lines_of("state", "task", "--json", "--data", data)
-    state = line["state"]
+    with task(tmp_path) as (root, url):
+        before = tree(root)
+        asyncio.run(work(url, root, data))
+        after = tree(root)
+        (line,) = rig.lines_of("state", "task", "--json", "--data", data)
+        state = line["state"]
+        lost = {entry["retrievable"]: key for key, entry in state["evicted_keys"].items()}
+        again = asyncio.run(recalled(url, lost[True]))
     files = {Path(path): change["op"] for path, change in state["files_modified"].items()}
     assert files == {
         root / "a.txt": "modified",
@@ -89,16 +123,18 @@ def test_the_log_of_a_task_says_what_is_on_the_disk(tmp_path: Path) -> None:
     assert sum(tool["calls"] for tool in used.values()) == 10
     assert used["up0.write_file"]["errors"] == {"auth": 1}
     assert used["up0.edit_file"]["errors"] == {"invalid": 1}
-    assert [entry["retrievable"] for entry in state["evicted_keys"].values()] == [True, False]
+    read = used["up0.read_text_file"]
+    assert (read["calls"], read["attempts"], read["errors"]) == (3, 4, {"connection": 2})
+    # What the model lost comes back as it was then, not as the file is now.
+    assert again.encode() == before[root / "a.txt"] != after[root / "a.txt"]
+    (left,) = rig.lines_of("state", "task", "--field", "evicted_keys", "--json", "--data", data)
+    assert list(left["state"]["evicted_keys"]) == [lost[False]] == ["a summary"]
 
 
 def test_a_turn_of_a_task_is_told_with_its_reasons(tmp_path: Path) -> None:
     data = rig.data_of(tmp_path)
-    with (
-        scenes.filesystem(tmp_path) as scene,
-        rig.turnlog([scene.command], tmp_path, packs=("filesystem",)) as urls,
-    ):
-        asyncio.run(work(urls[0], scene.folder, data))
+    with task(tmp_path) as (root, url):
+        asyncio.run(work(url, root, data))
     changes = rig.lines_of("diff", "task", "1..2", "--json", "--data", data)
     told = {
         Path(change["key"]).name: [by["why"] for by in change["commits"]]
@@ -110,3 +146,7 @@ def test_a_turn_of_a_task_is_told_with_its_reasons(tmp_path: Path) -> None:
     assert set(told["final.txt"]) == {"it is done"}
     changed = rows(data, "--turns", "-1..", "--field", "files_modified")
     assert [row["tool"] for row in changed] == ["edit_file", "write_file", "move_file"]
+    # One question, one answer: the files of the last turns, by name.
+    asked = rows(data, "--turns", "-5..", "--field", "files_modified", "--path", "*/draft.txt")
+    assert [row["tool"] for row in asked] == ["write_file", "write_file", "move_file"]
+    assert [row["turn"] for row in asked] == [1, 2, 2]
