@@ -1,18 +1,24 @@
 """What is known of a call after its proxy died, and of one that another proxy has under way."""
 
+import asyncio
 import json
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import lmdb
 import pytest
 
+from conformance.store.kit import intent, new_id, put, session
 from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, text_result
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.tables import NAMES
 
 RULES = """
 rules:
@@ -59,6 +65,26 @@ def ask(one: Proxy, tool: str, request_id: int | str = 1) -> Any:
         )
     assert given.json()["id"] == request_id
     return given.json()["result"]
+
+
+def flush(data: Path) -> None:
+    """Let the store write down where everything is."""
+
+    async def put_one() -> None:
+        store = LmdbStore.open(data, flush_every=1)
+        await put(store, intent(session("another"), new_id()))
+        await store.close()
+
+    asyncio.run(put_one())
+
+
+def damage(data: Path, table: str, spoil: Callable[[bytes], bytes]) -> None:
+    """Rewrite all runs of a table behind the store's back."""
+    with lmdb.open(str(data / "log"), max_dbs=len(NAMES), map_size=1 << 40) as env:
+        database = env.open_db(table.encode(), create=False)
+        with env.begin(write=True, db=database) as txn:
+            for key, value in list(txn.cursor()):
+                txn.put(key, spoil(value))
 
 
 def outcome(said: Any) -> tuple[str, str | None, str, str]:
@@ -140,6 +166,37 @@ def test_of_an_answer_that_is_not_kept_whole_it_is_said_that_there_was_one(tmp_p
     assert (said["isError"], counting.asked) == (True, 1)
     assert "already executed" in text(said)
     assert outcome(said) == ("replayed", None, "yes", "never")
+
+
+@pytest.mark.parametrize("tool", ["write", "pay"])
+@pytest.mark.parametrize("how", ["of another call", "unreadable", "of no text"])
+def test_of_a_call_whose_record_is_damaged_it_is_said_once_that_nobody_knows(
+    tmp_path: Path, tool: str, how: str
+) -> None:
+    counting = Counting()
+    counting.go.set()
+    with RawUpstream(counting) as upstream:
+        with proxy(tmp_path, upstream) as one:
+            ask(one, tool)
+        (row,) = session_rows(one.data, "one")
+        flush(one.data)
+        made = UUID(row.call).bytes
+        match how:
+            case "of another call":
+                damage(one.data, "log", lambda value: value.replace(made, bytes(16)))
+            case "unreadable":
+                damage(one.data, "log", lambda _: b"damaged")
+            case _:
+                damage(one.data, "bodies", lambda value: value.replace(b'"a"', b"\xff\xff\xff"))
+        with proxy(tmp_path, upstream) as one:
+            said = ask(one, tool)
+            again = ask(one, tool, "again")
+            assert any("verify" in e["error.message"] for e in one.events("store.failed"))
+    assert outcome(said) == ("error", "outcome_unknown", "maybe", "unsafe")
+    if tool == "pay":
+        assert (outcome(again), counting.asked) == (outcome(said), 1)
+    else:
+        assert (text(again), counting.asked) == ("done 2", 2)
 
 
 def test_a_call_that_another_proxy_has_under_way_is_joined(tmp_path: Path) -> None:

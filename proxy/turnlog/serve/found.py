@@ -8,9 +8,18 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    Effect,
+    ErrorFamily,
+    ErrorKind,
+    Flag,
+    NoteKind,
+    Phase,
+)
 from turnlog.core.repeats import Earlier
-from turnlog.store.base import Ticket
+from turnlog.store.base import Corrupt, Ticket, View
 
 from .answers import Made
 from .attempt import Ask, Attempt, Settled
@@ -26,6 +35,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
     earlier: Earlier
     call: bytes
+    """Its id; where that cannot be read, what it was found by."""
     keyed: bool
     """Whether it was found by its key."""
     running: Running | None = None
@@ -81,6 +91,31 @@ class Joins(Exception):
         return at if at < inf else None
 
 
+def damaged(link: bytes, *, keyed: bool, warned: bool) -> Found:
+    """Return an earlier call of which the log says no more than that it was made."""
+    unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
+    earlier = Earlier(ending=unknown, began=0.0, warned=warned)
+    return Found(earlier=earlier, call=link, keyed=keyed)
+
+
+def commits_of(view: View, intent: Commit) -> list[Commit]:
+    """Return the commits of a call, by its newest intent. Raises `Corrupt` where they do not tell how
+    it stands."""
+    call = intent.facts.call
+    try:
+        commits = view.call(call)
+    except Corrupt:
+        commits = view.readable(call)
+        outcome = last_of(commits, CommitKind.OUTCOME)
+        if outcome is None or _place(outcome)[:2] != _place(intent)[:2]:
+            raise  # maybe it is the outcome that cannot be read
+    if last_of(commits, CommitKind.INTENT) is None:
+        at = intent.position
+        said = f"the record at position {at} is not what is known of it; run `turnlog verify`"
+        raise Corrupt(said, at)
+    return commits
+
+
 def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
     """Return the newest commit of a kind of the last attempt."""
     found = [commit for commit in commits if commit.facts.kind is kind]
@@ -99,7 +134,7 @@ def earlier_of(
     `lives` tells whether the writer with an epoch runs.
     """
     intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
-    assert intent is not None  # it was found by its links
+    assert intent is not None  # `commits_of` has seen to it
     if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
         outcome = None
     notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}

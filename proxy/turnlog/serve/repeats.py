@@ -22,12 +22,12 @@ from turnlog.core.repeats import (
     unsent,
 )
 from turnlog.observe.events import Log, StoreFailed
-from turnlog.store.base import SessionRef, Store, StoreError
+from turnlog.store.base import Corrupt, SessionRef, Store, StoreError, View
 
 from .answers import Made, retold_answer
 from .attempt import NO_LINKS, Ask, Links, Reply, Settled
 from .clock import Clock
-from .found import Found, Joins, Repeated, earlier_of
+from .found import Found, Joins, Repeated, commits_of, damaged, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -222,7 +222,7 @@ class Repeats:
         """Return the latest call with a link, be it of this process or of another."""
         stored = self._stored(link, links, keyed=keyed)
         here = self._known.get(link)
-        if here is None or (stored is not None and stored.call > here.ask.call):
+        if here is None or (stored and stored.commits and stored.call > here.ask.call):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.is_resolved:
@@ -240,25 +240,39 @@ class Repeats:
     def _stored(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
         try:
             with self._store.view() as view:
-                intent = view.linked(link)
-                if intent is None:
-                    return None
-                commits = view.call(intent.facts.call)
-                warned = view.linked(self._told(intent.facts.call)) is not None
-                now, drain = self._clock.wall(), self._limits.drain
-                earlier = earlier_of(commits, now, view.lives, drain)
+                return self._read(view, link, links, keyed=keyed)
         except StoreError as error:
             # The call goes on: a log that cannot be read does not stop it.
             self._log.emit(StoreFailed(reason=str(error)))
             return None
+
+    def _read(self, view: View, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        try:
+            intent = view.linked(link)
+            if intent is None:
+                return None
+            commits = commits_of(view, intent)
+        except Corrupt as error:
+            # Its effect may have happened: of one damaged record less is known, not nothing.
+            self._log.emit(StoreFailed(reason=str(error)))
+            return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
+        now, drain = self._clock.wall(), self._limits.drain
+        earlier = earlier_of(commits, now, view.lives, drain)
         stored = intent.body.links if intent.body is not None else ()
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
             same_input=not keyed or links.keyed_input in stored,
-            warned=warned,
+            warned=self._is_warned(view, intent.facts.call),
         )
         return Found(earlier=earlier, call=intent.facts.call, keyed=keyed, commits=commits)
+
+    def _is_warned(self, view: View, call: bytes) -> bool:
+        """Tell whether somebody was told that nobody knows what a call did."""
+        try:
+            return view.linked(self._told(call)) is not None
+        except Corrupt:
+            return True  # that much can be read of it
 
     # -- the answer ------------------------------------------------------------------------
 
