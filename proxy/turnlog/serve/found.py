@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
+from turnlog.core.delivery import is_delivered
 from turnlog.core.kinds import (
-    Actor,
     CommitKind,
     Effect,
     ErrorFamily,
@@ -25,8 +25,6 @@ from .answers import Made
 from .attempt import Ask, Attempt, Settled
 from .running import Running
 
-_SETTLED: Final = 1.0
-"""s: whether an answer arrived is noted by then, unless its process died."""
 _NS: Final = 1_000_000_000
 
 
@@ -150,8 +148,7 @@ def earlier_of(
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
-        delivered=_had(commits, outcome)
-        or (alive and not abandoned and _is_settling(outcome, ended)),
+        delivered=is_delivered(commits, outcome, alive=alive, ended=ended),
     )
 
 
@@ -165,19 +162,3 @@ def _ending(intent: Commit, outcome: Commit | None, *, alive: bool, runs_on: boo
         return None if alive else unknown
     timed_out = outcome.facts.error == ErrorFamily.TIMEOUT
     return None if timed_out and runs_on and alive else ending_of(outcome.facts)
-
-
-def _is_settling(outcome: Commit | None, ended: float) -> bool:
-    """Tell whether a note may be on its way that the answer was delivered by another process."""
-    # What turnlog or an operator said of it is no answer that a caller has had.
-    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
-    return answered and ended < _SETTLED
-
-
-def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
-    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
-    it who had the answer before."""
-    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
-    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
-        return bool(notes)
-    return any(note.link.ref == outcome.link.seq for note in notes)

@@ -178,13 +178,17 @@ class Running:
 
     def left(self) -> None:
         """Learn that its caller is gone."""
-        if self._abandoned or self._ended.is_set() or self.attempt is None:
+        attempt = self.attempt
+        if self._abandoned or self.delivered or attempt is None:
             return
         self._abandoned = True
+        if self._ended.is_set():
+            self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
+            return
         if self._unqueued():
             return
-        self.attempt.marks.add(Flag.LATE)
-        self._note(NoteKind.ABANDONED, self.attempt.intent)
+        attempt.marks.add(Flag.LATE)
+        self._note(NoteKind.ABANDONED, attempt.intent)
         self._run_on()
 
     def _unqueued(self) -> bool:
