@@ -228,7 +228,13 @@ def test_a_proxy_that_stops_says_of_a_call_that_runs_on_that_nobody_knows(tmp_pa
         wait_until(lambda: counting.asked == 1, "the call is at the server")
         client.close()
         wait_until(lambda: session_notes(one.data, "one") == ["abandoned"], "it is noticed")
-        one.process.terminate()
-        assert one.process.wait(20) == 0
-    (row,) = session_rows(one.data, "one")
+        with Client(one.url) as joiner:
+            joiner.ask("POST", PATH, call("write", {"a": 1}, request_id=2), headers=MCP_HEADERS)
+            with Client(one.url) as other:
+                for _ in range(3):  # what came before them has been seen
+                    assert other.request("GET", "/turnlog/health").status == 200
+            one.process.terminate()
+            assert one.process.wait(20) == 0
+    row, joined = session_rows(one.data, "one")
     assert (row.status, row.kind, row.flags) == ("unknown", "outcome_unknown", ["late"])
+    assert (joined.status, joined.kind, joined.flags) == ("error", "outcome_unknown", ["joined"])

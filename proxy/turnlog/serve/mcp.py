@@ -5,6 +5,7 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 """
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,7 +35,9 @@ from .answers import (
 from .asking import Asking
 from .attempt import Ask, Attempt, following
 from .besides import LIST_LIMIT, LISTS
+from .calls import Joiner
 from .context import Context
+from .downstream import Gone
 from .fault import Failure, Progress
 from .found import Repeated
 from .legs import Legs
@@ -162,7 +165,10 @@ class McpExchange:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
             scope, kin = self._request.scope, self._request.kin
-            if known := self._context.calls.cancel(scope, cancelled, kin):
+            if self._context.calls.leave(scope, cancelled, kin):
+                # The server never heard of it, and may know another one by that id.
+                self._cancels[cancelled] = self._context.recorder.new_request_id()
+            elif known := self._context.calls.cancel(scope, cancelled, kin):
                 self._cancels[cancelled] = known
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
             scope, kin = self._request.scope, self._request.kin
@@ -175,7 +181,7 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         if self._may_be_guarded(message):
-            ask, self.running = await self._admitted(ask)
+            ask, self.running = await self._admitted(ask, key)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
         if self.running is not None:
@@ -185,9 +191,21 @@ class McpExchange:
         elif len(self._messages) == 1:
             self.attempt = attempt
 
-    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
-        """Let a call go on, after an earlier one that it joins. Raises `Repeated`."""
-        return await self._context.repeats.admit(ask, stateless=self.stateless)
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
+        """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
+        caller takes it back."""
+        waits = partial(self._joined, key)
+        return await self._context.repeats.admit(ask, stateless=self.stateless, waits=waits)
+
+    async def _joined(self, key: str, earlier: Awaitable[None]) -> None:
+        """Wait for an earlier call, unless a cancel comes for the id with this key."""
+        joiner = Joiner(self._request.kin)
+        try:
+            with self._context.calls.joining(self._request.scope, key, joiner):
+                await joiner.wait(earlier)
+        except TimeoutError as error:
+            # Nobody answers what was cancelled (MCP, cancellation): the request ends.
+            raise Gone("the call was taken back") from error
 
     def _may_be_guarded(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""

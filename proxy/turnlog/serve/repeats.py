@@ -6,6 +6,7 @@ proxy sees what another one has under way in the same store. What is decided is 
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import structs
@@ -52,17 +53,33 @@ _SAYS: Final = {
 }
 
 
+Waits = Callable[[Awaitable[None]], Awaitable[None]]
+"""Waits for the end of an earlier call."""
+
+
+async def _plainly(earlier: Awaitable[None]) -> None:
+    await earlier
+
+
 class Repeats:
     """The guarded calls of one proxy, under way and lately ended."""
 
     def __init__(
-        self, store: Store, recorder: Recorder, limits: NeverTwice, clock: Clock, log: Log
+        self,
+        store: Store,
+        recorder: Recorder,
+        limits: NeverTwice,
+        clock: Clock,
+        log: Log,
+        stop: asyncio.Event,
     ) -> None:
+        """`stop` is set as soon as turnlog stops."""
         self._store = store
         self._recorder = recorder
         self._limits = limits
         self._clock = clock
         self._log = log
+        self._stop = stop
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
         self._under_way: set[Running] = set()
@@ -70,10 +87,13 @@ class Repeats:
         """Calls of earlier processes, or others, whose answers arrived by way of this one."""
         self._held = 0
 
-    async def admit(self, ask: Ask, *, stateless: bool) -> tuple[Ask, Running | None]:
+    async def admit(
+        self, ask: Ask, *, stateless: bool, waits: Waits = _plainly
+    ) -> tuple[Ask, Running | None]:
         """Let a call go on; return what it is recorded as, and what guards it where something does.
 
-        Waits for an earlier call that it joins. Raises `Repeated` where it is not sent.
+        Waits for an earlier call that it joins, by way of `waits`. Raises `Repeated` where it is not
+        sent.
         """
         since: float | None = None
         while True:
@@ -81,7 +101,7 @@ class Repeats:
                 return self.admitted(ask, stateless=stateless, since=since)
             except Joins as joins:
                 since = joins.since
-                await self.joined(joins)
+                await waits(self.joined(joins))
 
     def admitted(
         self, ask: Ask, *, stateless: bool, since: float | None = None
@@ -130,10 +150,21 @@ class Repeats:
             late = self._repeated(joins.ask, joins.found, Verdict.LATE, joined=True)
             raise late from None
         except asyncio.CancelledError:
-            reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
-            asked = structs.replace(joins.ask, links=NO_LINKS)
-            self._recorder.unsent(asked, LEFT, reply, joins.found.source)
+            self._left(joins)
             raise
+
+    def _left(self, joins: Joins) -> None:
+        """Record a call that waits no more; where turnlog stops that is not its caller's doing."""
+        if self._stop.is_set():
+            ending, detail = (
+                unsent(Verdict.UNKNOWN),
+                "turnlog stopped while the call it had joined ran",
+            )
+        else:
+            ending, detail = LEFT, "left while the call it had joined ran on"
+        asked = structs.replace(joins.ask, links=NO_LINKS)
+        reply = Reply(flags=(Flag.JOINED,), detail=detail)
+        self._recorder.unsent(asked, ending, reply, joins.found.source)
 
     def unknown(self, joins: Joins) -> Repeated:
         """Record a call that will not learn how the one ended that it waited for."""
