@@ -19,7 +19,8 @@ from kit.clients import (
     message,
     wait_until,
 )
-from kit.upstreams import Peer, RawUpstream, text_result
+from kit.faults import SlowHead
+from kit.upstreams import Peer, RawUpstream, ok, text_result
 
 RULES = """
 rules:
@@ -37,6 +38,8 @@ rules:
     replay_if_slower_than: 1ms
   - match: {tool: ["*_timed", "* /*timed"]}
     timeout: {response: 200ms}
+  - match: {method: HEAD}
+    effect: write
   - match: {tool: "*_cancelled"}
     on_disconnect: cancel
 """
@@ -613,3 +616,14 @@ def test_a_call_that_nobody_waits_for_any_more_is_taken_back(
 
 def cancel(request_id: int) -> bytes:
     return message("notifications/cancelled", {"requestId": request_id}, request_id=None)
+
+
+def test_an_answer_to_head_has_no_body_where_its_time_is_over(rig: Rig) -> None:
+    slow = rig.upstream.script = SlowHead(ok(b""))
+    with rig.client() as client:
+        client.ask("HEAD", f"/s/{rig.session}/timed")
+        given = client.response("HEAD")
+        assert (given.status, rig.row().kind) == (504, "response_timeout")
+        # What stands behind the head would be taken for the next answer.
+        assert client.request("GET", "/turnlog/health").status == 200
+    slow.go.set()
