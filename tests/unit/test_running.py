@@ -1,5 +1,6 @@
 """`serve.running`: what is noted of a guarded call, whoever waits for it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -45,6 +46,23 @@ async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_note
     running.over()
     running.left()
     assert await notes(one, running) == ["abandoned"]
+
+
+async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_on(
+    one: Bench,
+) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"))
+    running = Running(asked, one.recorder, NeverTwice(), stateless=False)
+    attempt = await one.recorder.begin(asked)
+    running.begins(attempt)
+    running.over()  # its own stream has ended
+    assert running.seen().ending is None
+    clock = asyncio.get_running_loop().time
+    before = clock()
+    one.recorder.end(attempt, succeeded(), Reply())
+    seen = running.seen()
+    assert seen.ending == succeeded()
+    assert seen.ended <= clock() - before
 
 
 async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:

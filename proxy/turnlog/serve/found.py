@@ -139,12 +139,13 @@ def earlier_of(
     abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
     alive = lives((outcome or intent).link.epoch)
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    given_up = ended if cancelled is None else min(ended, (now - cancelled) / _NS)
     runs_on = abandoned and cancelled is None and ended < drain
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
         ending=_ending(intent, outcome, alive=alive, runs_on=runs_on),
         began=(now - began) / _NS,
-        ended=ended,
+        ended=given_up,
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,

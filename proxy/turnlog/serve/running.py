@@ -129,6 +129,12 @@ class Running:
         self._ended_at = self._loop.time()
         self._ended.set()
 
+    def settled(self) -> None:
+        """Learn that an attempt has ended. Where its stream had ended before, the answer counts: from
+        it on it is given to who asks again."""
+        if self._ended.is_set():
+            self._ended_at = self._loop.time()
+
     @property
     def is_over(self) -> bool:
         """Whether nothing carries it out any more; its answer may yet come on another stream."""
