@@ -230,6 +230,12 @@ class Pipe:
             key = id_key(exchange.messages[0].id)
             self._joining.add(self._work, key, self._pass_on(exchange, line))
 
+    async def all_sent(self) -> None:
+        """Wait until nothing waits to be sent, or for an earlier call behind which it may yet be."""
+        while self._joining or not self.turns.all_sent.is_set():
+            await self._joining.over()
+            await self.turns.all_sent.wait()
+
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
         for key in errand.exchange.awaits:
