@@ -172,7 +172,9 @@ class Pipe:
         self._large = await self._admitted(exchange, None)
         if self._large is None:
             return False
-        self._large.begin()
+        if not self._large.begin():
+            self._large = None
+            return False
         return True
 
     async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> Errand | None:
