@@ -384,6 +384,7 @@ def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
     asks.set()
     assert ended.wait(BOUND)
     assert rig.row().kind == "cancelled_by_caller"
+    wait_until(lambda: b"cancelled" in rig.upstream.requests[-1].body, "the server is told")
 
 
 def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
