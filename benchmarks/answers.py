@@ -51,6 +51,7 @@ _LIST = b",".join(
         (b"read_item", b',"annotations":{"readOnlyHint":true}'),
         (b"read_big", b',"annotations":{"readOnlyHint":true}'),
         (b"write_item", b""),
+        (b"append_item", b""),
         (b"write_events", b""),
     )
 )

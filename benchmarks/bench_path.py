@@ -141,7 +141,7 @@ class Session:
         config, data = self.place.folder / "turnlog.yaml", self.place.folder / "data"
         self.facts.start_ms = facts.start_ms(self.place.children, config, data)
         self.facts.log_ms = facts.log_ms(data)
-        self.facts.recorded = facts.recorded(data, self.bench.asked["turnlog"])
+        self.facts.recorded = facts.recorded(data, self.bench.commits["turnlog"])
 
 
 def run(plan: Plan, folder: Path) -> Session:

@@ -21,7 +21,12 @@ _MOST_FAILURES = 1000
 # Ten digits each, so that all requests of a run have one length, and never the same twice.
 _NUMBERS = count(1_000_000_000)
 _SAMPLE = 9_999_999_999
-_TOOLS = {Request.READ: "read_item", Request.WRITE: "write_item", Request.BIG: "read_big"}
+_TOOLS = {
+    Request.READ: "read_item",
+    Request.WRITE: "write_item",
+    Request.GUARDED: "append_item",
+    Request.BIG: "read_big",
+}
 
 
 def script(url: SplitResult, job: Calls, session: str) -> list[bytes]:

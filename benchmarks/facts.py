@@ -17,6 +17,7 @@ from .proxies import Running, command, start_turnlog
 SOAK_CALLS = 200_000
 _SOAK_STEP = 10_000
 _SOAK_CONNECTIONS = 64
+_SOAKED = (Request.READ, Request.WRITE, Request.GUARDED)
 _STEP_SECONDS = 120.0
 _RECORD = b"r" * 300
 
@@ -63,7 +64,7 @@ class Facts(Struct, kw_only=True):
     """All of them; `None` is not measured. Times in milliseconds."""
 
     recorded: float | None = None
-    """Share of the calls that reached turnlog which have both commits in its log."""
+    """Share of the commits in turnlog's log that the calls which reached it should have left."""
 
     fsync_ms: float | None = None
     idle_kib: float | None = None
@@ -86,7 +87,7 @@ def fsync_ms(folder: Path, times: int = 100) -> float:
 
 
 def soak(bench: Bench, proxy: Running, data: Path, total: int) -> Soak:
-    """Make `total` calls, reads and writes in turns, and look at the memory in between."""
+    """Make `total` calls, of each kind in turns, and look at the memory in between."""
     points: list[SoakPoint] = []
     child = proxy.child
     if child is None:
@@ -95,7 +96,7 @@ def soak(bench: Bench, proxy: Running, data: Path, total: int) -> Soak:
     for number in range(total // _SOAK_STEP):
         job = Calls(
             url=proxy.url,
-            request=Request.WRITE if number % 2 else Request.READ,
+            request=_SOAKED[number % len(_SOAKED)],
             connections=_SOAK_CONNECTIONS,
             seconds=_STEP_SECONDS,
             limit=_SOAK_STEP,
@@ -122,14 +123,14 @@ def start_ms(children: Children, config: Path, data: Path) -> float:
     return taken
 
 
-def recorded(data: Path, calls: int) -> float:
-    """Return how many commits the log holds by those that `calls` should have left, two each."""
+def recorded(data: Path, commits: int) -> float:
+    """Return how many commits the log holds by those that the calls should have left."""
     printed = subprocess.run(
         [command(), "status", "--json", "--data", data], check=True, capture_output=True
     ).stdout
     usage = Decoder(Status).decode(printed).usage
     # Each session begins with a commit of its own.
-    return (usage.commits - usage.sessions) / (2 * calls) if calls else 0.0
+    return (usage.commits - usage.sessions) / commits if commits else 0.0
 
 
 def log_ms(data: Path) -> float:

@@ -11,6 +11,7 @@ class Request(StrEnum):
     GET = "get"
     READ = "read"
     WRITE = "write"
+    GUARDED = "guarded"
     BIG = "big"
 
 

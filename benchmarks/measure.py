@@ -50,11 +50,13 @@ def _calls(request: Request, connections: int, about: str) -> Scenario:
 
 _READ = "tools/call of a trusted read, recorded, nothing waits for the disk"
 _WRITE = "tools/call of unknown effect, both commits durable"
+_GUARDED = "tools/call of a named write: durable, found again by who repeats it, its delivery noted"
 
 SCENARIOS = (
     _calls(Request.GET, 16, "plain HTTP GET, recorded, nothing waits for the disk"),
     *(_calls(Request.READ, n, _READ) for n in (1, 16, 64)),
     *(_calls(Request.WRITE, n, _WRITE) for n in (1, 16, 64)),
+    _calls(Request.GUARDED, 64, _GUARDED),
     Scenario(
         name="big-1mb",
         about="read of a 1 MB result, 4 connections",
@@ -94,13 +96,13 @@ class Bench:
     def __init__(self, load: LoadGenerator, upstream: int) -> None:
         self.load = load
         self.upstream = upstream
-        self.asked: Counter[str] = Counter()
-        """Calls made so far, by proxy."""
+        self.commits: Counter[str] = Counter()
+        """What a proxy that records has recorded of the calls made so far, by proxy."""
 
     def do(self, proxy: Running, job: Job, seconds: float) -> Report:
         """Have a job done through `proxy`, and count its calls."""
         report = self.load.do(job, seconds + _PATIENCE)
-        self.asked[proxy.name] += calls_of(job, report)
+        self.commits[proxy.name] += calls_of(job, report) * commits_of(job)
         return report
 
     def counters(self) -> Counters:
@@ -185,6 +187,11 @@ def calls_of(job: Job, report: Report) -> int:
             return job.streams
         case _:
             assert_never(job)
+
+
+def commits_of(job: Job) -> int:
+    """Return how many commits one call leaves: intent, outcome, and that a guarded one arrived."""
+    return 3 if isinstance(job, Calls) and job.request is Request.GUARDED else 2
 
 
 def handshakes(scenario: Scenario) -> int:

@@ -48,10 +48,16 @@ http {{
     }}
 }}
 """
-# With annotations trusted, `read_*` tools are reads and the un-annotated `write_*` are not.
+# With annotations trusted, `read_*` tools are reads and those without annotations are writes, whose
+# repeats are guarded; of `write_*` nobody is to know what they do.
 _TURNLOG = """
 upstreams:
   bench: {{url: "http://127.0.0.1:{upstream}/mcp", trust_annotations: true}}
+rules: [{rules}]
+"""
+_RULES = """
+rules:
+  - {name: nobody-knows, match: {tool: write_*}, effect: unknown}
 """
 
 
@@ -117,8 +123,9 @@ def turnlog(place: Place) -> Running | None:
     """turnlog as a user starts it, with its log in a file and the disk under its data."""
     if not command().exists():
         return None
-    config = place.folder / "turnlog.yaml"
-    config.write_text(_TURNLOG.format(upstream=place.upstream))
+    config, rules = place.folder / "turnlog.yaml", place.folder / "rules.yaml"
+    rules.write_text(_RULES)
+    config.write_text(_TURNLOG.format(upstream=place.upstream, rules=rules))
     return start_turnlog(place.children, config, place.folder / "data")
 
 

@@ -1,6 +1,8 @@
 """`serve.repeats`: what is remembered of guarded calls, and for how long."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from turnlog.core.repeats import NeverTwice
 from turnlog.serve.answers import JSON, Made
 from turnlog.serve.attempt import Reply
 from turnlog.serve.found import Repeated
-from turnlog.serve.repeats import KEPT, Repeats
+from turnlog.serve.repeats import KEPT, MOST, Repeats
 from turnlog.serve.running import Running
 from turnlog.store.base import SessionRef, StoreFull
 
@@ -78,6 +80,23 @@ async def test_the_oldest_answers_go_where_there_are_too_many(one: Bench, repeat
     with pytest.raises(Repeated) as lost:
         await admitted(one, repeats, "first", session(), key="first")
     assert lost.value.answer is None
+
+
+async def ended(one: Bench, repeats: Repeats, key: str) -> "weakref.ref[Running]":
+    running = await admitted(one, repeats, "write", session(), key=key)
+    await answered(one, repeats, running, ANSWER)
+    return weakref.ref(running)
+
+
+async def test_what_is_forgotten_is_gone_without_the_collector(
+    one: Bench, repeats: Repeats
+) -> None:
+    gc.disable()  # it hardly ever looks at what has lived for long
+    try:
+        known = [await ended(one, repeats, str(number)) for number in range(MOST + 3)]
+        assert [ref() is None for ref in (*known[:3], *known[-3:])] == [True] * 3 + [False] * 3
+    finally:
+        gc.enable()
 
 
 async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(

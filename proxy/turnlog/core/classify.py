@@ -11,7 +11,7 @@ from .commit import Facts
 from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class Ending(Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. `error`, `kind` and `retry` are empty for success."""
 
     status: Status
@@ -22,7 +22,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     retry: str = ""
 
 
-class Past(Struct, frozen=True, kw_only=True):
+class Past(Struct, frozen=True, kw_only=True, gc=False):
     """What the attempts of a call have come to so far."""
 
     attempts: int

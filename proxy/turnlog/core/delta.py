@@ -22,7 +22,7 @@ DELTA_BYTES: Final = 16 * 1024
 """Bytes of all keys and new names together."""
 
 
-class Delta(Struct, frozen=True):
+class Delta(Struct, frozen=True, gc=False):
     """The operations of one call; `cut` tells whether there were more than are kept."""
 
     operations: tuple[Operation, ...] = ()

@@ -59,7 +59,7 @@ class Confidence(StrEnum):
     INFERRED = "inferred"
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class Evidence(Struct, frozen=True, kw_only=True, gc=False):
     """What a call shows of its caller. Everything but the connection may be absent."""
 
     path_session: str = ""

@@ -45,7 +45,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
 
 
-class Redacted(Struct, frozen=True):
+class Redacted(Struct, frozen=True, gc=False):
     """What is left of some content, and whether anything was cut out of it."""
 
     data: bytes

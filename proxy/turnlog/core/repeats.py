@@ -55,7 +55,7 @@ class Verdict(StrEnum):
     """A rule wants no second one."""
 
 
-class Earlier(Struct, frozen=True, kw_only=True):
+class Earlier(Struct, frozen=True, kw_only=True, gc=False):
     """The latest call that asked the same, or had the same key. Times are seconds ago."""
 
     ending: Ending | None
@@ -76,7 +76,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
     """Whether it asked the same; else only its key is the same."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Asked(Struct, frozen=True, kw_only=True, gc=False):
     """What the call in question is."""
 
     effect: Effect

@@ -41,7 +41,7 @@ class Refusal(StrEnum):
     TOKEN = "token"  # noqa: S105 - a word for the log
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
     """What every event has. `level` is the event's own and stands on the line by name."""
 
     level: ClassVar[Level] = Level.INFO

@@ -55,7 +55,7 @@ TOOL_CHARS: Final = 256
 """Longest tool name that is recorded; a caller may send anything."""
 
 
-class Links(Struct, frozen=True, kw_only=True):
+class Links(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digests by which a call that asks the same finds an earlier one; empty for none."""
 
     same: bytes = b""
@@ -76,7 +76,7 @@ class Links(Struct, frozen=True, kw_only=True):
 NO_LINKS: Final = Links()
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A call as it was asked for. `arguments` is JSON as it came, cut if `complete` is false."""
 
     session: SessionRef
@@ -123,13 +123,18 @@ class Ask(Struct, frozen=True, kw_only=True):
         return self.method == "tools/call"
 
     @property
+    def may_be_guarded(self) -> bool:
+        """Whether an earlier call may stand for this one (semantics, section 5)."""
+        return self.is_named or bool(self.key)
+
+    @property
     def is_unverified(self) -> bool:
         """Whether a rule demands a pinned definition and this tool has none."""
         demanded = self.policy.provenance is Demand.PINNED
         return demanded and self.standing.provenance is not Provenance.PINNED
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
 
     http_status: int = 0
@@ -281,9 +286,22 @@ class Attempt:
         """Let go of the input, which is in the store, unless a rule will look at it."""
         if not self.ask.policy.looks:
             self.ask = structs.replace(self.ask, arguments=b"")
-        placed = self.intent.placed if self.intent is not None else None
-        if placed is not None:
-            self.intent = Settled(placed)
+        self.intent = _settled(self.intent)
+
+    def retire(self) -> None:
+        """Let go of what mattered while it was under way: what guards its call may be remembered for
+        long. Another answer may yet come."""
+        self.shrink()
+        self.message = b""
+        if self.ended:
+            self.outcome = _settled(self.outcome)
+            self.patience = self.decide = self.watch = None
+
+
+def _settled(ticket: Ticket | None) -> Ticket | None:
+    """Return a ticket for the same commit that holds no draft, once it is on disk."""
+    placed = ticket.placed if ticket is not None else None
+    return Settled(placed) if placed is not None else ticket
 
 
 class Settled:

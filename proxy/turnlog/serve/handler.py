@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -211,8 +211,9 @@ class Handler:
                 await self._go(down, route, exchange, content)
         finally:
             # What never got under way is over.
-            if exchange.running is not None and not exchange.running.is_carried:
-                self._context.repeats.over(exchange.running)
+            running = exchange.running
+            if running is not None and not running.is_carried and not running.is_over:
+                self._context.repeats.over(running)
 
     async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
         """Record that a request begins; answer what is not to be sent, and return false."""
@@ -241,13 +242,14 @@ class Handler:
         runner = self._runner(audience, route, exchange)
         guarded = self._guarded(down, audience, runner, exchange, content)
         task = self._context.work.create_task(guarded)
-        timed_out: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-        running.carried_by(task.cancel, partial(_outlived, audience, timed_out))
+        # Cheaper than to wait for the first of two.
+        freed: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(partial(_free, freed))
+        running.carried_by(task.cancel, partial(_outlived, audience, freed))
         try:
-            ends: set[asyncio.Future[Any]] = {task, timed_out}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if timed_out.done():
-                await self._outlived(audience, exchange, timed_out.result())
+            failure = await freed
+            if failure is not None:
+                await self._outlived(audience, exchange, failure)
         finally:
             running.left()
 
@@ -366,9 +368,17 @@ class Handler:
             await down.answer(made.status, made.reason, lines(made.headers), made.body)
 
 
-def _outlived(audience: Audience, timed_out: "asyncio.Future[Failure]", failure: Failure) -> bool:
+def _free(freed: "asyncio.Future[Failure | None]", _: object) -> None:
+    """Let a caller go whose call is over."""
+    if not freed.done():
+        freed.set_result(None)
+
+
+def _outlived(
+    audience: Audience, freed: "asyncio.Future[Failure | None]", failure: Failure
+) -> bool:
     """Let a caller whose time is over be answered; false where it cannot be told any more."""
-    if not audience.hush():
+    if freed.done() or not audience.hush():
         return False
-    timed_out.set_result(failure)
+    freed.set_result(failure)
     return True

@@ -180,7 +180,7 @@ class McpExchange:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
-        if self._may_be_guarded(message):
+        if ask.may_be_guarded and self._is_alone(message):
             ask, self.running = await self._admitted(ask, key)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
@@ -207,7 +207,7 @@ class McpExchange:
             # Nobody answers what was cancelled (MCP, cancellation): the request ends.
             raise Gone("the call was taken back") from error
 
-    def _may_be_guarded(self, message: Message) -> bool:
+    def _is_alone(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
         alone = len(self._messages) == 1 and not self._as_batch
         return alone and message.kind is Kind.REQUEST

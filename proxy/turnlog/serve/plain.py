@@ -77,7 +77,7 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
-        if self._whole:
+        if self._whole and self._ask.may_be_guarded:
             admitted = self._context.repeats.admit(self._ask, stateless=False)
             self._ask, self.running = await admitted
         self.attempt = await self._context.recorder.begin(self._ask)

@@ -36,7 +36,7 @@ KEPT: Final = 16 << 20
 """bytes: a larger answer is not given again."""
 _HELD: Final = 16 << 20
 """bytes of answers that are held in memory; those of others are read from the store."""
-_MOST: Final = 16_384
+MOST: Final = 2_048
 """Calls that are remembered in memory."""
 _POLL: Final = 0.25
 """s between two looks at a call whose end this process is not told of."""
@@ -182,7 +182,7 @@ class Repeats:
             session.id = outcome.link.session
             self._recorder.note(NoteKind.DELIVERED, session, outcome.facts, Settled(outcome))
             self._arrived[found.call] = None
-            if len(self._arrived) > _MOST:
+            if len(self._arrived) > MOST:
                 self._arrived.popitem(last=False)
 
     def over(self, running: Running, kept: Made | None = None) -> None:
@@ -195,7 +195,7 @@ class Repeats:
         if running.attempt is None:
             self._forget(running)  # it was refused before it was recorded
         self._held += running.size
-        while self._held > _HELD or len(self._known) > _MOST:
+        while self._held > _HELD or len(self._known) > MOST:
             oldest = next((r for r in self._known.values() if r.ending is not None), None)
             if oldest is None:
                 break
@@ -388,6 +388,7 @@ class Repeats:
         """Hold the answer of a call no longer."""
         self._held -= running.size
         running.kept = None
+        running.forgotten()
 
     def _forget(self, running: Running) -> None:
         self._let_go(running)

@@ -55,9 +55,12 @@ class Running:
         """Whether it is taken back because nobody waits for it."""
         self._joined = 0
         """How many wait for it beside its caller."""
-        self._event_ids: deque[str] = deque(maxlen=_EVENT_IDS)
+        self._event_ids: deque[str] | None = None
         """Of its latest events."""
-        self._ended = asyncio.Event()
+        self.is_over = False
+        """Whether nothing carries it out any more; its answer may yet come on another stream."""
+        self._waited_for: asyncio.Event | None = None
+        """Its end, where somebody waits for it."""
         self._timer: asyncio.TimerHandle | None = None
         self._withdraw: Callable[[], object] | None = None
         self._outlived: Outlived = _untold
@@ -70,7 +73,7 @@ class Running:
     @property
     def ending(self) -> Ending | None:
         """How it ended; `None` while it runs."""
-        return self.attempt.overall if self.attempt is not None and self._ended.is_set() else None
+        return self.attempt.overall if self.attempt is not None and self.is_over else None
 
     @property
     def _answered(self) -> Ending | None:
@@ -96,11 +99,11 @@ class Running:
     def seen(self) -> Earlier:
         """Return what a call that asks the same has to know of this one."""
         now, cancelled = self._loop.time(), self._cancelled_at
-        answered = None if self._ended.is_set() else self._answered
+        answered = None if self.is_over else self._answered
         return Earlier(
             ending=answered or self.ending,
             began=now - self._began,
-            ended=now - self._ended_at if self._ended.is_set() else 0.0,
+            ended=now - self._ended_at if self.is_over else 0.0,
             abandoned=self._abandoned,
             cancelled=None if cancelled is None else now - cancelled,
             delivered=self.delivered or answered is not None,
@@ -127,22 +130,23 @@ class Running:
         """Learn that it has ended, or ended anew: whoever joined it looks at how."""
         self._disarm()
         self._ended_at = self._loop.time()
-        self._ended.set()
+        self.is_over = True
+        if self._waited_for is not None:
+            self._waited_for.set()
 
     def settled(self) -> None:
         """Learn that an attempt has ended. Where its stream had ended before, the answer counts: from
         it on it is given to who asks again."""
-        if self._ended.is_set():
+        if self.is_over:
             self._ended_at = self._loop.time()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing carries it out any more; its answer may yet come on another stream."""
-        return self._ended.is_set()
 
     async def ended(self) -> None:
         """Wait for its end."""
-        await self._ended.wait()
+        if self.is_over:
+            return
+        if self._waited_for is None:
+            self._waited_for = asyncio.Event()
+        await self._waited_for.wait()
 
     async def joined(self) -> None:
         """Wait for its answer, beside its caller or in its place; not for long where it was cancelled:
@@ -153,7 +157,7 @@ class Running:
         else:
             self._run_on()
         try:
-            await self._ended.wait()
+            await self.ended()
         finally:
             self._joined -= 1
             if self.is_abandoned and not self._unqueued():
@@ -188,7 +192,7 @@ class Running:
         if self._abandoned or self.delivered or attempt is None:
             return
         self._abandoned = True
-        if self._ended.is_set():
+        if self.is_over:
             self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
             return
         if self._unqueued():
@@ -206,7 +210,7 @@ class Running:
 
     def cancelled(self) -> None:
         """Learn that its caller took it back, and that the server is told."""
-        if self._cancelled_at is not None or self._ended.is_set():
+        if self._cancelled_at is not None or self.is_over:
             return
         self._cancelled_at = self._loop.time()
         if self.attempt is not None:
@@ -221,13 +225,15 @@ class Running:
 
     def numbered(self, event_id: str) -> None:
         """Learn the id of an event of its stream, behind which another one may go on."""
+        if self._event_ids is None:
+            self._event_ids = deque(maxlen=_EVENT_IDS)
         self._event_ids.append(event_id)
 
     async def resumed(self, event_id: str) -> None:
         """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
-        if self.is_abandoned and self._withdraw is not None and event_id in self._event_ids:
+        if self.is_abandoned and self._withdraw is not None and event_id in (self._event_ids or ()):
             self._withdraw()
-            await self._ended.wait()
+            await self.ended()
 
     def stop(self) -> None:
         """Give it up, because turnlog stops."""
@@ -235,12 +241,18 @@ class Running:
             self._withdraw()
 
     def shrink(self) -> None:
-        """Let go of what nobody asks for once it has ended."""
-        self._event_ids.clear()
+        """Let go of what nobody asks for once it has ended: many of these are remembered."""
+        self._event_ids = None
+        self._withdraw, self._outlived = None, _untold
         if self.attempt is not None:
-            self.attempt.shrink()
+            self.attempt.retire()
             self.ask = self.attempt.ask
-            self.attempt.message = b""
+
+    def forgotten(self) -> None:
+        """Learn that nothing is answered from it any more. What refers to each other would wait for
+        the collector, which hardly looks at what has lived for long."""
+        if self.is_over and self.attempt is not None and self.attempt.ended:
+            self.attempt.running = None
 
     def _note(self, kind: NoteKind, follows: Ticket | None) -> None:
         if self.attempt is not None:
@@ -249,7 +261,7 @@ class Running:
     def _run_on(self) -> None:
         """Run for as long as a call may that nobody waits for."""
         self._disarm()
-        if not self._ended.is_set():
+        if not self.is_over:
             self._timer = self._loop.call_later(self._left, self._give_up)
 
     @property

@@ -82,7 +82,7 @@ class SessionRef:
         self.id: bytes | None = None
 
 
-class Blob(Struct, frozen=True):
+class Blob(Struct, frozen=True, gc=False):
     """Content to keep beside a commit, as redaction left it."""
 
     data: bytes
@@ -90,7 +90,7 @@ class Blob(Struct, frozen=True):
     cut: bool = False
 
 
-class Draft(Struct, kw_only=True):
+class Draft(Struct, kw_only=True, gc=False):
     """A commit before the store gave it its place. `body.input_blob`, `.output_blob` and `.salt`
     are filled in by the store from `input_blob` and `output_blob`."""
 

@@ -17,7 +17,7 @@ from .blobs import BlobWriter, pack
 from .epochs import EpochLock, lock_epoch
 from .flush import flush
 from .folder import close_environment, translated
-from .index import Entry
+from .index import Entry, Segment
 from .ledger import Ledger
 from .redo import Redo
 from .room import Room
@@ -77,11 +77,20 @@ class LmdbEngine:
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
+        self._appended = ground.LOOK_EVERY
+        """Bytes that the log has grown by since its end was looked at."""
         self._skipped: set[str] = set()
         self._blobs_fail = False
         """Whether blobs could not be written, and that was reported."""
         self.dead_epochs = 0
         """How many dead writers left what the last `recover` closed."""
+
+    def tail(self) -> Segment:
+        """Return what stands behind the watermark, as far as it is known here; any thread may.
+
+        What a transaction under way has appended is in it already.
+        """
+        return self._ledger.tail
 
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
@@ -102,7 +111,8 @@ class LmdbEngine:
         if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
         self._reported("make room in", self._make_room)
-        if self._room.spare > 4 * ground.CHUNK:
+        if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
+            self._appended = 0
             self._reported("extend the log of", self._extend)
 
     def _make_room(self) -> None:
@@ -223,9 +233,9 @@ class LmdbEngine:
             self._room.doubt()
             self._reported("clean up in", self._clear)
             raise
-        self._room.wrote(
-            sum(len(value) for _, value in (*appended.log, *appended.bodies, *appended.aliases))
-        )
+        size = sum(len(value) for _, value in (*appended.log, *appended.bodies, *appended.aliases))
+        self._appended += size
+        self._room.wrote(size)
         return self._ledger.settle()
 
     def _clear(self) -> None:

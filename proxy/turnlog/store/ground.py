@@ -14,6 +14,9 @@ _UNIT = 16 << 10
 """Bytes written at once. The kernel caches together what was written together, and accounts for all
 of it whenever a page of it is written; but each call hands the interpreter to another thread."""
 _LEAST = 1 << 20
+LOOK_EVERY = _LEAST // 4
+"""Bytes of records that may be appended before the end is looked at again: with the indexes they take
+less than what is left."""
 
 
 def prepare(env: lmdb.Environment, file: Path, page: int) -> int:

@@ -112,7 +112,8 @@ def begins_call(entry: Entry) -> bool:
 class Segment:
     """A run of the log in memory, with an index of its own; positions are gapless.
 
-    It only grows. A view that opened earlier leaves out what lies beyond its last position.
+    It only grows, also while other threads read it. A view that opened earlier leaves out what lies
+    beyond its last position.
     """
 
     def __init__(self, after: int) -> None:
@@ -127,13 +128,14 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
-        self.last = position = entry.position
+        position = entry.position
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
         if entry.facts.call:
             self.calls[entry.facts.call].append(position)
         for term in terms_of(entry.facts):
             self.terms[term].append(position)
+        self.last = position
 
     def add_links(self, position: int, keys: Iterable[bytes]) -> None:
         """Take in the `link_keys` of a commit's body."""
@@ -148,8 +150,8 @@ class Segment:
         try:
             entry = read_entry(position, header)
         except msgspec.DecodeError:
-            self.last = position
             self.entries.append(None)
+            self.last = position
             return
         self.add(entry)
         stored = body(position) if entry.link.linked else None

@@ -235,6 +235,8 @@ class Ledger:
         call = facts.call
         if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
             return None
+        if call not in self.tail.calls and call > self._newest_call:
+            return None
         return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
 
     def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:

@@ -58,7 +58,7 @@ class LmdbStore:
         self._key = folder.read_key(data)
         self.rekeyed = False
         """Whether the secret was gone when the store was opened."""
-        self._tails = TailCache()
+        self._tails = TailCache(engine.tail)
         self._process = os.getpid()
         self._recovered = [*engine.recover(), *engine.expire(now)]
         self._writer = writer()

@@ -11,7 +11,9 @@ from .redo import SLOT
 
 RESERVE = 64 << 20
 _MEASURE_EVERY = 256 << 10
-"""Bytes that may be written before the disk is looked at again, at most."""
+"""Bytes that may be written before the disk is looked at again, where there is little room."""
+_SHARE = 256
+"""Of the room that is left, what may be written before."""
 
 
 def reserve_of(limit: int) -> int:
@@ -78,7 +80,7 @@ class Room:
         The present bucket goes only if it alone is left. Return the bytes that were given up.
         Raises `OSError`.
         """
-        if self._unmade < self._every and self.spare > 0:
+        if self._unmade < max(self._every, self.spare // _SHARE) and self.spare > 0:
             return 0
         self._unmade = 0
         try:

@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import lmdb
@@ -23,7 +23,7 @@ from .tables import (
     block_positions,
     find_position,
     keys_with,
-    last_position,
+    newest_record,
     read_head,
     read_number,
     read_record,
@@ -34,16 +34,25 @@ from .tables import (
 
 
 class TailCache:
-    """Keeps the tail of the log between views, so that each decodes only what is new."""
+    """Keeps the tail of the log between views, so that each decodes only what is new.
 
-    def __init__(self) -> None:
+    `written` returns the tail as the writer of the same process knows it, if there is one: of what
+    it has written itself nothing needs to be decoded.
+    """
+
+    def __init__(self, written: Callable[[], Segment] | None = None) -> None:
+        self._written = written
         self._segment = Segment(0)
         self._lock = threading.Lock()
 
     def get(self, txn: Txn, tables: Tables) -> tuple[Segment, int]:
         """Return the tail and the last position that counts for this snapshot."""
         watermark = read_number(txn, tables, WATERMARK)
-        last = last_position(txn, tables)
+        last, header = newest_record(txn, tables)
+        if self._written is not None:
+            written = self._written()
+            if written.after == watermark and _is_known(written, last, header):
+                return written, last
         with self._lock:
             if self._segment.after < watermark:
                 self._segment = Segment(watermark)
@@ -263,6 +272,17 @@ class Snapshot:
                 yield unpack(key), unpack(value[:8]), unpack(value[8:16]), unpack(value[16:])
         if self.tail.after < self.last:
             yield self.tail.after + 1, self.last, 0, NEVER
+
+
+def _is_known(written: Segment, last: int, header: bytes) -> bool:
+    """Tell whether the log up to `last`, where `header` stands, is what a writer knows of it.
+
+    Where its transaction failed and another writer's did not, another epoch stands in the header.
+    """
+    if not written.after < last <= written.last:
+        return last == written.after
+    entry = written.entry(last)
+    return entry is not None and entry.header == header
 
 
 def _seq(tail: Segment, position: int) -> int:

@@ -101,6 +101,15 @@ def last_position(txn: Txn, tables: Tables) -> int:
         return unpack(cursor.key()) if cursor.last() else 0
 
 
+def newest_record(txn: Txn, tables: Tables) -> tuple[int, bytes]:
+    """Return the position and the header of the log's newest commit; 0 when there is none."""
+    with txn.cursor(tables.log) as cursor:
+        if not cursor.last():
+            return 0, b""
+        key, run = cursor.item()
+    return unpack(key), runs.record(run, 0) or b""
+
+
 def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
     """Return a number of the meta table; 0 when it was never set."""
     return unpack(txn.get(name, b"", db=tables.meta))

@@ -59,7 +59,7 @@ class Reason(StrEnum):
     """JSON, but neither method, result nor error."""
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class Message(Struct, frozen=True, kw_only=True, gc=False):
     """One JSON-RPC message. Empty `Raw` means absent; `null` is the text `null`."""
 
     kind: Kind

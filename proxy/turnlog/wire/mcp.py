@@ -87,7 +87,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     """sha256 of the `requestState`, which is no one's to keep; empty for none."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True, gc=False):
     """How a request ended, as its answer says."""
 
     status: Status

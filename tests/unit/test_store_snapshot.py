@@ -1,0 +1,72 @@
+"""`store.snapshot`: what is read of the tail, and what its writer knows of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from conformance.store.kit import intent, new_id, session
+from turnlog.core.commit import Body
+from turnlog.store import folder
+from turnlog.store.index import Segment
+from turnlog.store.ledger import Ledger
+from turnlog.store.snapshot import Snapshot, TailCache
+from turnlog.store.tables import NAMES, Tables, Txn
+from turnlog.store.tickets import pend
+
+
+def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
+    draft = structs.replace(intent(session(), new_id()), body=Body(links=(link,)))
+    ledger.begin(txn)
+    ledger.append(txn, pend(draft, bytes(16)))
+    ledger.put(txn)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    folder.create(tmp_path / "data")
+    return tmp_path / "data" / "log"
+
+
+def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
+    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+        tables = Tables(env, create=True)
+        ledger = Ledger(tables, 1, os.urandom)
+        with env.begin(write=True) as txn:
+            append(ledger, txn, b"first")
+        snapshot = Snapshot(env, tables, TailCache(lambda: ledger.tail))
+        with env.begin(write=True) as txn:
+            append(ledger, txn, b"second")
+        assert snapshot.tail is ledger.tail
+        assert (snapshot.last, snapshot.linked(b"first"), snapshot.linked(b"second")) == (
+            2,
+            2,
+            None,
+        )
+        snapshot.close()
+
+
+def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: Path) -> None:
+    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+        tables = Tables(env, create=True)
+        failed, other = Ledger(tables, 1, os.urandom), Ledger(tables, 2, os.urandom)
+        with env.begin(write=True) as txn:
+            append(failed, txn, b"never written")
+            txn.abort()
+        with env.begin(write=True) as txn:
+            append(other, txn, b"written")
+        snapshot = Snapshot(env, tables, TailCache(lambda: failed.tail))
+        assert (snapshot.linked(b"written"), snapshot.linked(b"never written")) == (2, None)
+        snapshot.close()
+
+
+@pytest.mark.parametrize("knows", [0, 5])
+def test_a_writer_that_knows_less_or_more_of_the_log_is_not_asked(log: Path, knows: int) -> None:
+    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+        tables = Tables(env, create=True)
+        with env.begin(write=True) as txn:
+            append(Ledger(tables, 1, os.urandom), txn, b"link")
+        snapshot = Snapshot(env, tables, TailCache(lambda: Segment(knows)))
+        assert (snapshot.last, snapshot.linked(b"link")) == (2, 2)
+        snapshot.close()
