@@ -24,6 +24,8 @@ RULES = """
 rules:
   - match: {tool: "write*"}
     effect: write
+  - match: {tool: "put*"}
+    effect: idempotent_write
   - match: {tool: "pay*"}
     effect: irreversible
   - match: {tool: "*_secret"}
@@ -31,6 +33,13 @@ rules:
 """
 SETTINGS = {"rules": ["rules.yaml"], "never_twice": {"join_after": "1h"}}
 PATH = "/s/one/mcp"
+
+
+OLD, NEW = "2025-11-25", "2026-07-28"
+
+
+def headers_of(era: str) -> tuple[tuple[str, str], ...]:
+    return (*MCP_HEADERS, ("MCP-Protocol-Version", era))
 
 
 class Counting:
@@ -58,11 +67,10 @@ def proxy(folder: Path, upstream: RawUpstream) -> Generator[Proxy]:
         yield one
 
 
-def ask(one: Proxy, tool: str, request_id: int | str = 1) -> Any:
+def ask(one: Proxy, tool: str, request_id: int | str = 1, era: str = OLD) -> Any:
     with Client(one.url) as client:
-        given = client.request(
-            "POST", PATH, call(tool, {"a": 1}, request_id=request_id), headers=MCP_HEADERS
-        )
+        body = call(tool, {"a": 1}, request_id=request_id)
+        given = client.request("POST", PATH, body, headers=headers_of(era))
     assert given.json()["id"] == request_id
     return given.json()["result"]
 
@@ -96,23 +104,24 @@ def text(said: Any) -> str:
     return str(said["content"][0]["text"])
 
 
-@pytest.mark.parametrize("tool", ["write", "pay"])
+@pytest.mark.parametrize("era", [OLD, NEW])
+@pytest.mark.parametrize("tool", ["write", "put", "pay"])
 def test_who_asks_again_after_a_crash_is_told_once_that_nobody_knows(
-    tmp_path: Path, tool: str
+    tmp_path: Path, tool: str, era: str
 ) -> None:
     counting = Counting()
     with RawUpstream(counting) as upstream:
         with proxy(tmp_path, upstream) as one, Client(one.url) as client:
-            client.ask("POST", PATH, call(tool, {"a": 1}), headers=MCP_HEADERS)
+            client.ask("POST", PATH, call(tool, {"a": 1}), headers=headers_of(era))
             wait_until(lambda: counting.asked == 1, "the call is at the server")
             one.kill()
         counting.go.set()
         with proxy(tmp_path, upstream) as one:
-            said = ask(one, tool)
+            said = ask(one, tool, era=era)
             assert said["isError"] is True
             assert outcome(said) == ("error", "outcome_unknown", "maybe", "unsafe")
-            again = ask(one, tool, "again")
-            other = ask(one, "write_other")
+            again = ask(one, tool, "again", era)
+            other = ask(one, "write_other", era=era)
     assert text(other).startswith("done")
     rows = session_rows(one.data, "one")
     if tool == "pay":
