@@ -71,3 +71,15 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
     running.over()
     running.left()
     assert await notes(one, running) == ["delivered"]
+
+
+async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"))
+    running = Running(asked, one.recorder, NeverTwice(), stateless=False)
+    running.begins(await one.recorder.begin(asked))
+    running.arrived()
+    running.over()  # its own stream has ended, without the response
+    running.left()
+    seen = running.seen()
+    assert not (seen.delivered or seen.abandoned)
+    assert await notes(one, running) == []

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import Effect, ErrorKind, Phase
@@ -25,6 +23,7 @@ from .answers import (
     NOT_RECORDED,
     Made,
     amended,
+    as_status,
     failed_request,
     repeated,
     together,
@@ -216,11 +215,15 @@ class McpExchange:
         """Return the answer to a call that is not sent, because of an earlier one."""
         message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
         assert ending is not None
-        if found.answer is not None:
-            made = repeated(message, ask, ending, found.answer)
-            if made is not None:
-                return made
-        return failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+        made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
+        if made is None:
+            made = failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+        return made if self.is_answered_here else as_status(made)
+
+    @property
+    def is_answered_here(self) -> bool:
+        """Whether its client looks for answers in those to its posts: in 2024-11-05 it does not."""
+        return self._request.channel is None
 
     kept_as_sent = False
     """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
@@ -385,10 +388,7 @@ class McpExchange:
             if message.kind is Kind.REQUEST
         ]
         made = together(answers, sentence, as_batch=self._as_batch)
-        if self._request.channel is None:
-            return made
-        # Clients of 2024-11-05 look at the status of a post, and not into its answer.
-        return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
+        return made if self.is_answered_here else as_status(made)
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)

@@ -166,8 +166,9 @@ class Running:
                 self._disarm()
 
     def arrived(self) -> None:
-        """Note that its answer was handed to a caller whole."""
-        if self.attempt is not None and not self.delivered:
+        """Note that its answer was handed to a caller whole. A stream may have ended before it."""
+        answered = self.attempt is not None and self.attempt.ending is not None
+        if self.attempt is not None and answered and not self.delivered:
             self.delivered = True
             # Of a call that nobody can ask for again it matters only where its caller had left.
             if self._abandoned or self.ask.links is not NO_LINKS:
@@ -191,6 +192,8 @@ class Running:
         attempt = self.attempt
         if self._abandoned or self.delivered or attempt is None:
             return
+        if self.is_over and attempt.ending is None:
+            return  # its stream is over, and the answer to come
         self._abandoned = True
         if self.is_over:
             self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
