@@ -81,5 +81,5 @@ async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     running.over()  # its own stream has ended, without the response
     running.left()
     seen = running.seen()
-    assert not (seen.delivered or seen.abandoned)
+    assert (seen.delivered, seen.abandoned) == (False, False)
     assert await notes(one, running) == []
