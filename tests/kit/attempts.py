@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from turnlog.core.kinds import Durability, Effect, Rung, TurnSource, WhenFull
 from turnlog.core.redact import Redactor
-from turnlog.observe.events import Event, Level
+from turnlog.observe.event import Event, Level
 from turnlog.serve.attempt import Ask
 from turnlog.serve.clock import Clock
 from turnlog.serve.drafts import Drafter

@@ -9,14 +9,9 @@ import pytest
 from msgspec import structs
 
 from turnlog.observe import events
-from turnlog.observe.events import (
-    CATALOGUE,
-    RPC_ID_CHARS,
-    Event,
-    Refusal,
-    name_of,
-    rpc_id,
-)
+from turnlog.observe.call_events import RPC_ID_CHARS, Refusal, rpc_id
+from turnlog.observe.event import Event, name_of
+from turnlog.observe.events import CATALOGUE
 
 PACKAGE = Path(events.__file__).parents[1]
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text("utf-8")

@@ -14,15 +14,17 @@ from typing import BinaryIO
 import pytest
 
 from turnlog.core.kinds import Effect, Executed, Phase, Status
-from turnlog.observe.events import (
+from turnlog.observe.call_events import (
     CallEnded,
     CallStarted,
-    Event,
+    Refusal,
+    RequestRefused,
+)
+from turnlog.observe.event import Event
+from turnlog.observe.events import (
     LogDropped,
     ProxyFaulted,
     ProxyReady,
-    Refusal,
-    RequestRefused,
     StoreFailed,
 )
 from turnlog.observe.logs import Logs, StandardLogging, configure

@@ -20,13 +20,8 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
-from turnlog.observe.events import (
-    CallEnded,
-    CallStarted,
-    RecorderFailed,
-    SessionOpened,
-    StoreFilled,
-)
+from turnlog.observe.call_events import CallEnded, CallStarted
+from turnlog.observe.events import RecorderFailed, SessionOpened, StoreFilled
 from turnlog.serve.attempt import Attempt, Reply
 from turnlog.serve.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull

@@ -10,7 +10,8 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
-from .events import Event, Level, Log, LogDropped, ProxyFaulted, ProxyReady
+from .event import Event, Level, Log
+from .events import LogDropped, ProxyFaulted, ProxyReady
 from .spool import Spool
 
 Clock = Callable[[], int]

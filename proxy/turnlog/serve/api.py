@@ -16,7 +16,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from msgspec import Struct
 
-from turnlog.observe.events import Refusal, RequestRefused, StoreFailed
+from turnlog.observe.call_events import Refusal, RequestRefused
+from turnlog.observe.events import StoreFailed
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
 from turnlog.sessions.notes import NoteError

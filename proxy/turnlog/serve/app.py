@@ -14,12 +14,8 @@ from importlib.metadata import version
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.observe.events import (
-    Log,
-    ProxyReady,
-    ProxyStopped,
-    ProxyStopping,
-)
+from turnlog.observe.event import Log
+from turnlog.observe.events import ProxyReady, ProxyStopped, ProxyStopping
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.store.token import read_token
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.observe.events import RequestRelayed, rpc_id
+from turnlog.observe.call_events import RequestRelayed, rpc_id
 from turnlog.wire import mcp
 from turnlog.wire.http import Headers, fields
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from turnlog.core.kinds import Phase
-from turnlog.observe.events import Log
+from turnlog.observe.event import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
 from .connection import Interim

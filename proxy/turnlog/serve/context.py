@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
-from turnlog.observe.events import Log
+from turnlog.observe.event import Log
 from turnlog.store.base import Store
 from turnlog.store.states import SavedStates
 

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.note import Note
 from turnlog.core.table import Field
-from turnlog.observe.events import CallResolved
+from turnlog.observe.call_events import CallResolved
 from turnlog.sessions.changes import By, Changed, apart, between, ends_of_seqs, ends_of_turns
 from turnlog.sessions.dangling import Wanted
 from turnlog.sessions.listing import SessionLine, session_line

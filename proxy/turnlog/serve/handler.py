@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.observe.events import Refusal, RequestRefused
+from turnlog.observe.call_events import Refusal, RequestRefused
 from turnlog.store.base import StoreError
 from turnlog.wire.http import (
     allowed_host,

@@ -16,7 +16,8 @@ from turnlog.core.breaker import Circuit, Pass, State
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.quota import Quota
-from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log
+from turnlog.observe.call_events import CircuitClosed, CircuitOpened, CircuitProbed
+from turnlog.observe.event import Log
 from turnlog.sessions.health import ServerHealth, remove_health, write_health
 
 from .attempt import Attempt

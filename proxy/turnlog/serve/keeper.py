@@ -8,7 +8,8 @@ from typing import Final
 
 from turnlog.core.definition import Kept, kept
 from turnlog.core.redact import Redactor
-from turnlog.observe.events import DefinitionsFailed, Event, Log, ToolChanged
+from turnlog.observe.event import Event, Log
+from turnlog.observe.events import DefinitionsFailed, ToolChanged
 from turnlog.packs.lock import LockFile, kept_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
-from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
+from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessEnded, ProcessFailed
 from turnlog.wire.jsonrpc import Kind, Message, parse
 
 from .child import start

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from turnlog.core.provenance import Standing, standing
-from turnlog.observe.events import Event, LockFailed, LockLoaded
+from turnlog.observe.event import Event
+from turnlog.observe.events import LockFailed, LockLoaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.lock import LockFile, read_lock
 

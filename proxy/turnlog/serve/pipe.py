@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.observe.events import StrayOutput
+from turnlog.observe.call_events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, messages_of

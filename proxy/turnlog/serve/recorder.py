@@ -19,14 +19,16 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
-from turnlog.observe.events import (
+from turnlog.observe.call_events import (
     CallEnded,
     CallRetried,
     CallStarted,
-    Log,
+    RetryAbandoned,
+)
+from turnlog.observe.event import Log
+from turnlog.observe.events import (
     ProxyFaulted,
     RecorderFailed,
-    RetryAbandoned,
     SessionOpened,
     StoreFailed,
     StoreFilled,

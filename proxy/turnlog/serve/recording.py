@@ -16,11 +16,9 @@ from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.core.redact import Redactor
+from turnlog.observe.call_events import CallExpired, CallRecovered
+from turnlog.observe.event import Event, Log
 from turnlog.observe.events import (
-    CallExpired,
-    CallRecovered,
-    Event,
-    Log,
     RecorderFailed,
     StoreFailed,
     StoreRecovered,

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from turnlog.observe.events import Log, RulesRejected, RulesReloaded
+from turnlog.observe.event import Log
+from turnlog.observe.events import RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import Reading, read_each, rulebook
 from turnlog.packs.sources import Sources

@@ -22,7 +22,8 @@ from turnlog.core.repeats import (
     replayed,
     unsent,
 )
-from turnlog.observe.events import Log, StoreFailed
+from turnlog.observe.event import Log
+from turnlog.observe.events import StoreFailed
 from turnlog.store.base import Corrupt, SessionRef, Store, StoreError, View
 
 from .answers import Made, retold_answer

@@ -13,7 +13,8 @@ from turnlog.core.exchange import Command, Forward, Wait
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
-from turnlog.observe.events import AuthRequired, UpstreamFailed
+from turnlog.observe.call_events import UpstreamFailed
+from turnlog.observe.events import AuthRequired
 from turnlog.store.base import StoreError
 from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling

@@ -11,7 +11,8 @@ from math import inf
 from typing import Final, assert_never
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.observe.events import Log, QuestionRefused, StrayOutput
+from turnlog.observe.call_events import QuestionRefused, StrayOutput
+from turnlog.observe.event import Log
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member

@@ -18,7 +18,8 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.identity import VendorTable, wanted_variables
-from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
+from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
