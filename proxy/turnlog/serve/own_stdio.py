@@ -108,6 +108,8 @@ class StoreDesk:
         identity = identify(Evidence(path_session=session), ())
         if identity.rung is not Rung.EXPLICIT:
             raise ValueError(f"{session!r} can name no session, write one line of text")
+        if redactor.text(session)[1]:
+            raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
         self._data = data
         self._given = session
         self._name = identity.name

@@ -307,7 +307,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
         why=request.why,
-        client=context.clean(identity.client),
+        client=identity.client,
     )
     link = effect_link(ask, read, context.store.keyed)
     return structs.replace(ask, effect_link=link) if link else ask
