@@ -249,6 +249,11 @@ def test_what_is_no_note_is_refused_with_a_reason(told: str, message: str) -> No
 def test_every_kind_that_may_be_given_is_named() -> None:
     with pytest.raises(NoteError) as refused:
         read_note("{}")
-    bare = {NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED, NoteKind.DELIVERED}
+    bare = {
+        NoteKind.ABANDONED,
+        NoteKind.CANCEL_FORWARDED,
+        NoteKind.DELIVERED,
+        NoteKind.UNANSWERED,
+    }
     named = str(refused.value).rpartition("one of ")[2].split(", ")
     assert set(named) == {kind.value for kind in set(NoteKind) - bare}

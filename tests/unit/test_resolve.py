@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec import Raw, structs
 
-from conformance.store.kit import START, begin, intent, new_id, outcome, put, session
+from conformance.store.kit import START, begin, intent, new_id, note, outcome, put, session
 from turnlog.core import ids
 from turnlog.core.commit import Body
-from turnlog.core.kinds import Flag, Status
+from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
 from turnlog.core.table import table
 from turnlog.sessions.dangling import Wanted, find
@@ -113,6 +113,20 @@ async def test_a_call_in_flight_is_refused(store: LmdbStore) -> None:
     await begin(store, intent(session(), call))
     reason, text = await refused(store, ids.to_text(call))
     assert (reason, "is in flight" in text) == (Reason.IN_FLIGHT, True)
+
+
+async def test_a_call_that_runs_on_after_its_time_is_refused_until_it_is_given_up(
+    store: LmdbStore,
+) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    timed_out = outcome(ref, call, ticket, status=Status.UNKNOWN, error="timeout")
+    told = store.submit(timed_out, wait=True)
+    await told.done()
+    await put(store, note(ref, call, NoteKind.ABANDONED, told))
+    assert (await refused(store, ids.to_text(call)))[0] is Reason.IN_FLIGHT
+    await put(store, note(ref, call, NoteKind.CANCEL_FORWARDED, ticket))
+    assert (await resolve(store, ids.to_text(call), DID_NOT)).executed == "no"
 
 
 async def test_what_a_dead_process_left_in_flight_is_settled(

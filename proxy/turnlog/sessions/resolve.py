@@ -17,6 +17,7 @@ from turnlog.core.kinds import (
     Rung,
     Status,
 )
+from turnlog.core.outliving import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
 from .errors import Reason, UnresolvableError
@@ -42,7 +43,7 @@ async def resolve(
 ) -> Row:
     """Append the outcome that a claim is; return the attempt as it stands then.
 
-    `runs` tells of a call that runs on in this process although its outcome says otherwise.
+    `runs` tells of a call that runs on in this process, before anything on disk says so.
     Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
     """
     # What a dead process left in flight is unknown, and is called that first.
@@ -70,8 +71,9 @@ def _open_attempt(view: View, call: bytes) -> list[Commit]:
             name = ids.to_text(call)
             raise StoreError(f"the records of call {name} are damaged; run `turnlog verify`")
         raise _refused(call, outcomes[-1])
-    intent, last = attempt[0], attempt[-1]
-    if last is intent and view.lives(intent.link.epoch):
+    last = attempt[-1]
+    alive = view.lives(last.link.epoch)
+    if runs_on(view.readable(call), last, alive=alive) or (alive and len(attempt) == 1):
         raise _in_flight(call)
     return attempt
 
