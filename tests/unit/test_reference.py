@@ -23,6 +23,7 @@ from turnlog.core.values import in_words
 from turnlog.packs.examples import Sample, check_both, run
 from turnlog.packs.load import load
 from turnlog.packs.sources import RuleSource
+from turnlog.serve.endpoints import ENDPOINTS
 from turnlog.serve.layers import LATER, VARIABLES, Flags
 from turnlog.serve.settings import Settings, Upstream
 from turnlog.serve.trial import tried
@@ -233,3 +234,11 @@ def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
     report = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
 
     assert (report.rules, report.samples, report.problems) == (2, 4, ())
+
+
+def test_the_parameters_of_every_endpoint_are_listed() -> None:
+    page = _page("api.md")
+    for endpoint in ENDPOINTS:
+        for name in endpoint.query.__struct_fields__:
+            (line,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+            assert f"`{endpoint.path}`" in line

@@ -23,7 +23,9 @@ _PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
-_WRONG_TYPE = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?.*", re.DOTALL)
+_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `([^`]*)`.*", re.DOTALL)
+_OUT_OF_BOUNDS = re.compile(r"Expected `([^`]*)` (.*)", re.DOTALL)
+_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 _NO_MEMBER = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _ANY_KEY = "..."
 _WORDS = {
@@ -134,8 +136,10 @@ def _translate(
         message = f"{missing[1]!r} is missing, add it"
         return MismatchError(steps, message, missing=missing[1])
     if wrong := _WRONG_TYPE.fullmatch(what):
-        wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
+        wanted, got = map(_in_words, wrong.groups())
         return MismatchError(steps, f"{called(steps)} must be {wanted}, not {got}")
+    if bounds := _OUT_OF_BOUNDS.fullmatch(what):
+        return MismatchError(steps, _out_of_bounds(steps, data, *bounds.groups()))
     if _NO_MEMBER.fullmatch(what):
         return MismatchError(steps, _no_member(steps, data, kind, later))
     return MismatchError(steps, what)
@@ -222,6 +226,15 @@ def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = Non
         if fits and wanted == ("" if value is None else value):
             return True
     return False
+
+
+def _out_of_bounds(steps: tuple[Step, ...], data: Plain, kind: str, bounds: str) -> str:
+    """Return what to write instead of a value of the right type that is too large, say."""
+    relation, _, limit = bounds.partition(" ")
+    said = f"{_BOUNDS[relation]} {limit.removesuffix('.0')}" if relation in _BOUNDS else bounds
+    value = dig(data, steps)
+    got = f", not {value!r}" if isinstance(value, str | int | float) else ""
+    return f"{called(steps)} must be {_in_words(kind)} {said}{got}"
 
 
 def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]) -> str:
