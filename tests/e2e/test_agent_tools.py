@@ -14,7 +14,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from conformance.requirements import Requirement, proves
-from kit.beside import Rig, proxy_beside, session_notes, session_rows
+from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message
 from kit.proxy import running
 from kit.upstreams import Peer, RawUpstream, text_result
@@ -28,6 +28,12 @@ STATELESS = (
     ("MCP-Protocol-Version", "2026-07-28"),
     ("Mcp-Method", "tools/call"),
 )
+READS = """\
+rules:
+  - name: reads
+    match: {tool: read_*}
+    effect: read
+"""
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
 
 
@@ -89,6 +95,27 @@ async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
         "state": True, "log": True, "diff": True, "dangling": True, "note": False, "recall": False,
     }  # fmt: skip
     assert all(tool.output_schema and tool.description and tool.title for tool in tools)
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("asked", ["agent", "operator"])
+def test_a_read_is_seen_as_soon_as_its_answer_is_there(tmp_path: Path, asked: str) -> None:
+    with ruled(tmp_path, READS) as rig:
+        rig.session = "reads"
+        key = (rig.proxy.data / "token").read_text().strip()
+        with rig.client() as agent, rig.client() as own:
+            for count in range(1, 31):
+                agent.request("POST", rig.path, call(f"read_{count}"), headers=MCP_HEADERS)
+                if asked == "agent":
+                    wanted = call("log", {"limit": 1})
+                    path = "/s/reads/turnlog/mcp"
+                    said = own.request("POST", path, wanted, headers=MCP_HEADERS).json()
+                    (row,) = json.loads(said["result"]["content"][0]["text"])["items"]
+                else:
+                    path = "/turnlog/api/v1/sessions/reads/log?limit=1"
+                    headers = (("Authorization", f"Bearer {key}"),)
+                    (row,) = own.request("GET", path, headers=headers).json()["items"]
+                assert (row["tool"], row["status"]) == (f"read_{count}", "ok")
 
 
 @proves(Requirement.AGENT_RECALLS)

@@ -89,6 +89,8 @@ class Api:
         )
         match endpoint:
             case Read():
+                with _told():
+                    await self._context.store.flush()
                 return await self._in_thread(lambda: self._read(endpoint, asked))
             case Act():
                 body = await _body(down, endpoint.read)

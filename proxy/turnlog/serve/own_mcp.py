@@ -182,6 +182,9 @@ class _Desk:
         return self._context.states
 
     async def look(self, work: Callable[[View, bytes], T]) -> T:
+        # A read's outcome waits for nothing: its agent may ask before it is written.
+        await self._context.store.flush()
+
         def looked() -> T:
             with self._context.store.view() as view:
                 return work(view, _on_disk(view, self._session))

@@ -387,6 +387,10 @@ class Store(Protocol):
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
         ...
 
+    async def flush(self) -> None:
+        """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
+        ...
+
     async def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died; return the outcomes written."""
         ...
