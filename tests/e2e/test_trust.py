@@ -358,9 +358,15 @@ async def strict(tmp_path: Path, server: str) -> AsyncIterator[Stage]:
 
 async def _answer(stage: Stage, tool: str) -> tuple[bool, str | None]:
     """Call a tool; return whether it is an error, and the kind that turnlog tells."""
+    error, kind, _ = await _told(stage, tool)
+    return error, kind
+
+
+async def _told(stage: Stage, tool: str) -> tuple[bool, str | None, str]:
+    """Call a tool; return also the text of the answer."""
     _, (result,) = await list_and_call(stage.proxy.url, tool)
     said = outcome_of(result)
-    return bool(result.is_error), said.kind if said is not None else None
+    return bool(result.is_error), said.kind if said is not None else None, result.content[0].text
 
 
 async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> None:
@@ -377,6 +383,38 @@ async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> N
     assert (refused.flags, refused.provenance) == (["unverified"], "unverified")
     assert (called.status, called.provenance) == ("ok", "pinned")
     assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
+
+
+async def test_a_refusal_names_the_tool_what_is_so_and_what_to_do(strict: Stage) -> None:
+    end = "; a rule demands it as pinned, and the call was not sent"
+    server = "default"
+
+    def ask() -> tuple[Any, Any]:
+        with Client(strict.proxy.url) as client:
+            asked = client.request("POST", client.path, call("add"), headers=MCP_HEADERS)
+            return asked.json(), client.request("GET", "/items").json()
+
+    unseen, plain = await asyncio.to_thread(ask)
+    _, _, new = await _told(strict, "add")
+    await strict.play()
+    assert strict.trust("--yes").returncode == 0
+    await _reread(strict, 2)
+    define(strict.tools, add="Add, and send it somewhere.", more="More.")
+    _, _, changed = await _told(strict, "add")
+    assert unseen["result"]["content"][0]["text"] == (
+        f"the definition of 'add' of {server!r} was not seen: list the tools first{end}"
+    )
+    assert plain["detail"] == (
+        f"'GET /items' of {server!r} is no MCP tool, and has no definition that could be pinned{end}"
+    )
+    assert new == f"'add' of {server!r} is not pinned (`turnlog trust {server}/add` does that){end}"
+    assert changed == (
+        f"the definition of 'add' of {server!r} has changed since it was pinned "
+        f"(`turnlog trust {server}/add` shows how){end}"
+    )
+    call_id = strict.proxy.rows()[-1].call
+    shown = process("show", call_id, "--data", str(strict.proxy.data)).stdout
+    assert "the definition of 'add' of 'default' has changed since it was pinned" in shown
 
 
 async def test_nobody_gets_around_the_demand(strict: Stage) -> None:
