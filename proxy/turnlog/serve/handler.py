@@ -323,7 +323,8 @@ class Handler:
             await down.bodiless(made.status, made.reason, head)
         else:
             await down.answer(made.status, made.reason, head, made.body)
-        self._context.repeats.arrived(repeated)
+        if exchange.is_answered_here:
+            self._context.repeats.arrived(repeated)
 
     async def _run(
         self, down: Downstream, runner: Runner, exchange: Exchange, content: Content

@@ -134,6 +134,12 @@ class Running:
         if self._waited_for is not None:
             self._waited_for.set()
 
+    def settled(self) -> None:
+        """Learn that an attempt has ended. Where its stream had ended before, the answer counts: from
+        it on it is given to who asks again."""
+        if self.is_over:
+            self._ended_at = self._loop.time()
+
     async def ended(self) -> None:
         """Wait for its end."""
         if self.is_over:
@@ -160,8 +166,9 @@ class Running:
                 self._disarm()
 
     def arrived(self) -> None:
-        """Note that its answer was handed to a caller whole."""
-        if self.attempt is not None and not self.delivered:
+        """Note that its answer was handed to a caller whole. A stream may have ended before it."""
+        answered = self.attempt is not None and self.attempt.ending is not None
+        if self.attempt is not None and answered and not self.delivered:
             self.delivered = True
             # Of a call that nobody can ask for again it matters only where its caller had left.
             if self._abandoned or self.ask.links is not NO_LINKS:
@@ -182,13 +189,19 @@ class Running:
 
     def left(self) -> None:
         """Learn that its caller is gone."""
-        if self._abandoned or self.is_over or self.attempt is None:
+        attempt = self.attempt
+        if self._abandoned or self.delivered or attempt is None:
             return
+        if self.is_over and attempt.ending is None:
+            return  # its stream is over, and the answer to come
         self._abandoned = True
+        if self.is_over:
+            self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
+            return
         if self._unqueued():
             return
-        self.attempt.marks.add(Flag.LATE)
-        self._note(NoteKind.ABANDONED, self.attempt.intent)
+        attempt.marks.add(Flag.LATE)
+        self._note(NoteKind.ABANDONED, attempt.intent)
         self._run_on()
 
     def _unqueued(self) -> bool:
