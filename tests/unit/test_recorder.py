@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.attempts import Bench, ask, bench, session
+from kit.attempts import START, Bench, ask, bench, session
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import (
@@ -331,3 +331,15 @@ async def test_an_attempt_of_an_earlier_process_gets_its_outcome_here(tmp_path: 
         one.recorder.reopen(taken)
         await ended(one, taken, reply())
         assert [each.facts.n for each in stored(one, before)[1:]] == [0, 1]
+
+
+async def test_a_call_that_waited_for_another_began_when_it_was_asked(one: Bench) -> None:
+    first = await begun(one)
+    asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
+    ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.QUEUED, Effect.WRITE)
+    at = START + one.time.now
+    joined = one.recorder.unsent(asked, ending, Reply(), first.intent, waited=60.0)
+    await one.recorder.on_disk(joined)
+    intent, outcome = (commit.facts for commit in stored(one, joined))
+    assert (intent.at, outcome.at) == (at - MINUTE, at)
+    assert outcome.duration == MINUTE

@@ -71,10 +71,10 @@ class Drafter:
         self._record_limit = record_limit
         self._hash_key = keyed(b"hashes of redacted content")
 
-    def intent(self, ask: Ask) -> Draft:
-        """Return the commit before an attempt is sent."""
+    def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
+        """Return the commit before an attempt is sent, which began `waited` ns ago."""
         read = self._guarded(lambda: self._input(ask), _UNREAD)
-        facts = self.facts(ask, _marked(ask.flags, read))
+        facts = self.facts(ask, _marked(ask.flags, read), waited=waited)
         keep = ask.policy.store
         body = Body(
             input_hash=read.hash,
@@ -88,12 +88,12 @@ class Drafter:
         blob = read.blob if keep is Keep.FULL else None
         return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
 
-    def facts(self, ask: Ask, flags: tuple[Flag, ...]) -> Facts:
-        """Return what an intent says."""
+    def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
+        """Return what an intent says of an attempt that began `waited` ns ago."""
         return Facts(
             kind=CommitKind.INTENT,
-            at=self._clock.wall(),
-            clock=self._clock.monotonic(),
+            at=self._clock.wall() - waited,
+            clock=self._clock.monotonic() - waited,
             turn_label=ask.turn_label,
             turn_source=ask.turn_source,
             call=ask.call,

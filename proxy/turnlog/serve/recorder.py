@@ -135,12 +135,16 @@ class Recorder:
                 attempt.intent = None
                 self._unrecorded(error)
 
-    def unsent(self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None) -> Attempt:
-        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from.
+    def unsent(
+        self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None, *, waited: float = 0.0
+    ) -> Attempt:
+        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from,
+        and `waited` how long, in s, its caller has waited for that.
 
         Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
         """
-        draft = self._drafter.intent(structs.replace(ask, effect_link=b""))
+        asked = structs.replace(ask, effect_link=b"")
+        draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
         attempt = self._attempt(ask, draft.facts)
         attempt.ended, attempt.ending = True, ending
@@ -299,7 +303,7 @@ class Recorder:
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        return Attempt(ask, facts, self._clock.monotonic(), waits=self._waits(ask.effect))
+        return Attempt(ask, facts, facts.clock, waits=self._waits(ask.effect))
 
     def _waits(self, effect: Effect) -> bool:
         match self._durability:
