@@ -358,6 +358,22 @@ def test_a_command_names_its_server(command: str, name: str) -> None:
     assert name_of_command(words) == name
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["sh", "-c", "exit 7"], "sh"),
+        (["env", "A=1", "/bin/bash", "-lc", "kill -9 $$"], "bash"),
+        (["python3.11", "-I", "-c", "import server"], "python3.11"),
+        (["node", "--eval", "serve()"], "node"),
+        (["npx", "-c", "server --port 1"], "npx"),
+        (["bash", "-e", "server.sh"], "server.sh"),
+        (["python", "-m", "server", "-c", "config"], "server"),
+    ],
+)
+def test_the_text_of_a_script_names_no_server(words: list[str], name: str) -> None:
+    assert name_of_command(words) == name
+
+
 def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Path) -> None:
     (tmp_path / "turnlog.yaml").write_text(EVERYTHING)
     (tmp_path / "mine.yaml").write_text(RULES)
