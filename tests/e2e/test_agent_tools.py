@@ -278,12 +278,16 @@ async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) ->
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
-        ("log", {"nope": 1}, "the arguments are not as they must be: Object contains unknown field `nope`"),
+        ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, kind, limit, order, path, server, since, tool, turns, until"),
         ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
-        ("diff", {"other": "work"}, "the arguments are not as they must be: Object contains unknown field `other`"),
+        ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
         ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
-        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: Invalid value 'budget' - at `$.note.kind`"),
+        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: 'note.kind' cannot be 'budget', use one of: decision, evict, fact, turn, user_input"),
+        ("note", {"note": {"kind": "evict", "keys": ["1"], "reason": "full"}}, "the arguments are not as they must be: 'note.reason' cannot be 'full', use one of: budget, client_edit, compaction, ttl"),
+        ("log", {"limit": 0}, "the arguments are not as they must be: 'limit' must be at least 1"),
+        ("log", {"error": "bla"}, "the arguments are not as they must be: 'error' cannot be 'bla', use one of: auth, blocked, cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, timeout, tool_error, unknown, unverified"),
+        ("log", {"flag": "emtpy"}, "the arguments are not as they must be: 'flag' cannot be 'emtpy', did you mean 'empty'?"),
         ("recall", {"key": "read_file"}, "'read_file' is no call of this session that has ended: give its id or the seq of its row"),
     ],
 )  # fmt: skip

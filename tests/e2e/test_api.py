@@ -219,7 +219,40 @@ def test_a_parameter_that_cannot_be_used_is_named(rig: Rig, query: str, name: st
     rig.post(call("write"))
     said = problem(ask(rig, f"{V1}/sessions/{rig.session}/log?{query}"), 400)
     assert said["parameter"] == name
-    assert said["detail"].startswith(f"parameter {name!r}: ")
+    assert said["detail"].startswith(f"parameter {name!r}")
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("limit=0", "parameter 'limit' must be at least 1"),
+        ("limit=1001", "parameter 'limit' must be at most 1000"),
+        ("after=x", "parameter 'after' must be a whole number or nothing, not text"),
+        ("order=up", "parameter 'order' cannot be 'up', use one of: newest, oldest"),
+        ("flag=lat", "parameter 'flag' cannot be 'lat', did you mean 'late'?"),
+        ("tool=", "parameter 'tool' must have a length of at least 1"),
+        ("nope=1", "parameter 'nope': it is not known here, known are: limit"),
+    ],
+)
+def test_what_is_wrong_with_a_parameter_is_a_sentence(rig: Rig, query: str, told: str) -> None:
+    said = problem(ask(rig, f"{V1}/log?{query}"), 400)
+    assert said["detail"].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "it is no JSON (input data was truncated), write a JSON object"),
+        (b"[]", "it must be a mapping, not a list"),
+        (b"\xff", "it is no JSON (invalid character (byte 0)), write a JSON object"),
+        (b"{}", "'verdict' is missing, add it"),
+        (b'{"verdict": "perhaps"}', "'verdict' cannot be 'perhaps', use one of: did_not, happened"),
+        (b'{"verdict": "happened", "also": 1}', "unknown key 'also', use one of: verdict, why"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_a_sentence(rig: Rig, body: bytes, told: str) -> None:
+    said = problem(ask(rig, f"{V1}/calls/0193a1b2/resolve", "POST", body), 400)
+    assert said["detail"] == f"the body is not as it must be: {told}"
 
 
 def test_a_query_that_is_no_text_is_refused(rig: Rig) -> None:

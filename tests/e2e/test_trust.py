@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import TextContent
 
 from e2e.stores import Done, process
 from kit.clients import MCP_HEADERS, Client, call
@@ -366,7 +367,9 @@ async def _told(stage: Stage, tool: str) -> tuple[bool, str | None, str]:
     """Call a tool; return also the text of the answer."""
     _, (result,) = await list_and_call(stage.proxy.url, tool)
     said = outcome_of(result)
-    return bool(result.is_error), said.kind if said is not None else None, result.content[0].text
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return bool(result.is_error), said.kind if said is not None else None, block.text
 
 
 async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> None:

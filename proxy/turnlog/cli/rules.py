@@ -180,12 +180,15 @@ def _refuse_stranger(server: str, sources: "Sources") -> None:
 
 
 def _input(text: str) -> dict[str, Any]:
+    from turnlog.sessions.mistakes import UNREADABLE, mistake
+
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise click.UsageError(f"--args is no JSON object ({error}), quote it") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except UNREADABLE as error:
+        said = mistake(error, text, dict[str, Any], "--args")
+        unquoted = not isinstance(error, (msgspec.ValidationError, RecursionError))
+        quoting = ", and quote it for the shell" if unquoted else ""
+        raise click.UsageError(f"{said}{quoting}") from None
 
 
 def _too_deep() -> click.UsageError:
