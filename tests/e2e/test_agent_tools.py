@@ -222,7 +222,10 @@ async def test_without_a_name_it_is_the_only_session_of_client_and_credential(
         assert (await unavailable(client)).startswith("2 sessions of this credential")
     # A name leads to no session of another credential.
     async with agent(f"{origin(rig)}/s/second-{rig.session}/turnlog/mcp", mode) as stranger:
-        assert (await unavailable(stranger)).startswith("nothing is recorded yet")
+        told = await unavailable(stranger)
+    assert told.startswith(
+        "nothing is recorded yet of the session that you name; call a tool in it"
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

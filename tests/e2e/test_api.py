@@ -9,7 +9,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from conformance.requirements import Requirement, proves
-from kit.beside import Rig, proxy_beside
+from e2e.stores import process
+from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, Response, call, wait_until
 from kit.faults import ResetAfterRequest
 from kit.upstreams import RawUpstream
@@ -429,6 +430,36 @@ def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(rig: Rig) -
     assert (again["seq"], again["known"]) == (first.json()["seq"], True)
     made = found(rig, f"/sessions/{rig.session}/state?field=decisions_made")["state"]
     assert made["decisions_made"]["d1"]["why"] == "it is dear"
+
+
+def test_a_note_is_shown_with_what_it_says_and_by_the_operator(rig: Rig) -> None:
+    rig.post(call("write"))
+    rig.row()
+    target = f"{V1}/sessions/{rig.session}/notes"
+    note = b'{"kind": "decision", "text": "ask\\u001b first", "why": "it is dear"}'
+    evicted = b'{"kind": "evict", "keys": ["1", "2"], "reason": "budget"}'
+    seqs = [ask(rig, target, "POST", body).json()["seq"] for body in (note, evicted)]
+    shown = [_shown(rig, seq).splitlines() for seq in seqs]
+    assert {"actor       operator", "note        decision"} < set(shown[0])
+    assert {"text        ask\\u001b first", "why         it is dear"} < set(shown[0])
+    assert {'keys        ["1","2"]', "reason      budget"} < set(shown[1])
+    assert json.loads(_shown(rig, seqs[1], "--json"))["content"]["keys"] == ["1", "2"]
+
+
+def test_a_note_of_turnlogs_own_is_shown_with_its_kind(tmp_path: Path) -> None:
+    with ruled(tmp_path, "rules: [{match: {}, effect: write}]") as one:
+        one.session = "noted"
+        one.post(call("write"))
+        wait_until(lambda: one.notes() == ["delivered"], "it is noted that the answer arrived")
+        shown = _shown(one, 3).splitlines()
+        assert {"actor       turnlog", "note        delivered", "follows     2"} < set(shown)
+        assert _shown(one, 0).count("note  ") == 0
+
+
+def _shown(rig: Rig, seq: int, *flags: str) -> str:
+    done = process("show", f"{rig.session}:{seq}", *flags, "--data", str(rig.proxy.data))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @proves(Requirement.FACT_HEAD)

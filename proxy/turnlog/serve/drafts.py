@@ -22,7 +22,7 @@ from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phas
 from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
-from turnlog.store.base import Blob, Draft
+from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.rawjson import value_of
 
 from .attempt import Ask, Attempt, Reply
@@ -239,6 +239,14 @@ class Drafter:
         return "sha256:" + digest.hex()
 
 
+def retell(outcome: Draft, source: Ticket | None) -> None:
+    """Let a call that got an earlier answer say what that said, where it is at hand."""
+    told = source.placed if source is not None else None
+    if told is None or told.body is None or outcome.body is None or outcome.body.summary:
+        return
+    outcome.body = structs.replace(outcome.body, summary=told.body.summary)
+
+
 def _cut_input(ask: Ask, what: Hidden) -> Redacted:
     """Cut what rules want to be cut."""
     if not ask.policy.redact:
@@ -259,8 +267,9 @@ def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
 def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
     silent = keep is Keep.NOTHING and bool(reply.size)
+    answered = reply.http_status or reply.size or reply.content
     detail = "" if silent else read.detail
-    short = "" if silent else read.short
+    short = "" if silent or not answered else read.short
     return Body(
         output_hash=read.hash,
         summary=short if read.blob.data or not detail else _line(detail),

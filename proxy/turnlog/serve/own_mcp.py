@@ -205,7 +205,10 @@ def _on_disk(view: View, session: SessionRef) -> bytes:
     for name in session.aliases:
         if found := view.find_sessions(name):
             return found[0]
-    raise NoSessionError("nothing is recorded yet of the session that you name")
+    raise NoSessionError(
+        "nothing is recorded yet of the session that you name; call a tool in it or write a note, or "
+        "correct the name: it counts together with your credential"
+    )
 
 
 def _begins(content: Message | Batch) -> bool:

@@ -126,7 +126,10 @@ class StoreDesk:
         with self._view() as view:
             found = self._found(view) if view is not None else None
             if view is None or found is None:
-                raise NoSessionError(f"nothing is recorded yet of the session {self._given!r}")
+                raise NoSessionError(
+                    f"nothing is recorded yet of the session {self._given!r}; call a tool in it or "
+                    "write a note, or correct the --session of turnlog mcp"
+                )
             return work(view, found)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> Noted:

@@ -16,7 +16,7 @@ from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, WhenFull
+from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
 from turnlog.observe.call_events import (
@@ -37,7 +37,7 @@ from turnlog.store.base import Draft, SessionRef, Store, StoreError, StoreFull, 
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
-from .drafts import Drafter
+from .drafts import Drafter, retell
 
 _OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
@@ -152,6 +152,8 @@ class Recorder:
         self._notice_loop(attempt, ending)
         attempt.flags = (*ask.flags, *sorted(attempt.marks), *reply.flags)
         outcome = self._drafter.outcome(attempt, ending, reply)
+        if ending.status is Status.REPLAYED:
+            retell(outcome, source)
         draft.more = outcome
         try:
             attempt.intent = self._store.submit(draft, wait=attempt.waits)
