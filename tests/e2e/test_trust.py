@@ -244,6 +244,27 @@ async def test_the_lock_lies_beside_the_configuration(tmp_path: Path, server: st
         assert [row.provenance for row in proxy.rows()] == ["unverified", "pinned"]
 
 
+async def test_a_configuration_pins_the_tools_of_its_own_upstreams_alone(
+    tmp_path: Path, server: str
+) -> None:
+    settings = {"upstreams": {"sums": {"url": server}, "other": {"url": server}}}
+    async with running(tmp_path, settings=settings) as proxy:
+        for url in proxy.urls:
+            await list_and_call(url)
+        await until(lambda: len(definitions.shown(proxy.data)) == 4 or None, "both lists")
+        mine = tmp_path / "mine" / "turnlog.yaml"
+        mine.parent.mkdir()
+        mine.write_text(f"data: {proxy.data}\nupstreams: {{sums: {{url: '{server}'}}}}\n")
+        pinning = process("trust", "--yes", "--config", str(mine))
+        assert "no such upstream: 'other'; name one" in pinning.stderr
+        assert set(read_lock(mine.parent / "turnlog.lock").servers) == {"sums"}
+        assert process("trust", "--check", "--config", str(mine)).returncode == 0
+        assert process("trust", "other", "--yes", "--config", str(mine)).returncode == 0
+        assert set(read_lock(mine.parent / "turnlog.lock").servers) == {"sums", "other"}
+        # What is pinned is looked at again, wherever it is from.
+        assert "left out" not in process("trust", "--check", "--config", str(mine)).stderr
+
+
 async def test_a_lock_that_breaks_leaves_the_one_before_in_force(stage: Stage) -> None:
     await stage.play()
     stage.trust("--yes")
