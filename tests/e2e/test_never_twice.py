@@ -168,6 +168,35 @@ def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
     assert (second.executed, second.phase) == ("yes", "queued")
 
 
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_call_is_joined_by_who_asks_again_as_soon_as_it_has_left(
+    rig: Rig, counting: Counting, begun: Begun, headers: Headers, answered: bool
+) -> None:
+    first = begun(call("write", {"a": 1}, request_id=1), *headers)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    first.close()
+    if answered:
+        counting.go.set()
+    again = begun(call("write", {"a": 1}, request_id="two"), *headers)
+    counting.go.set()
+    assert text(again.response("POST").body) == "done 1"
+    assert counting.asked == 1
+
+
+def test_a_call_beside_one_whose_caller_only_has_no_more_to_say_is_another_call(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    first = begun(call("write", {"a": 1}, request_id=1))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    first.end()
+    again = begun(call("write", {"a": 1}, request_id="two"))
+    wait_until(lambda: counting.asked == 2, "the server has both calls")
+    counting.go.set()
+    given = [text(client.response("POST").body) for client in (first, again)]
+    assert sorted(given) == ["done 1", "done 2"]
+
+
 def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:

@@ -54,6 +54,11 @@ class Downstream:
         if self._agent.half_closed:
             self.ask()
 
+    @property
+    def half_closed(self) -> bool:
+        """Whether the agent has ended its side of the connection, and perhaps both."""
+        return self._agent.half_closed
+
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
         content = self._request.content

@@ -71,6 +71,14 @@ class Repeated(Exception):
         self.found = found
 
 
+class InDoubt(Exception):
+    """The caller of an earlier call, which is under way, may be gone: then it is joined."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__("the caller of the same call may be gone")
+        self.running = running
+
+
 class Joins(Exception):
     """A call waits first for an earlier one, which is under way."""
 

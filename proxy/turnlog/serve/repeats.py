@@ -29,7 +29,7 @@ from turnlog.store.base import Corrupt, SessionRef, Store, StoreError, View
 from .answers import Made, retold_answer
 from .attempt import NO_LINKS, Ask, Links, Reply, Settled
 from .clock import Clock
-from .found import Found, Joins, Repeated, commits_of, damaged, earlier_of
+from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -97,19 +97,24 @@ class Repeats:
         sent.
         """
         since: float | None = None
+        doubts = True
         while True:
             try:
-                return self.admitted(ask, stateless=stateless, since=since)
+                return self.admitted(ask, stateless=stateless, since=since, doubts=doubts)
             except Joins as joins:
                 since = joins.since
                 await waits(self.joined(joins))
+            except InDoubt as doubt:
+                doubts = False
+                await doubt.running.made_certain()
 
     def admitted(
-        self, ask: Ask, *, stateless: bool, since: float | None = None
+        self, ask: Ask, *, stateless: bool, since: float | None = None, doubts: bool = False
     ) -> tuple[Ask, Running | None]:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
-        `since` is when it began to, on the loop's clock, if it did.
+        `since` is when it began to, on the loop's clock, if it did. Where it goes on beside an earlier
+        one whose caller may be gone, raise `InDoubt` if `doubts`.
         """
         links = self._links(ask)
         if links is NO_LINKS and not ask.is_named:
@@ -120,7 +125,8 @@ class Repeats:
         verdict = self._verdict(ask, found, joined=joined)
         match verdict:
             case Verdict.FORWARD:
-                pass
+                if doubts and found and found.running and found.running.is_in_doubt:
+                    raise InDoubt(found.running)
             case Verdict.JOIN:
                 assert found is not None  # only an earlier call can be waited for
                 now = asyncio.get_running_loop().time()
