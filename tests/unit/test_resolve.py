@@ -174,7 +174,7 @@ async def test_a_beginning_names_the_one_call_of_its_minute_that_can_be_settled(
     await begin(store, intent(session(), new_id()))  # in flight, in this process
     row = await resolve(store, open_ended[:4], HAPPENED)
     assert (row.call, row.status) == (open_ended, "ok")
-    with pytest.raises(NotFoundError, match="no call that begins with .* can be resolved"):
+    with pytest.raises(NotFoundError, match=r"no call that begins with .* can be resolved"):
         await resolve(store, open_ended[:4], HAPPENED)
 
 

@@ -12,7 +12,7 @@ from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
-from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
+from .attempts import COLUMNS, cells
 from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import (
     FieldName,
@@ -25,10 +25,9 @@ from .options import (
     printout,
     warn_of_damage,
 )
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Column, json_line, table, terminal_width
 from .values import changed
 
-_HEADER = ("TIME", "SEQ", "TURN", "TOOL", *OUTCOME)
 _BATCH = 1000
 """Rows whose columns are aligned together."""
 
@@ -103,33 +102,22 @@ def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) 
 
 def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
     """Yield lines; columns are aligned batch by batch, so that any number of rows fits in memory."""
-    names = ("SESSION", *_HEADER) if with_session else _HEADER
     by_change = bool(query.field or query.path)
-    names = (*names[:-1], "CHANGED") if by_change else names
+    columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
+    first = 0 if with_session else 1
     rows = iter(rows)
     skip = 0
     while batch := list(islice(rows, _BATCH)):
-        cells = [_cells(row, with_session) for row in batch]
-        if by_change:
-            cells = [
-                [*line[:-1], Cell(_changed(row, query))]
-                for line, row in zip(cells, batch, strict=True)
-            ]
-        yield from table(names, cells, width=terminal_width())[skip:]
+        lines = [_cells(row, query)[first:] for row in batch]
+        yield from table(columns[first:], lines, width=terminal_width())[skip:]
         skip = 1
     if not skip:
         yield "no attempts"
 
 
-def _cells(row: Row, with_session: bool) -> list[Cell]:
-    cells = [
-        Cell(row.timestamp[:23].replace("T", " "), Style.FAINT),
-        Cell(str(row.seq)),
-        Cell(f"{row.turn}.{row.step}"),
-        tool_cell(row),
-        *outcome_cells(row),
-    ]
-    return [session_cell(row), *cells] if with_session else cells
+def _cells(row: Row, query: Query) -> list[Cell]:
+    found = cells(row)
+    return [*found[:-1], Cell(_changed(row, query))] if query.field or query.path else found
 
 
 def _changed(row: Row, query: Query) -> str:

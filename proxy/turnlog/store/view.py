@@ -6,7 +6,7 @@ from typing import Self
 from uuid import UUID
 
 from turnlog.core.commit import Commit
-from turnlog.core.ids import begins, to_text
+from turnlog.core.ids import begins
 from turnlog.core.kinds import NoteKind, Rung
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
