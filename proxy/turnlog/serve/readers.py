@@ -168,6 +168,8 @@ def rule_source(value: object) -> RuleSource:
     if isinstance(value, RuleSource):
         return value
     if not isinstance(value, str) or not value or "\0" in value:
+        if isinstance(value, dict):
+            raise ValueError("this is a file of rules, give it with --rules")
         raise ValueError(f"{str(value)!r} is no file, write a path")
     return RuleSource(Path(value), value)
 
