@@ -150,6 +150,19 @@ class Number(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+class Turn(click.ParamType[int]):
+    """A turn: a whole number, where a negative one counts from the newest turn."""
+
+    name = "turn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read `value`."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
+
+
 class FieldName(click.ParamType[Field]):
     """A field of the state."""
 
