@@ -7,6 +7,7 @@ from typing import Any
 import click
 from msgspec import structs
 
+from turnlog.core.table import Field
 from turnlog.sessions import log
 from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
 from turnlog.sessions.rows import Row
@@ -28,6 +29,16 @@ from .options import (
 from .render import Cell, Column, json_line, table, terminal_width
 from .values import changed
 
+_NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
+_SET_BY = {
+    Field.DECISIONS_MADE: _NOTES,
+    Field.EVICTED_KEYS: _NOTES,
+    Field.FACTS: _NOTES,
+    Field.METADATA: _NOTES,
+    Field.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
+    Field.USAGE: "it counts them all: `turnlog state` shows it",
+}
+"""What sets the fields of the state that no attempt is found by."""
 _BATCH = 1000
 """Rows whose columns are aligned together."""
 
@@ -40,7 +51,12 @@ _BATCH = 1000
 @click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
-@click.option("--field", type=FieldName(), metavar="NAME", help="What changed this field.")
+@click.option(
+    "--field",
+    type=FieldName(),
+    metavar="NAME",
+    help=f"What changed this field: {', '.join(Field)}.",
+)
 @click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
 @click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
@@ -65,6 +81,8 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
         for line in lines:
             write(line)
         warn_of_damage(view)
+    if other := _SET_BY.get(wanted["field"]):
+        click.echo(f"turnlog: no attempt sets {wanted['field']}, {other}", err=True)
 
 
 def _check(wanted: dict[str, Any]) -> None:

@@ -25,7 +25,22 @@ _COLUMNS = (
 )
 
 
-@click.group("sessions", invoke_without_command=True)
+class _Sessions(click.Group):
+    """A group that says what to write where a session stands in a command's place."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            raise click.UsageError(
+                f"no such command {args[0]!r}, `turnlog sessions` lists all; of one session write "
+                f"`turnlog log {args[0]}` or `turnlog state {args[0]}`",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("sessions", cls=_Sessions, invoke_without_command=True)
 @data_option
 @json_option
 @click.pass_context
