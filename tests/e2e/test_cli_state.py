@@ -222,6 +222,13 @@ def test_the_last_turns_are_all_where_there_are_fewer(data: Path) -> None:
     assert text(data, "diff", "work", "-99..") == text(data, "diff", "work")
 
 
+def test_a_tool_is_found_by_the_name_that_the_state_has(data: Path) -> None:
+    (line,) = lines(data, "state", "work", "--field", "tools_used")
+    for name, used in line["state"]["tools_used"].items():
+        found = lines(data, "log", "work", "--tool", name)
+        assert len(found) == used["attempts"] > 0
+
+
 def test_a_session_alone_is_compared_from_its_begin_to_its_newest_state(data: Path) -> None:
     assert text(data, "diff", "work") == text(data, "diff", "work", "--seq", "0..")
 

@@ -18,7 +18,7 @@ _OPTIONS = (
     click.option(
         "--tool",
         metavar="GLOB",
-        help="Tools whose name matches; with a / also SERVER/TOOL.",
+        help="Tools whose name matches, or SERVER/TOOL, or SERVER.TOOL.",
     ),
     click.option("--server", metavar="GLOB", help="Upstreams whose name matches."),
     click.option(
