@@ -207,6 +207,7 @@ def test_a_command_that_cannot_be_run_is_a_failure_to_connect(tmp_path: Path) ->
         given = client.request("POST", "/mcp", body, headers=newest_headers(name="say"))
         outcome = given.json()["result"]["_meta"]["turnlog/outcome"]
         assert (outcome["kind"], outcome["executed"]) == ("connect_failed", "no")
+        wait_until(lambda: proxy.events("process.failed"), "it is logged")
         assert proxy.events("process.failed")[0]["turnlog.server"] == "cmd"
 
 

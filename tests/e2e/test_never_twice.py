@@ -10,8 +10,17 @@ from typing import Any, Protocol
 import pytest
 
 from kit.beside import Rig, proxy_beside
-from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
-from kit.upstreams import Peer, RawUpstream, text_result
+from kit.clients import (
+    BOUND,
+    MCP_HEADERS,
+    Client,
+    ClosedEarlyError,
+    call,
+    message,
+    wait_until,
+)
+from kit.faults import SlowHead
+from kit.upstreams import Peer, RawUpstream, ok, text_result
 
 RULES = """
 rules:
@@ -29,6 +38,8 @@ rules:
     replay_if_slower_than: 1ms
   - match: {tool: ["*_timed", "* /*timed"]}
     timeout: {response: 200ms}
+  - match: {method: HEAD}
+    effect: write
   - match: {tool: "*_cancelled"}
     on_disconnect: cancel
 """
@@ -155,6 +166,35 @@ def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
     assert second.status == "replayed"
     assert set(second.flags) == {"replayed", "joined"}
     assert (second.executed, second.phase) == ("yes", "queued")
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_call_is_joined_by_who_asks_again_as_soon_as_it_has_left(
+    rig: Rig, counting: Counting, begun: Begun, headers: Headers, answered: bool
+) -> None:
+    first = begun(call("write", {"a": 1}, request_id=1), *headers)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    first.close()
+    if answered:
+        counting.go.set()
+    again = begun(call("write", {"a": 1}, request_id="two"), *headers)
+    counting.go.set()
+    assert text(again.response("POST").body) == "done 1"
+    assert counting.asked == 1
+
+
+def test_a_call_beside_one_whose_caller_only_has_no_more_to_say_is_another_call(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    first = begun(call("write", {"a": 1}, request_id=1))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    first.end()
+    again = begun(call("write", {"a": 1}, request_id="two"))
+    wait_until(lambda: counting.asked == 2, "the server has both calls")
+    counting.go.set()
+    given = [text(client.response("POST").body) for client in (first, again)]
+    assert sorted(given) == ["done 1", "done 2"]
 
 
 def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
@@ -373,6 +413,7 @@ def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
     asks.set()
     assert ended.wait(BOUND)
     assert rig.row().kind == "cancelled_by_caller"
+    wait_until(lambda: b"cancelled" in rig.upstream.requests[-1].body, "the server is told")
 
 
 def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
@@ -557,3 +598,62 @@ def test_a_call_has_ended_with_its_response_whatever_its_stream_goes_on_with(
     assert text(rig.post(call("write_slowly", {"a": 1}, request_id=2))) == "done 1"
     over.set()
     assert runs == [1]
+
+
+@pytest.mark.parametrize("request_id", [1, 8])
+@pytest.mark.parametrize("session", [True, False])
+def test_a_call_that_joined_and_is_taken_back_ends_alone_and_without_an_answer(
+    rig: Rig, counting: Counting, left: Begun, begun: Begun, request_id: int, session: bool
+) -> None:
+    headers = rig.session_headers if session else MCP_HEADERS
+    left(call("write", {"a": 1}), *headers)
+    joiner = begun(call("write", {"a": 1}, request_id=request_id), *headers)
+    rig.post(cancel(99), *headers[2:])  # what came before it has been seen
+    rig.post(cancel(request_id), *headers[2:])
+    with pytest.raises(ClosedEarlyError) as closed:
+        joiner.response("POST")
+    assert closed.value.received == b""
+    counting.go.set()
+    first, second = rig.ended_rows(2)
+    assert (first.status, first.flags) == ("ok", ["late"])
+    assert (second.status, second.kind) == ("error", "cancelled_by_caller")
+    assert "joined" in second.flags
+    assert rig.notes() == ["abandoned"]
+    assert text(rig.post(call("write", {"a": 1}, request_id=9), *headers[2:])) == "done 1"
+
+
+@pytest.mark.parametrize("how", ["leaves", "takes it back"])
+def test_a_call_that_nobody_waits_for_any_more_is_taken_back(
+    rig: Rig, counting: Counting, begun: Begun, how: str
+) -> None:
+    headers = (*rig.session_headers, ("Idempotency-Key", rig.session))
+    first = begun(call("write_cancelled", {"a": 1}), *headers)
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    joiner = begun(call("write_cancelled", {"a": 1}, request_id=8), *headers)
+    rig.post(cancel(99), *headers[2:3])  # what came before it has been seen
+    first.close()
+    wait_until(lambda: "abandoned" in rig.notes(), "the proxy has noticed")
+    if how == "leaves":
+        joiner.close()
+    else:
+        rig.post(cancel(8), *headers[2:3])
+    assert counting.hung_up.wait(BOUND)
+    kinds = [row.kind for row in rig.ended_rows(2)]
+    assert kinds == ["cancelled_by_caller", "cancelled_by_caller"]
+    assert rig.notes() == ["abandoned", "cancel_forwarded"]
+    assert counting.asked == 1
+
+
+def cancel(request_id: int) -> bytes:
+    return message("notifications/cancelled", {"requestId": request_id}, request_id=None)
+
+
+def test_an_answer_to_head_has_no_body_where_its_time_is_over(rig: Rig) -> None:
+    slow = rig.upstream.script = SlowHead(ok(b""))
+    with rig.client() as client:
+        client.ask("HEAD", f"/s/{rig.session}/timed")
+        given = client.response("HEAD")
+        assert (given.status, rig.row().kind) == (504, "response_timeout")
+        # What stands behind the head would be taken for the next answer.
+        assert client.request("GET", "/turnlog/health").status == 200
+    slow.go.set()

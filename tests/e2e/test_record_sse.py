@@ -84,6 +84,25 @@ def test_a_call_is_closed_by_its_answer_on_the_stream(rig: Rig) -> None:
     assert targets == [b"/mcp", *2 * [f"/messages?id={rig.session}".encode()]]
 
 
+def test_a_call_that_is_not_sent_again_is_an_error_to_who_looks_at_the_status_alone(
+    rig: Rig,
+) -> None:
+    key = ("Idempotency-Key", rig.session)
+    with stream(rig) as one, rig.client() as client:
+
+        def ask(number: int) -> int:
+            body = call("add", {"n": 1}, request_id=number)
+            return client.request("POST", one.endpoint, body, headers=(*MCP_HEADERS, key)).status
+
+        assert ask(1) == 202
+        one.server.send_event(text_result(1, "three"))
+        assert b"three" in one.agent.event()
+        assert [ask(number) for number in (2, 3)] == [502, 502]
+    assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "replayed"]
+    wait_until(lambda: rig.notes() == ["delivered"], "the answer on the stream is noted, no other")
+    assert len(rig.upstream.requests) == 2
+
+
 def test_an_answer_may_come_before_its_request_was_accepted(rig: Rig) -> None:
     told, opened = threading.Event(), list[Open]()
 

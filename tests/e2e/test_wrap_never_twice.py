@@ -352,12 +352,32 @@ def test_a_client_that_closes_its_input_gets_the_answer_to_a_call_that_joined(
         wrap.send(call("write_patiently", request_id=2))
         wait_until(lambda: session_notes(wrap.data, "one") == ["abandoned"], "it runs on")
         wrap.stdin.close()
-        assert wrap.server.stdin.rest() == b""
         wrap.server.answer({"id": 1}, "late")
         assert wrap.stdout.json()["id"] == 2
+        assert wrap.server.stdin.rest() == b""
         wrap.server.exit()
         assert wrap.stdout.rest() == b""
     assert [row.status for row in session_rows(wrap.data, "one")] == ["ok", "replayed"]
+
+
+def test_a_client_that_closes_its_input_has_a_call_that_joined_made_where_it_has_to_be(
+    tmp_path: Path,
+) -> None:
+    with wrap_of(tmp_path) as wrap:
+        wrap.asked(call("write", request_id=1))
+        cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)
+        assert wrap.asked(cancel)["params"] == {"requestId": 1}
+        wrap.send(call("write", request_id=2), message("ping", request_id="p"))
+        assert wrap.server.request()["id"] == "p"
+        wrap.stdin.close()
+        wrap.server.say(error_of(0, "Request cancelled")(1))
+        assert wrap.stdout.json()["error"]["code"] == 0
+        wrap.server.answer(wrap.server.request(), "done anew")
+        said = wrap.stdout.json()
+        assert (said["id"], said["result"]["content"][0]["text"]) == (2, "done anew")
+        assert wrap.server.stdin.rest() == b""
+        wrap.server.exit()
+    assert session_rows(wrap.data, "one")[1].flags == ["repeat_of_unknown"]
 
 
 def test_a_server_that_ends_is_the_answer_to_a_call_that_joined(tmp_path: Path) -> None:

@@ -112,6 +112,11 @@ def test_a_full_store_forwards_unrecorded_where_it_is_told_to(
         assert len(upstream.requests) == sent + 1
         wait_until(lambda: unrecorded(proxy), "the log says so")
         assert proxy.events("recorder.failed")
+        # What the store cannot say is remembered.
+        for _ in range(2):
+            given = post(proxy, call("write", {"n": 1}), ("Idempotency-Key", "one"))
+            assert b"done" in given.body
+        assert len(upstream.requests) == sent + 2
 
 
 def unrecorded(proxy: Proxy) -> bool:

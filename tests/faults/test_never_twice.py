@@ -1,23 +1,31 @@
 """What is known of a call after its proxy died, and of one that another proxy has under way."""
 
+import asyncio
 import json
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import lmdb
 import pytest
 
+from conformance.store.kit import intent, new_id, put, session
 from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, text_result
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.tables import NAMES
 
 RULES = """
 rules:
   - match: {tool: "write*"}
     effect: write
+  - match: {tool: "put*"}
+    effect: idempotent_write
   - match: {tool: "pay*"}
     effect: irreversible
   - match: {tool: "*_secret"}
@@ -25,6 +33,13 @@ rules:
 """
 SETTINGS = {"rules": ["rules.yaml"], "never_twice": {"join_after": "1h"}}
 PATH = "/s/one/mcp"
+
+
+OLD, NEW = "2025-11-25", "2026-07-28"
+
+
+def headers_of(era: str) -> tuple[tuple[str, str], ...]:
+    return (*MCP_HEADERS, ("MCP-Protocol-Version", era))
 
 
 class Counting:
@@ -52,13 +67,32 @@ def proxy(folder: Path, upstream: RawUpstream) -> Generator[Proxy]:
         yield one
 
 
-def ask(one: Proxy, tool: str, request_id: int | str = 1) -> Any:
+def ask(one: Proxy, tool: str, request_id: int | str = 1, era: str = OLD) -> Any:
     with Client(one.url) as client:
-        given = client.request(
-            "POST", PATH, call(tool, {"a": 1}, request_id=request_id), headers=MCP_HEADERS
-        )
+        body = call(tool, {"a": 1}, request_id=request_id)
+        given = client.request("POST", PATH, body, headers=headers_of(era))
     assert given.json()["id"] == request_id
     return given.json()["result"]
+
+
+def flush(data: Path) -> None:
+    """Let the store write down where everything is."""
+
+    async def put_one() -> None:
+        store = LmdbStore.open(data, flush_every=1)
+        await put(store, intent(session("another"), new_id()))
+        await store.close()
+
+    asyncio.run(put_one())
+
+
+def damage(data: Path, table: str, spoil: Callable[[bytes], bytes]) -> None:
+    """Rewrite all runs of a table behind the store's back."""
+    with lmdb.open(str(data / "log"), max_dbs=len(NAMES), map_size=1 << 40) as env:
+        database = env.open_db(table.encode(), create=False)
+        with env.begin(write=True, db=database) as txn:
+            for key, value in list(txn.cursor()):
+                txn.put(key, spoil(value))
 
 
 def outcome(said: Any) -> tuple[str, str | None, str, str]:
@@ -70,23 +104,24 @@ def text(said: Any) -> str:
     return str(said["content"][0]["text"])
 
 
-@pytest.mark.parametrize("tool", ["write", "pay"])
+@pytest.mark.parametrize("era", [OLD, NEW])
+@pytest.mark.parametrize("tool", ["write", "put", "pay"])
 def test_who_asks_again_after_a_crash_is_told_once_that_nobody_knows(
-    tmp_path: Path, tool: str
+    tmp_path: Path, tool: str, era: str
 ) -> None:
     counting = Counting()
     with RawUpstream(counting) as upstream:
         with proxy(tmp_path, upstream) as one, Client(one.url) as client:
-            client.ask("POST", PATH, call(tool, {"a": 1}), headers=MCP_HEADERS)
+            client.ask("POST", PATH, call(tool, {"a": 1}), headers=headers_of(era))
             wait_until(lambda: counting.asked == 1, "the call is at the server")
             one.kill()
         counting.go.set()
         with proxy(tmp_path, upstream) as one:
-            said = ask(one, tool)
+            said = ask(one, tool, era=era)
             assert said["isError"] is True
             assert outcome(said) == ("error", "outcome_unknown", "maybe", "unsafe")
-            again = ask(one, tool, "again")
-            other = ask(one, "write_other")
+            again = ask(one, tool, "again", era)
+            other = ask(one, "write_other", era=era)
     assert text(other).startswith("done")
     rows = session_rows(one.data, "one")
     if tool == "pay":
@@ -142,6 +177,37 @@ def test_of_an_answer_that_is_not_kept_whole_it_is_said_that_there_was_one(tmp_p
     assert outcome(said) == ("replayed", None, "yes", "never")
 
 
+@pytest.mark.parametrize("tool", ["write", "pay"])
+@pytest.mark.parametrize("how", ["of another call", "unreadable", "of no text"])
+def test_of_a_call_whose_record_is_damaged_it_is_said_once_that_nobody_knows(
+    tmp_path: Path, tool: str, how: str
+) -> None:
+    counting = Counting()
+    counting.go.set()
+    with RawUpstream(counting) as upstream:
+        with proxy(tmp_path, upstream) as one:
+            ask(one, tool)
+        (row,) = session_rows(one.data, "one")
+        flush(one.data)
+        made = UUID(row.call).bytes
+        match how:
+            case "of another call":
+                damage(one.data, "log", lambda value: value.replace(made, bytes(16)))
+            case "unreadable":
+                damage(one.data, "log", lambda _: b"damaged")
+            case _:
+                damage(one.data, "bodies", lambda value: value.replace(b'"a"', b"\xff\xff\xff"))
+        with proxy(tmp_path, upstream) as one:
+            said = ask(one, tool)
+            again = ask(one, tool, "again")
+            assert any("verify" in e["error.message"] for e in one.events("store.failed"))
+    assert outcome(said) == ("error", "outcome_unknown", "maybe", "unsafe")
+    if tool == "pay":
+        assert (outcome(again), counting.asked) == (outcome(said), 1)
+    else:
+        assert (text(again), counting.asked) == ("done 2", 2)
+
+
 def test_a_call_that_another_proxy_has_under_way_is_joined(tmp_path: Path) -> None:
     counting = Counting()
     with (
@@ -171,7 +237,13 @@ def test_a_proxy_that_stops_says_of_a_call_that_runs_on_that_nobody_knows(tmp_pa
         wait_until(lambda: counting.asked == 1, "the call is at the server")
         client.close()
         wait_until(lambda: session_notes(one.data, "one") == ["abandoned"], "it is noticed")
-        one.process.terminate()
-        assert one.process.wait(20) == 0
-    (row,) = session_rows(one.data, "one")
+        with Client(one.url) as joiner:
+            joiner.ask("POST", PATH, call("write", {"a": 1}, request_id=2), headers=MCP_HEADERS)
+            with Client(one.url) as other:
+                for _ in range(3):  # what came before them has been seen
+                    assert other.request("GET", "/turnlog/health").status == 200
+            one.process.terminate()
+            assert one.process.wait(20) == 0
+    row, joined = session_rows(one.data, "one")
     assert (row.status, row.kind, row.flags) == ("unknown", "outcome_unknown", ["late"])
+    assert (joined.status, joined.kind, joined.flags) == ("error", "outcome_unknown", ["joined"])

@@ -8,11 +8,11 @@ from typing import Any
 
 from conformance.requirements import Requirement, proves
 from e2e.stores import Done, process, turnlog
-from kit.beside import proxy_beside
+from kit.beside import proxy_beside, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, wait_until
 from kit.faults import Hangs, ResetAfterRequest, SlowHead
 from kit.proxy import Proxy
-from kit.upstreams import RawUpstream, echo, ok, text_result
+from kit.upstreams import Peer, RawUpstream, echo, ok, text_result
 from turnlog.core.kinds import Status
 
 V1 = "/turnlog/api/v1"
@@ -214,6 +214,37 @@ def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
             wait_until(lambda: dangling(second) == [], "the delivery is noted")
     assert len(upstream.requests) == 1
     assert turnlog("verify", data=second.data).returncode == 0
+
+
+@proves(Requirement.DANGLING_FACTS)
+def test_an_answer_of_which_nothing_was_noted_when_the_proxy_died_is_in_the_list_and_given_again(
+    tmp_path: Path,
+) -> None:
+    def goes_on(peer: Peer) -> None:
+        peer.read()
+        peer.start_events()
+        peer.send_event(text_result(1, "paid"))
+        peer.wait_for_hang_up()
+
+    settings = _ruled(tmp_path)
+    with RawUpstream(goes_on) as upstream:
+        with (
+            proxy_beside(tmp_path, upstream.url, settings=settings) as first,
+            Client(first.url) as client,
+        ):
+            client.ask("POST", "/s/orders/mcp", call("pay", {"sum": 5}), headers=MCP_HEADERS)
+            wait_until(
+                lambda: [row.status for row in session_rows(first.data, "orders")] == ["ok"],
+                "it has ended",
+            )
+            first.kill()
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as second:
+            (one,) = dangling(second)
+            assert (one["standing"], one["abandoned"]) == ("undelivered", False)
+            assert json.loads(one["output"]["text"])["content"][0]["text"] == "paid"
+            assert pay(second, 5)["content"][0]["text"] == "paid"
+            wait_until(lambda: dangling(second) == [], "the delivery is noted")
+    assert len(upstream.requests) == 1
 
 
 @proves(Requirement.RESOLVE_SETTLES)

@@ -145,11 +145,14 @@ class Peer:
 
     def wait_for_hang_up(self, bound: float = BOUND) -> bool:
         """Wait until the proxy closes the connection; tell whether it did."""
+        before = self._socket.gettimeout()
         self._socket.settimeout(bound)
         try:
             while self._socket.recv(65536):
                 pass
         except TimeoutError:
+            # The next request on this connection is waited for as long as any.
+            self._socket.settimeout(before)
             return False
         except OSError:
             pass

@@ -8,8 +8,9 @@ from msgspec import structs
 
 from conformance.store.kit import START, begin, intent, known, new_id, note, outcome, put, session
 from turnlog.core import ids
-from turnlog.core.commit import Body
+from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Effect, Flag, NoteKind, Status
+from turnlog.serve.attempt import Settled
 from turnlog.sessions.dangling import Dangling, Standing, Wanted, count, dangling
 from turnlog.sessions.payloads import Kept
 from turnlog.store.base import Blob, Draft, SessionRef, Ticket
@@ -179,7 +180,7 @@ async def test_reasons_are_counted(store: LmdbStore) -> None:
     for _ in range(2):
         await begin(store, intent(ref, new_id()))
     with store.view() as view:
-        assert count(view) == {Standing.IN_FLIGHT: 2, Standing.UNDELIVERED: 1}
+        assert count(view, START) == {Standing.IN_FLIGHT: 2, Standing.UNDELIVERED: 1}
 
 
 async def test_a_call_that_an_operator_settled_does_not_dangle(store: LmdbStore) -> None:
@@ -190,4 +191,56 @@ async def test_a_call_that_an_operator_settled_does_not_dangle(store: LmdbStore)
     assert shown(store) == [(Standing.UNKNOWN, ids.to_text(call))]
     facts = structs.replace(unknown.facts, n=1, status=Status.ERROR, flags=(Flag.RESOLVED,))
     await put(store, structs.replace(unknown, facts=facts))
+    assert shown(store) == []
+
+
+async def heard(store: LmdbStore, ref: SessionRef, *notes: NoteKind) -> bytes:
+    """Write a call that others can ask for and that has ended, with notes on its outcome."""
+    call = new_id()
+    draft = intent(ref, call)
+    ticket = await begin(store, structs.replace(draft, facts=guarded(draft)))
+    draft = outcome(ref, call, ticket, blob=Blob(ANSWER))
+    done = await ended(store, structs.replace(draft, facts=guarded(draft)))
+    for kind in notes:
+        await put(store, note(ref, call, kind, done))
+    return call
+
+
+def guarded(draft: Draft) -> Facts:
+    return structs.replace(draft.facts, guarded=True)
+
+
+@pytest.mark.parametrize("flush_every", [1, 3, 2000])
+async def test_an_answer_whose_process_died_before_a_note_of_it_is_undelivered(
+    tmp_path: Path, flush_every: int
+) -> None:
+    data, ref = tmp_path / "data", session("one")
+    first = LmdbStore.open(data, flush_every=flush_every)
+    call = await heard(first, ref)
+    await heard(first, ref, NoteKind.DELIVERED)
+    just_now = Wanted(now=START + 2_000_000)
+    assert shown(first, just_now) == []  # the note may be on its way
+    with first.view() as view:
+        assert (list(view.unsettled()), view.usage().pending) == ([], 0)
+    await first.close()
+    second = LmdbStore.open(data, flush_every=flush_every)
+    (one,) = found(second, just_now)
+    assert (one.standing, one.abandoned) == (Standing.UNDELIVERED, False)
+    assert (one.row.call, one.output.text.encode()) == (ids.to_text(call), ANSWER)
+    with second.view() as view:
+        delivered = view.readable(call)[-1]
+    await put(second, note(ref, call, NoteKind.DELIVERED, Settled(delivered)))
+    assert shown(second) == []
+    await second.close()
+
+
+async def test_a_call_that_others_can_ask_for_and_that_an_operator_settled_does_not_dangle(
+    store: LmdbStore,
+) -> None:
+    ref = session("one")
+    call = await heard(store, ref)
+    with store.view() as view:
+        first, last = view.readable(call)
+    facts = structs.replace(last.facts, n=1, flags=(Flag.RESOLVED,))
+    await put(store, Draft(session=ref, facts=facts, intent=Settled(first)))
     assert shown(store) == []

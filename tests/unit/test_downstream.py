@@ -64,6 +64,20 @@ async def given(handle: Handle, raw: bytes) -> bytes:
 CLOSING = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 
 
+async def test_head_never_gets_a_body() -> None:
+    async def answer(down: Downstream) -> None:
+        await down.answer(200, b"OK", b"", b"body")
+
+    async def fail(down: Downstream) -> None:
+        down.fail(b"HTTP/1.1 500 Sorry\r\nContent-Length: 4\r\n\r\nbody")
+
+    asked = CLOSING.replace(b"GET", b"HEAD")
+    assert (await given(answer, asked)).endswith(
+        b"\r\nContent-Length: 4\r\nConnection: close\r\n\r\n"
+    )
+    assert await given(fail, asked) == b"HTTP/1.1 500 Sorry\r\nContent-Length: 4\r\n\r\n"
+
+
 async def test_a_whole_answer_is_written_as_it_is() -> None:
     async def handle(down: Downstream) -> None:
         await down.answer(299, b"Odd \xe9", LINES, b"body")

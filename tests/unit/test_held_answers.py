@@ -32,7 +32,9 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 def repeats(one: Bench) -> Repeats:
-    return Repeats(one.store, one.recorder, NeverTwice(), one.time.clock(), one.log)
+    return Repeats(
+        one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
+    )
 
 
 async def admitted(
@@ -101,7 +103,9 @@ async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path, store_limit=1) as full:
-        repeats = Repeats(full.store, full.recorder, NeverTwice(), full.time.clock(), full.log)
+        repeats = Repeats(
+            full.store, full.recorder, NeverTwice(), full.time.clock(), full.log, asyncio.Event()
+        )
         for _ in range(2):
             async with asyncio.timeout(10):
                 running = await admitted(full, repeats, "write", session(), key="one")

@@ -37,7 +37,7 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
-        repeats=Repeats(one.store, one.recorder, NeverTwice(), clock, one.log),
+        repeats=Repeats(one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()),
         redactor=Redactor(),
         states=saved_states(Path("/nonexistent")),
         clean=str,

@@ -1,7 +1,9 @@
 """`core.standing`: how a call stands after each of its commits."""
 
+from msgspec import structs
+
 from kit.commits import Log, call_id
-from turnlog.core.kinds import Executed, Status
+from turnlog.core.kinds import CommitKind, Executed, Flag, NoteKind, Status
 from turnlog.core.standing import CallState, next_call_state
 
 
@@ -49,6 +51,32 @@ def test_a_poll_without_an_answer_leaves_the_task_running() -> None:
     log.begin("a", leg=3, method="tasks/get")
     log.end("a", leg=3, status=Status.ERROR, error="tool_error", code=-32603)
     assert stands(log)[-1] == (3, 1, "error")
+
+
+def test_an_answer_is_heard_by_a_note_or_where_an_operator_has_spoken() -> None:
+    log = Log()
+    log.begin("a")
+    log.end("a")
+    said = next(commit for commit in log.commits if commit.facts.kind is CommitKind.OUTCOME)
+    guarded = structs.replace(said.facts, guarded=True)
+    delivered = structs.replace(guarded, kind=CommitKind.NOTE, note=NoteKind.DELIVERED)
+    steps = (
+        (structs.replace(guarded, kind=CommitKind.INTENT), True),
+        (guarded, False),
+        (structs.replace(delivered, leg=1), False),
+        (structs.replace(delivered, note=NoteKind.ABANDONED), False),
+        (delivered, True),
+        (structs.replace(guarded, n=1), True),
+        (structs.replace(guarded, kind=CommitKind.INTENT, attempt=2), True),
+        (structs.replace(guarded, attempt=2), False),
+        (structs.replace(guarded, attempt=2, n=1), False),
+        (structs.replace(guarded, attempt=2, n=2, flags=(Flag.RESOLVED,)), True),
+    )
+    state: CallState | None = None
+    for facts, heard in steps:
+        state = next_call_state(state, said.link, facts, 1)
+        assert state is not None
+        assert state.heard is heard
 
 
 def test_an_outcome_without_its_call_and_other_commits_say_nothing() -> None:

@@ -4,9 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import Body
+from turnlog.core.kinds import Actor
 from turnlog.store.base import StoreError, StoreFull
 from turnlog.store.folder import explained
 from turnlog.store.kept import Kept
@@ -119,3 +121,15 @@ def test_a_full_disk_is_named(tmp_path: Path, words: str) -> None:
     error = explained("write to", tmp_path, OSError(words))
     assert isinstance(error, StoreFull)
     assert str(error) == f"cannot write to {str(tmp_path)!r}: {words}; free space on the disk"
+
+
+async def test_an_operators_word_that_was_refused_is_not_written_later() -> None:
+    disk = Disk(0)
+    writer = Writer(disk, asyncio.get_running_loop(), print)
+    draft = outcome(session(), new_id())
+    facts = structs.replace(draft.facts, actor=Actor.OPERATOR)
+    word, end = pend(structs.replace(draft, facts=facts), bytes(16)), ended()
+    await refused(writer, word, end)
+    disk.room = 9
+    await writer.stop()
+    assert disk.written == [end]

@@ -1,5 +1,6 @@
 """`turnlog dangling`: calls that their agent has no answer to."""
 
+import time
 from collections.abc import Iterable
 
 import click
@@ -41,7 +42,9 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
     """
     with printout() as write, open_view(data) as view:
         wanted = Wanted(
-            session=find_session(view, session) if session is not None else None, since=since
+            session=find_session(view, session) if session is not None else None,
+            since=since,
+            now=time.time_ns(),
         )
         found = dangling(view, wanted)
         for line in map(json_line, found) if as_json else _text(view, found):

@@ -1,5 +1,6 @@
 """`turnlog status`: what the store holds, how much room is left, and what is in flight."""
 
+import time
 from pathlib import Path
 
 import click
@@ -44,7 +45,7 @@ def command(data: str, as_json: bool) -> None:
             usage=view.usage(),
             writers=running,
             pending=list(pending(view)),
-            dangling=count(view),
+            dangling=count(view, time.time_ns()),
             servers=list(read_health(folder, [one.pid for one in running or ()])),
         )
         write(json_line(status) if as_json else _text(view, status))

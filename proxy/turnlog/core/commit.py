@@ -87,6 +87,8 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """How the tool's definition stands against turnlog.lock; empty where an older turnlog wrote."""
     note: str = ""
     """On a note: its `NoteKind`."""
+    guarded: bool = False
+    """Whether a note follows once the caller has had the answer: a call that others can ask for."""
 
 
 class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -1,9 +1,9 @@
 """How a call stands: its newest attempt of its newest leg, folded from its commits. Pure."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .commit import Facts, Link
-from .kinds import CommitKind, Status
+from .kinds import CommitKind, Flag, NoteKind, Status
 
 
 class CallState(Struct, frozen=True, array_like=True, gc=False):
@@ -21,6 +21,8 @@ class CallState(Struct, frozen=True, array_like=True, gc=False):
     expires: int = 0
     behind: "CallState | None" = None
     """The parked leg that a poll asks about, while the poll runs."""
+    heard: bool = True
+    """Whether its caller has had what the last outcome says, where that is noted."""
 
 
 def next_call_state(
@@ -36,6 +38,8 @@ def next_call_state(
             return _begun(state, link, facts, position)
         case CommitKind.OUTCOME if state and _same_attempt(state, facts):
             return _ended(state, facts)
+        case CommitKind.NOTE if state and facts.note == NoteKind.DELIVERED:
+            return structs.replace(state, heard=True) if _same_attempt(state, facts) else state
         case _:
             return state
 
@@ -75,4 +79,12 @@ def _ended(state: CallState, facts: Facts) -> CallState:
         facts.status,
         facts.n,
         facts.expires if facts.status.parked else 0,
+        heard=_heard(state, facts),
     )
+
+
+def _heard(state: CallState, facts: Facts) -> bool:
+    """Tell whether nobody has to be told what an outcome says. Who settles a call sees to that."""
+    if state.n < 0:
+        return not facts.guarded
+    return state.heard or Flag.RESOLVED in facts.flags

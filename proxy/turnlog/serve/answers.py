@@ -160,6 +160,12 @@ def repeated(message: Message, ask: Ask, ending: Ending, made: Made) -> Made | N
     return Made(made.status, made.reason, JSON, with_meta(body, KEY, said) or body)
 
 
+def as_status(made: Made) -> Made:
+    """Return an answer for clients of 2024-11-05, which look at the status of what answers a post, and
+    not into it."""
+    return structs.replace(made, status=502, reason=b"Bad Gateway")
+
+
 def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
     """Return several answers as one; of none, a problem that says `sentence`.
 

@@ -34,7 +34,7 @@ API: Final = "/turnlog/api"
 _V1: Final = f"{API}/v1"
 _OPENAPI: Final = f"{API}/openapi.json"
 _TIME: Final = 30.0
-"""s that an answer may take."""
+"""s that an answer may take; one to what is written waits for the disk."""
 _LARGEST: Final = 64 << 10
 """bytes of a request's body."""
 _FIELD: Final = re.compile(r" - at `\$\.(\w+)`$")
@@ -53,11 +53,19 @@ class _Refused(Exception):
 class Api:
     """Answers for `/turnlog/api/...`."""
 
-    def __init__(self, context: Context, token: Callable[[], bytes], threads: Executor) -> None:
-        """`token` reads what requests have to bring; it raises `StoreError`."""
+    def __init__(
+        self,
+        context: Context,
+        token: Callable[[], bytes],
+        threads: Executor,
+        *,
+        limit: float = _TIME,
+    ) -> None:
+        """`token` reads what requests have to bring; it raises `StoreError`. `limit` in s."""
         self._context = context
         self._read_token = token
         self._threads = threads
+        self._limit = limit
         self._token = b""
         with suppress(_Refused):
             self._known_token()
@@ -66,16 +74,18 @@ class Api:
         """Return the answer to a request. Raises `Gone`."""
         try:
             self._check_token(down)
-            async with asyncio.timeout(_TIME):
-                made = await self._answer(down, path, query)
+            async with asyncio.timeout(self._limit) as limit:
+                made = await self._answer(down, path, query, limit)
         except _Refused as refused:
             made = refused.made
         except TimeoutError:
-            detail = f"this took more than {_TIME:g} s, ask for less"
+            detail = f"this took more than {self._limit:g} s, ask for less"
             made = problem(503, "Service Unavailable", detail, {})
         return with_headers(made, _PRIVATE)
 
-    async def _answer(self, down: Downstream, path: str, query: str) -> Made:
+    async def _answer(
+        self, down: Downstream, path: str, query: str, limit: asyncio.Timeout
+    ) -> Made:
         if path == _OPENAPI:
             _check_method(down.method, path, _READS)
             _pairs(query, ())
@@ -92,6 +102,8 @@ class Api:
                 return await self._in_thread(lambda: self._read(endpoint, asked))
             case Act():
                 body = await _body(down, endpoint.read)
+                # What is queued will be written: only the disk knows when, and nobody may say never.
+                limit.reschedule(None)
                 with _told():
                     return document(await endpoint.act(self._context, asked, body))
 

@@ -30,6 +30,10 @@ class Guarded(Protocol):
         """Learn of the attempt that is under way."""
         ...
 
+    def settled(self) -> None:
+        """Learn that an attempt has ended, maybe after all else."""
+        ...
+
     def cancelled(self) -> None:
         """Learn that the caller took it back, and that the server is told."""
         ...
@@ -270,6 +274,15 @@ class Attempt:
     def cancellation(self) -> bytes:
         """The message that takes it back (handshake revisions)."""
         return mcp.cancellation(self.wire_id or self.caller_id)
+
+    def tell(self, ending: Ending) -> None:
+        """Tell whoever follows it how it has ended."""
+        if self.patience is not None:
+            self.patience.close()
+        if self.running is not None:
+            self.running.settled()
+        if self.watch is not None:
+            self.watch(ending)
 
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""

@@ -61,6 +61,10 @@ class Audience:
         plain = b"content-encoding" not in named and not self._has_length
         return media == _EVENTS and plain and self._end.endswith(_ENDS)
 
+    def is_in_doubt(self) -> bool:
+        """Tell whether the agent has ended its side: it may be gone."""
+        return self._down.half_closed
+
     @property
     def has_heard(self) -> bool:
         """Whether the agent was there until the answer had been handed to it whole."""

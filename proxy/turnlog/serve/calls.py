@@ -4,7 +4,10 @@ An answer is matched with its own HTTP exchange first. What is left comes here: 
 answers on another stream of the same protocol session, further legs, the end of a task.
 """
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from .attempt import Attempt
@@ -22,6 +25,27 @@ Scope = tuple[str, str]
 _NONE: Final[dict[str, list[Attempt]]] = {}
 
 
+class Joiner:
+    """A call that waits for an earlier one, until its caller takes it back."""
+
+    def __init__(self, kin: str) -> None:
+        self.kin = kin
+        self._scope = asyncio.timeout(None)
+        self.has_left = False
+        """Whether its caller took it back."""
+
+    def leave(self) -> None:
+        """Let it wait no more."""
+        self.has_left = True
+        self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def wait(self, joined: Awaitable[None]) -> None:
+        """Wait for the earlier call. Raises what waiting for it does, and `TimeoutError` where its caller
+        took it back."""
+        async with self._scope:
+            await joined
+
+
 class OpenCalls:
     """Attempts without an outcome, and calls that wait for another leg."""
 
@@ -30,6 +54,8 @@ class OpenCalls:
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
         self._resting: dict[tuple[Scope, str], Attempt] = {}
+        self._joining: dict[tuple[Scope, str], list[Joiner]] = {}
+        """Those that wait for an earlier call; their servers never heard of them."""
         self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Patience]]] = OrderedDict()
         """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
 
@@ -56,6 +82,36 @@ class OpenCalls:
             del ids[id_key]
         if not ids:
             del self._open[scope]
+
+    @contextmanager
+    def joining(self, scope: Scope, id_key: str, joiner: Joiner) -> Generator[None]:
+        """Let a call be found while it waits for an earlier one."""
+        waiting = self._joining.setdefault((scope, id_key), [])
+        waiting.append(joiner)
+        try:
+            yield
+        finally:
+            waiting.remove(joiner)
+            if not waiting:
+                del self._joining[scope, id_key]
+
+    def leave(self, scope: Scope, id_key: str, kin: str = "") -> bool:
+        """Take back the newest call with this id that waits for an earlier one; false where none does.
+
+        On another connection (see `cancel`) it is that of the same client, if it is the only one.
+        """
+        waiting = self._joining.get((scope, id_key), ())
+        if not waiting and kin and not self._named(scope, id_key):
+            waiting = [
+                each
+                for (_, its), joiners in self._joining.items()
+                for each in joiners
+                if its == id_key and each.kin == kin
+            ]
+            waiting = waiting if len(waiting) == 1 else ()
+        if waiting:
+            waiting[-1].leave()
+        return bool(waiting)
 
     def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes:
         """Note that the caller cancelled the newest call with this id; return the id under which

@@ -20,6 +20,8 @@ _AT_ONCE: Final = b"\1\0\0\0\0\0\0\0"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _START: Final = b"HTTP/1.1 "
 """What every answer begins with, interim ones too, whatever the agent's version."""
+_HEAD: Final = "HEAD"
+"""The method whose answers never have a body (RFC 9110, 9.3.2)."""
 _ZEROS: Final = b"0" * 7
 """May stand before the size of a chunk (RFC 9112, 7.1); some parsers stop at 16 digits."""
 
@@ -51,6 +53,11 @@ class Downstream:
         self._agent.answering = self
         if self._agent.half_closed:
             self.ask()
+
+    @property
+    def half_closed(self) -> bool:
+        """Whether the agent has ended its side of the connection, and perhaps both."""
+        return self._agent.half_closed
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
@@ -112,12 +119,13 @@ class Downstream:
         return True
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
-        """Write a whole answer in one piece.
+        """Write a whole answer in one piece; to HEAD without its body, whose length stands all the same.
 
         Here and below `lines` are fields, each with CRLF before it, without any of framing.
         """
         length = b"\r\nContent-Length: %d" % len(body)
-        self._begin(self._head(status, reason, lines + length) + body)
+        head = self._head(status, reason, lines + length)
+        self._begin(head if self.method == _HEAD else head + body)
         self.finished = True
         await self._drain()
 
@@ -177,14 +185,16 @@ class Downstream:
             transport.close()
 
     def fail(self, data: bytes) -> None:
-        """Write a whole answer in place of one that turnlog failed to make; cut one that has begun."""
+        """Write a whole answer in place of one that turnlog failed to make; cut one that has begun, and
+        give HEAD no body."""
         transport = self._request.transport
         if transport is None or transport.is_closing():
             return
         if self.begun:
             self.abort()
         else:
-            self._write_start(data)
+            head, end, _ = data.partition(b"\r\n\r\n")
+            self._write_start(head + end if self.method == _HEAD else data)
         self.finished = True
 
     def done(self) -> Sent:

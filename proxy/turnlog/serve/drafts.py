@@ -109,6 +109,7 @@ class Drafter:
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
+            guarded=bool(ask.links.same or ask.links.key),
         )
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:

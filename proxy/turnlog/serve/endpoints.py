@@ -156,6 +156,7 @@ def dangling_of(view: View, asked: Asked) -> DanglingPage:
         session=_named(view, asked),
         since=moment("since", query.since, asked.now),
         behind=query.cursor or 0,
+        now=asked.now,
     )
     return dangling_page(view, wanted, query.limit)
 

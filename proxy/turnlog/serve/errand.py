@@ -103,7 +103,7 @@ class Errand:
             self._place.give_back()
 
     def send(self) -> None:
-        """Make the first attempt."""
+        """Make the first attempt, unless its server is left alone."""
         line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
         self._prepare()
@@ -121,17 +121,38 @@ class Errand:
             )
             self._course.go_on()
 
-    def begin(self) -> None:
-        """Make the only attempt, whose pieces are sent by somebody else."""
+    def begin(self) -> bool:
+        """Make the only attempt, whose pieces are sent by somebody else; false where its server is left
+        alone."""
         self._prepare()
+        if not self._passes():
+            return False
         self._sending()
+        return True
 
     def sent(self) -> None:
         """Note that the last piece has been sent."""
         self.exchange.progress.sent()
         self.exchange.acknowledge()
 
+    def _passes(self) -> bool:
+        """Tell whether an attempt may be made; answer it where its server is left alone."""
+        attempt = self.exchange.attempt
+        if attempt is None:
+            return True
+        if self._course is not None:
+            self._course.follow(attempt)
+        try:
+            self._context.health.watch(attempt.ask.server, attempt)
+        except Failure as failure:
+            made, tickets = self.exchange.failed(failure)
+            self._over(line_of(made), tickets)
+            return False
+        return True
+
     def _send(self, line: bytes) -> None:
+        if not self._passes():
+            return
         self._sending()
         self._pipe.to_server.line(line)
         self.sent()
@@ -141,8 +162,6 @@ class Errand:
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
         if attempt is not None:
-            if self._course is not None:
-                self._course.follow(attempt)
             attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
             if attempt.patience.connected(self._expire):
                 progress.patience = attempt.patience

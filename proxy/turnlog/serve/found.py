@@ -8,16 +8,23 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.delivery import is_delivered
+from turnlog.core.kinds import (
+    CommitKind,
+    Effect,
+    ErrorFamily,
+    ErrorKind,
+    Flag,
+    NoteKind,
+    Phase,
+)
 from turnlog.core.repeats import Earlier
-from turnlog.store.base import Ticket
+from turnlog.store.base import Corrupt, Ticket, View
 
 from .answers import Made
 from .attempt import Ask, Attempt, Settled
 from .running import Running
 
-_SETTLED: Final = 1.0
-"""s: whether an answer arrived is noted by then, unless its process died."""
 _NS: Final = 1_000_000_000
 
 
@@ -26,6 +33,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
     earlier: Earlier
     call: bytes
+    """Its id; where that cannot be read, what it was found by."""
     keyed: bool
     """Whether it was found by its key."""
     running: Running | None = None
@@ -63,6 +71,14 @@ class Repeated(Exception):
         self.found = found
 
 
+class InDoubt(Exception):
+    """The caller of an earlier call, which is under way, may be gone: then it is joined."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__("the caller of the same call may be gone")
+        self.running = running
+
+
 class Joins(Exception):
     """A call waits first for an earlier one, which is under way."""
 
@@ -79,6 +95,31 @@ class Joins(Exception):
         limits = self.ask.policy.timeout
         at = self.since + min(limits.response, limits.total)
         return at if at < inf else None
+
+
+def damaged(link: bytes, *, keyed: bool, warned: bool) -> Found:
+    """Return an earlier call of which the log says no more than that it was made."""
+    unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
+    earlier = Earlier(ending=unknown, began=0.0, warned=warned)
+    return Found(earlier=earlier, call=link, keyed=keyed)
+
+
+def commits_of(view: View, intent: Commit) -> list[Commit]:
+    """Return the commits of a call, by its newest intent. Raises `Corrupt` where they do not tell how
+    it stands."""
+    call = intent.facts.call
+    try:
+        commits = view.call(call)
+    except Corrupt:
+        commits = view.readable(call)
+        outcome = last_of(commits, CommitKind.OUTCOME)
+        if outcome is None or _place(outcome)[:2] != _place(intent)[:2]:
+            raise  # maybe it is the outcome that cannot be read
+    if last_of(commits, CommitKind.INTENT) is None:
+        at = intent.position
+        said = f"the record at position {at} is not what is known of it; run `turnlog verify`"
+        raise Corrupt(said, at)
+    return commits
 
 
 def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
@@ -99,24 +140,24 @@ def earlier_of(
     `lives` tells whether the writer with an epoch runs.
     """
     intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
-    assert intent is not None  # it was found by its links
+    assert intent is not None  # `commits_of` has seen to it
     if outcome is not None and _place(outcome)[:2] < _place(intent)[:2]:
         outcome = None
     notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
     abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
     alive = lives((outcome or intent).link.epoch)
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    given_up = ended if cancelled is None else min(ended, (now - cancelled) / _NS)
     runs_on = abandoned and cancelled is None and ended < drain
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
         ending=_ending(intent, outcome, alive=alive, runs_on=runs_on),
         began=(now - began) / _NS,
-        ended=ended,
+        ended=given_up,
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
-        delivered=_had(commits, outcome)
-        or (alive and not abandoned and _is_settling(outcome, ended)),
+        delivered=is_delivered(commits, outcome, alive=alive, ended=ended),
     )
 
 
@@ -130,19 +171,3 @@ def _ending(intent: Commit, outcome: Commit | None, *, alive: bool, runs_on: boo
         return None if alive else unknown
     timed_out = outcome.facts.error == ErrorFamily.TIMEOUT
     return None if timed_out and runs_on and alive else ending_of(outcome.facts)
-
-
-def _is_settling(outcome: Commit | None, ended: float) -> bool:
-    """Tell whether a note may be on its way that the answer was delivered by another process."""
-    # What turnlog or an operator said of it is no answer that a caller has had.
-    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
-    return answered and ended < _SETTLED
-
-
-def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
-    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
-    it who had the answer before."""
-    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
-    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
-        return bool(notes)
-    return any(note.link.ref == outcome.link.seq for note in notes)

@@ -246,6 +246,7 @@ class Handler:
         freed: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_free, freed))
         running.carried_by(task.cancel, partial(_outlived, audience, freed))
+        running.heard_by(audience.is_in_doubt)
         try:
             failure = await freed
             if failure is not None:
@@ -266,6 +267,7 @@ class Handler:
         assert running is not None
         try:
             await self._carried(down, runner, exchange, content)
+            await running.made_certain()
         except asyncio.CancelledError:
             if running.is_given_up:
                 runner.withdraw()
@@ -274,7 +276,7 @@ class Handler:
             self._context.recorder.faulted(error)
             audience.fail(self.unread(500, error))
         finally:
-            if audience.has_heard:
+            if audience.has_heard and not running.has_left:
                 running.arrived()
             self._context.repeats.over(running, exchange.kept(audience.kept))
 
@@ -323,7 +325,8 @@ class Handler:
             await down.bodiless(made.status, made.reason, head)
         else:
             await down.answer(made.status, made.reason, head, made.body)
-        self._context.repeats.arrived(repeated)
+        if exchange.is_answered_here:
+            self._context.repeats.arrived(repeated)
 
     async def _run(
         self, down: Downstream, runner: Runner, exchange: Exchange, content: Content

@@ -5,7 +5,7 @@ What is out of the ordinary stands in a file beside the store, for `turnlog stat
 
 import asyncio
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,10 @@ from .settings import Upstream
 _NS: Final = 1_000_000_000
 _LAG: Final = 1.0
 """s: refused retries are told together, as there may be very many."""
+
+
+Ended = Callable[[Ending | None], None]
+"""Learns how an attempt ended, `None` where nobody knows."""
 
 
 class Health:
@@ -85,10 +89,21 @@ class Health:
     def watching(self, server: str, attempt: Attempt | None) -> Generator[None]:
         """Make an attempt within the block, and learn how it ended. Raises `Failure` before the
         block where its server is left alone."""
-        circuit = self._circuits.get(server)
-        if circuit is None or attempt is None:
+        if attempt is None or (ended := self.watch(server, attempt)) is None:
             yield
             return
+        try:
+            yield
+        finally:
+            if attempt.watch is not None:
+                ended(None)
+
+    def watch(self, server: str, attempt: Attempt) -> Ended | None:
+        """Let an attempt be made, and learn how it ends; return what to tell where nobody will know,
+        if its server has a circuit. Raises `Failure` where that is left alone."""
+        circuit = self._circuits.get(server)
+        if circuit is None:
+            return None
         passed = self._admitted(server, circuit)
 
         def ended(ending: Ending | None) -> None:
@@ -98,11 +113,7 @@ class Health:
                 self._changed(server, circuit)
 
         attempt.watch = ended
-        try:
-            yield
-        finally:
-            if attempt.watch is not None:
-                ended(None)
+        return ended
 
     def _admitted(self, server: str, circuit: Circuit) -> Pass:
         before = circuit.state

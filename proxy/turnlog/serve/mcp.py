@@ -5,9 +5,8 @@ calls: lists of tools, handshakes, cancellations, polls of tasks, answers on ano
 """
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Final
-
-import msgspec
 
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
@@ -24,6 +23,7 @@ from .answers import (
     NOT_RECORDED,
     Made,
     amended,
+    as_status,
     failed_request,
     repeated,
     together,
@@ -34,7 +34,9 @@ from .answers import (
 from .asking import Asking
 from .attempt import Ask, Attempt, following
 from .besides import LIST_LIMIT, LISTS
+from .calls import Joiner
 from .context import Context
+from .downstream import Gone
 from .fault import Failure, Progress
 from .found import Repeated
 from .legs import Legs
@@ -162,7 +164,10 @@ class McpExchange:
             await self._open(message)
         elif (cancelled := mcp.cancelled_id(message)) is not None:
             scope, kin = self._request.scope, self._request.kin
-            if known := self._context.calls.cancel(scope, cancelled, kin):
+            if self._context.calls.leave(scope, cancelled, kin):
+                # The server never heard of it, and may know another one by that id.
+                self._cancels[cancelled] = self._context.recorder.new_request_id()
+            elif known := self._context.calls.cancel(scope, cancelled, kin):
                 self._cancels[cancelled] = known
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
             scope, kin = self._request.scope, self._request.kin
@@ -175,7 +180,7 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         if ask.may_be_guarded and self._is_alone(message):
-            ask, self.running = await self._admitted(ask)
+            ask, self.running = await self._admitted(ask, key)
         attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
         if self.running is not None:
@@ -185,9 +190,21 @@ class McpExchange:
         elif len(self._messages) == 1:
             self.attempt = attempt
 
-    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
-        """Let a call go on, after an earlier one that it joins. Raises `Repeated`."""
-        return await self._context.repeats.admit(ask, stateless=self.stateless)
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
+        """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
+        caller takes it back."""
+        waits = partial(self._joined, key)
+        return await self._context.repeats.admit(ask, stateless=self.stateless, waits=waits)
+
+    async def _joined(self, key: str, earlier: Awaitable[None]) -> None:
+        """Wait for an earlier call, unless a cancel comes for the id with this key."""
+        joiner = Joiner(self._request.kin)
+        try:
+            with self._context.calls.joining(self._request.scope, key, joiner):
+                await joiner.wait(earlier)
+        except TimeoutError as error:
+            # Nobody answers what was cancelled (MCP, cancellation): the request ends.
+            raise Gone("the call was taken back") from error
 
     def _is_alone(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
@@ -198,11 +215,15 @@ class McpExchange:
         """Return the answer to a call that is not sent, because of an earlier one."""
         message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
         assert ending is not None
-        if found.answer is not None:
-            made = repeated(message, ask, ending, found.answer)
-            if made is not None:
-                return made
-        return failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+        made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
+        if made is None:
+            made = failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+        return made if self.is_answered_here else as_status(made)
+
+    @property
+    def is_answered_here(self) -> bool:
+        """Whether its client looks for answers in those to its posts: in 2024-11-05 it does not."""
+        return self._request.channel is None
 
     kept_as_sent = False
     """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
@@ -367,10 +388,7 @@ class McpExchange:
             if message.kind is Kind.REQUEST
         ]
         made = together(answers, sentence, as_batch=self._as_batch)
-        if self._request.channel is None:
-            return made
-        # Clients of 2024-11-05 look at the status of a post, and not into its answer.
-        return msgspec.structs.replace(made, status=502, reason=b"Bad Gateway")
+        return made if self.is_answered_here else as_status(made)
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)

@@ -78,8 +78,7 @@ class AgentTools:
         route = Route(_HERE, PATH, "", session, "")
         request = Request(down, route, self._context.digest, self._context.clients, connection)
         try:
-            async with asyncio.timeout(_TIME):
-                made = await self._answer(request, parse(body))
+            made = await self._answer(request, parse(body))
         except TimeoutError:
             detail = f"this took more than {_TIME:g} s, ask for less"
             made = problem(503, "Service Unavailable", detail, {})
@@ -186,7 +185,9 @@ class _Desk:
             with self._context.store.view() as view:
                 return work(view, _on_disk(view, self._session))
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
+        # A note has no such limit: once it is queued nobody may say that it was not written.
+        async with asyncio.timeout(_TIME):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
         context = self._context

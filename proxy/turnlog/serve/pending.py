@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -11,6 +13,9 @@ from turnlog.wire.jsonrpc import id_key
 from .process import Process
 from .reply import Reply
 from .seat import Seat
+
+_MOST: Final = 1024
+"""Requests that nobody waits for, and that a command has not answered."""
 
 
 class Open(Struct, frozen=True, kw_only=True):
@@ -40,6 +45,8 @@ class Pending:
 
     def __init__(self) -> None:
         self._open: dict[str, Open] = {}
+        self._unawaited: dict[str, None] = {}
+        """Those that nobody waits for, by the same keys, those left first in front."""
         self._tokens: dict[str, str] = {}
         """Keys of requests by those of their progress tokens."""
 
@@ -70,6 +77,7 @@ class Pending:
         one = self._open.pop(key, None)
         if one is None:
             return None
+        self._unawaited.pop(key, None)
         if one.token and self._tokens.get(id_key(one.token)) == key:
             del self._tokens[id_key(one.token)]
         if one.reply is not None:
@@ -98,16 +106,19 @@ class Pending:
         if self._open.get(key) is one:
             self.forget(key)
 
-    def left(self, reply: Reply) -> None:
+    def left(self, reply: Reply) -> list[Open]:
         """Learn that nobody waits for what a reply waits for, which will come all the same, unless it
-        was taken back."""
+        was taken back; return what is to be taken back, because so much else is left."""
         for key in list(reply.awaited):
             if self._open[key].is_cancelled:
                 self.take(key)
             else:
                 self._open[key] = structs.replace(self._open[key], reply=None)
+                self._unawaited[key] = None
         reply.awaited.clear()
         reply.lift()
+        surplus = islice(self._unawaited, max(len(self._unawaited) - _MOST, 0))
+        return [one for key in list(surplus) if (one := self.take(key)) is not None]
 
     def waiting(self, seat: Seat) -> list[Reply]:
         """Return where one agent waits for answers, each once."""

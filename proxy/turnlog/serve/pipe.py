@@ -172,7 +172,9 @@ class Pipe:
         self._large = await self._admitted(exchange, None)
         if self._large is None:
             return False
-        self._large.begin()
+        if not self._large.begin():
+            self._large = None
+            return False
         return True
 
     async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> Errand | None:
@@ -229,6 +231,12 @@ class Pipe:
             exchange.joins = joins
             key = id_key(exchange.messages[0].id)
             self._joining.add(self._work, key, self._pass_on(exchange, line))
+
+    async def all_sent(self) -> None:
+        """Wait until nothing waits to be sent, or for an earlier call behind which it may yet be."""
+        while self._joining or not self.turns.all_sent.is_set():
+            await self._joining.over()
+            await self.turns.all_sent.wait()
 
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""

@@ -35,7 +35,7 @@ class PipedExchange(McpExchange):
             await self._context.repeats.joined(self.joins)
         await super().begin()
 
-    async def _admitted(self, ask: Ask) -> tuple[Ask, Running | None]:
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
         """Let a call go on. Raises `Repeated`, and `Joins` where it has to wait: not here, where others
         are behind it.
 

@@ -92,6 +92,9 @@ class PlainCall:
         assert ending is not None
         return self._problem(_STATUSES.get(ending.error, 409), found.sentence, ending)
 
+    is_answered_here = True
+    """Whether its client looks for answers in those to its requests: yes."""
+
     kept_as_sent = True
     """Whether whoever asks the same again gets the answer as it went: yes."""
 

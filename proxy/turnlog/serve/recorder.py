@@ -176,10 +176,7 @@ class Recorder:
         attempt.ending, attempt.retry_after = ending, reply.retry_after
         self._notice_loop(attempt, ending)
         attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
-        if attempt.patience is not None:
-            attempt.patience.close()
-        if attempt.watch is not None:
-            attempt.watch(ending)
+        attempt.tell(ending)
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
             if reply.said and (attempt.yields or not attempt.reason):

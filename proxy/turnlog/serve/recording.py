@@ -169,13 +169,14 @@ def _context(
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     redact = settings.redact
     redactor = Redactor(redact.headers, redact.keys, redact.patterns)
+    stop = asyncio.Event()
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        repeats=Repeats(store, recorder, settings.never_twice, clock, log),
+        repeats=Repeats(store, recorder, settings.never_twice, clock, log, stop),
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
@@ -195,7 +196,7 @@ def _context(
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
         work=work,
-        stop=asyncio.Event(),
+        stop=stop,
     )
 
 

@@ -6,6 +6,7 @@ proxy sees what another one has under way in the same store. What is decided is 
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import structs
@@ -23,12 +24,12 @@ from turnlog.core.repeats import (
 )
 from turnlog.observe.event import Log
 from turnlog.observe.events import StoreFailed
-from turnlog.store.base import SessionRef, Store, StoreError
+from turnlog.store.base import Corrupt, SessionRef, Store, StoreError, View
 
 from .answers import Made, retold_answer
 from .attempt import NO_LINKS, Ask, Links, Reply, Settled
 from .clock import Clock
-from .found import Found, Joins, Repeated, earlier_of
+from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of
 from .recorder import Recorder
 from .running import Running
 
@@ -53,17 +54,33 @@ _SAYS: Final = {
 }
 
 
+Waits = Callable[[Awaitable[None]], Awaitable[None]]
+"""Waits for the end of an earlier call."""
+
+
+async def _plainly(earlier: Awaitable[None]) -> None:
+    await earlier
+
+
 class Repeats:
     """The guarded calls of one proxy, under way and lately ended."""
 
     def __init__(
-        self, store: Store, recorder: Recorder, limits: NeverTwice, clock: Clock, log: Log
+        self,
+        store: Store,
+        recorder: Recorder,
+        limits: NeverTwice,
+        clock: Clock,
+        log: Log,
+        stop: asyncio.Event,
     ) -> None:
+        """`stop` is set as soon as turnlog stops."""
         self._store = store
         self._recorder = recorder
         self._limits = limits
         self._clock = clock
         self._log = log
+        self._stop = stop
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
         self._under_way: set[Running] = set()
@@ -71,25 +88,33 @@ class Repeats:
         """Calls of earlier processes, or others, whose answers arrived by way of this one."""
         self._held = 0
 
-    async def admit(self, ask: Ask, *, stateless: bool) -> tuple[Ask, Running | None]:
+    async def admit(
+        self, ask: Ask, *, stateless: bool, waits: Waits = _plainly
+    ) -> tuple[Ask, Running | None]:
         """Let a call go on; return what it is recorded as, and what guards it where something does.
 
-        Waits for an earlier call that it joins. Raises `Repeated` where it is not sent.
+        Waits for an earlier call that it joins, by way of `waits`. Raises `Repeated` where it is not
+        sent.
         """
         since: float | None = None
+        doubts = True
         while True:
             try:
-                return self.admitted(ask, stateless=stateless, since=since)
+                return self.admitted(ask, stateless=stateless, since=since, doubts=doubts)
             except Joins as joins:
                 since = joins.since
-                await self.joined(joins)
+                await waits(self.joined(joins))
+            except InDoubt as doubt:
+                doubts = False
+                await doubt.running.made_certain()
 
     def admitted(
-        self, ask: Ask, *, stateless: bool, since: float | None = None
+        self, ask: Ask, *, stateless: bool, since: float | None = None, doubts: bool = False
     ) -> tuple[Ask, Running | None]:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
-        `since` is when it began to, on the loop's clock, if it did.
+        `since` is when it began to, on the loop's clock, if it did. Where it goes on beside an earlier
+        one whose caller may be gone, raise `InDoubt` if `doubts`.
         """
         links = self._links(ask)
         if links is NO_LINKS and not ask.is_named:
@@ -100,7 +125,8 @@ class Repeats:
         verdict = self._verdict(ask, found, joined=joined)
         match verdict:
             case Verdict.FORWARD:
-                pass
+                if doubts and found and found.running and found.running.is_in_doubt:
+                    raise InDoubt(found.running)
             case Verdict.JOIN:
                 assert found is not None  # only an earlier call can be waited for
                 now = asyncio.get_running_loop().time()
@@ -131,10 +157,21 @@ class Repeats:
             late = self._repeated(joins.ask, joins.found, Verdict.LATE, joined=True)
             raise late from None
         except asyncio.CancelledError:
-            reply = Reply(flags=(Flag.JOINED,), detail="left while the call it had joined ran on")
-            asked = structs.replace(joins.ask, links=NO_LINKS)
-            self._recorder.unsent(asked, LEFT, reply, joins.found.source)
+            self._left(joins)
             raise
+
+    def _left(self, joins: Joins) -> None:
+        """Record a call that waits no more; where turnlog stops that is not its caller's doing."""
+        if self._stop.is_set():
+            ending, detail = (
+                unsent(Verdict.UNKNOWN),
+                "turnlog stopped while the call it had joined ran",
+            )
+        else:
+            ending, detail = LEFT, "left while the call it had joined ran on"
+        asked = structs.replace(joins.ask, links=NO_LINKS)
+        reply = Reply(flags=(Flag.JOINED,), detail=detail)
+        self._recorder.unsent(asked, ending, reply, joins.found.source)
 
     def unknown(self, joins: Joins) -> Repeated:
         """Record a call that will not learn how the one ended that it waited for."""
@@ -223,7 +260,7 @@ class Repeats:
         """Return the latest call with a link, be it of this process or of another."""
         stored = self._stored(link, links, keyed=keyed)
         here = self._known.get(link)
-        if here is None or (stored is not None and stored.call > here.ask.call):
+        if here is None or (stored and stored.commits and stored.call > here.ask.call):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.is_resolved:
@@ -241,25 +278,39 @@ class Repeats:
     def _stored(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
         try:
             with self._store.view() as view:
-                intent = view.linked(link)
-                if intent is None:
-                    return None
-                commits = view.call(intent.facts.call)
-                warned = view.linked(self._told(intent.facts.call)) is not None
-                now, drain = self._clock.wall(), self._limits.drain
-                earlier = earlier_of(commits, now, view.lives, drain)
+                return self._read(view, link, links, keyed=keyed)
         except StoreError as error:
             # The call goes on: a log that cannot be read does not stop it.
             self._log.emit(StoreFailed(reason=str(error)))
             return None
+
+    def _read(self, view: View, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        try:
+            intent = view.linked(link)
+            if intent is None:
+                return None
+            commits = commits_of(view, intent)
+        except Corrupt as error:
+            # Its effect may have happened: of one damaged record less is known, not nothing.
+            self._log.emit(StoreFailed(reason=str(error)))
+            return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
+        now, drain = self._clock.wall(), self._limits.drain
+        earlier = earlier_of(commits, now, view.lives, drain)
         stored = intent.body.links if intent.body is not None else ()
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
             same_input=not keyed or links.keyed_input in stored,
-            warned=warned,
+            warned=self._is_warned(view, intent.facts.call),
         )
         return Found(earlier=earlier, call=intent.facts.call, keyed=keyed, commits=commits)
+
+    def _is_warned(self, view: View, call: bytes) -> bool:
+        """Tell whether somebody was told that nobody knows what a call did."""
+        try:
+            return view.linked(self._told(call)) is not None
+        except Corrupt:
+            return True  # that much can be read of it
 
     # -- the answer ------------------------------------------------------------------------
 

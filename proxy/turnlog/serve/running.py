@@ -7,6 +7,7 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from turnlog.core.classify import Ending
@@ -26,7 +27,15 @@ Outlived = Callable[[Failure], bool]
 """Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 
 
+_DOUBT: Final = 0.25
+"""s that is waited to learn whether a caller is gone."""
+
+
 def _untold(_: Failure) -> bool:
+    return False
+
+
+def _certain() -> bool:
     return False
 
 
@@ -64,6 +73,9 @@ class Running:
         self._timer: asyncio.TimerHandle | None = None
         self._withdraw: Callable[[], object] | None = None
         self._outlived: Outlived = _untold
+        self._doubted: Callable[[], bool] = _certain
+        self._gone: asyncio.Event | None = None
+        """That its caller has left, where somebody wants to know."""
 
     @property
     def size(self) -> int:
@@ -126,6 +138,25 @@ class Running:
         """Learn who carries it out: `withdraw` gives it up, and lets `Repeats` know that it is over."""
         self._withdraw, self._outlived = withdraw, outlived
 
+    def heard_by(self, doubted: Callable[[], bool]) -> None:
+        """Learn who hears its answer: `doubted` tells whether that one may be gone without a word."""
+        self._doubted = doubted
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its caller has ended its side: it may be gone, or only have no more to say."""
+        return not self._abandoned and self._doubted()
+
+    async def made_certain(self) -> None:
+        """Wait until it is known whether its caller is gone, as far as that shows in time."""
+        if not self.is_in_doubt:
+            return
+        if self._gone is None:
+            self._gone = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DOUBT):
+                await self._gone.wait()
+
     def over(self) -> None:
         """Learn that it has ended, or ended anew: whoever joined it looks at how."""
         self._disarm()
@@ -133,6 +164,12 @@ class Running:
         self.is_over = True
         if self._waited_for is not None:
             self._waited_for.set()
+
+    def settled(self) -> None:
+        """Learn that an attempt has ended. Where its stream had ended before, the answer counts: from
+        it on it is given to who asks again."""
+        if self.is_over:
+            self._ended_at = self._loop.time()
 
     async def ended(self) -> None:
         """Wait for its end."""
@@ -160,8 +197,9 @@ class Running:
                 self._disarm()
 
     def arrived(self) -> None:
-        """Note that its answer was handed to a caller whole."""
-        if self.attempt is not None and not self.delivered:
+        """Note that its answer was handed to a caller whole. A stream may have ended before it."""
+        answered = self.attempt is not None and self.attempt.ending is not None
+        if self.attempt is not None and answered and not self.delivered:
             self.delivered = True
             # Of a call that nobody can ask for again it matters only where its caller had left.
             if self._abandoned or self.ask.links is not NO_LINKS:
@@ -182,13 +220,21 @@ class Running:
 
     def left(self) -> None:
         """Learn that its caller is gone."""
-        if self._abandoned or self.is_over or self.attempt is None:
+        attempt = self.attempt
+        if self._abandoned or self.delivered or attempt is None:
             return
+        if self.is_over and attempt.ending is None:
+            return  # its stream is over, and the answer to come
         self._abandoned = True
+        if self._gone is not None:
+            self._gone.set()
+        if self.is_over:
+            self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
+            return
         if self._unqueued():
             return
-        self.attempt.marks.add(Flag.LATE)
-        self._note(NoteKind.ABANDONED, self.attempt.intent)
+        attempt.marks.add(Flag.LATE)
+        self._note(NoteKind.ABANDONED, attempt.intent)
         self._run_on()
 
     def _unqueued(self) -> bool:
@@ -233,7 +279,7 @@ class Running:
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended: many of these are remembered."""
         self._event_ids = None
-        self._withdraw, self._outlived = None, _untold
+        self._withdraw, self._outlived, self._doubted = None, _untold, _certain
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask

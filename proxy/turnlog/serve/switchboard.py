@@ -145,8 +145,10 @@ class Switchboard:
         self.write(self._renamed(Seat(), reply, asked, handshake))
 
     def left(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more; what it waits for goes on."""
-        self._pending.left(reply)
+        """Learn that nobody reads a reply any more; what it waits for goes on, as far as such requests
+        are remembered: a question for the sake of one that was forgotten would be put to somebody else."""
+        for one in self._pending.left(reply):
+            self.write(mcp.cancellation(one.raw_id, _LEFT))
 
     def cancel(self, reply: Reply) -> None:
         """Learn that nobody reads a reply any more, which takes its requests back."""

@@ -137,7 +137,7 @@ class Wrapped:
             await self._to_server.room()
         first = asyncio.FIRST_COMPLETED
         left = tasks.create_task(self._unread())
-        sent = tasks.create_task(self._pipe.turns.all_sent.wait())
+        sent = tasks.create_task(self._pipe.all_sent())
         await asyncio.wait({sent, left}, return_when=first)
         sent.cancel()
         self._to_server.close()

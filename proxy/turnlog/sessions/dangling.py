@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
+from math import inf
+from typing import Final
 
 from msgspec import Struct, structs
 
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
+from turnlog.core.delivery import is_delivered
 from turnlog.core.kinds import (
     Actor,
     CommitKind,
@@ -26,6 +29,7 @@ from turnlog.store.base import Filter, View
 from .payloads import Kept, Payload, payload
 from .rows import Row, row_of
 
+_NS: Final = 1_000_000_000
 _Left = dict[bytes, list[Commit]]
 """Calls whose agent left, with all their commits."""
 
@@ -51,6 +55,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """When the call began at the earliest, ns UTC."""
     behind: int = 0
     """Position of an intent: only later ones."""
+    now: int | None = None
+    """ns UTC: what ended just before may yet be delivered; `None` where nothing did."""
 
     def covers(self, intent: Commit) -> bool:
         """Tell whether the attempt that began so is meant."""
@@ -92,7 +98,12 @@ class Found(Struct, frozen=True, kw_only=True):
 def find(view: View, wanted: Wanted) -> list[Found]:
     """Return the calls that dangle, in the order in which their newest attempts began."""
     left = {call: view.readable(call) for call in view.noted(NoteKind.ABANDONED)}
-    sources = (*_lost(view, wanted), *_left(left), *_open(view, wanted, left))
+    sources = (
+        *_lost(view, wanted),
+        *_unheard(view, wanted),
+        *_left(left),
+        *_open(view, wanted, left),
+    )
     found = {one.attempt[0].facts.call: one for one in sources if wanted.covers(one.attempt[0])}
     return sorted(found.values(), key=lambda one: one.position)
 
@@ -102,9 +113,9 @@ def dangling(view: View, wanted: Wanted) -> Iterator[Dangling]:
     return (described(view, one) for one in find(view, wanted))
 
 
-def count(view: View) -> dict[Standing, int]:
-    """Return how many calls dangle for which reason."""
-    found = Counter(one.standing for one in find(view, Wanted()))
+def count(view: View, now: int) -> dict[Standing, int]:
+    """Return how many calls dangle for which reason; `now` in ns UTC."""
+    found = Counter(one.standing for one in find(view, Wanted(now=now)))
     return {standing: found[standing] for standing in Standing if found[standing]}
 
 
@@ -167,6 +178,21 @@ def _left(left: _Left) -> Iterator[Found]:
         abandoned = _speaks(commits, NoteKind.ABANDONED, attempt[0])
         if abandoned and not _speaks(commits, NoteKind.DELIVERED, attempt[0]):
             yield Found(standing=Standing.UNDELIVERED, abandoned=True, attempt=attempt)
+
+
+def _unheard(view: View, wanted: Wanted) -> Iterator[Found]:
+    """Yield the calls that have ended, and of which no note says that the answer was delivered."""
+    lives = lru_cache(maxsize=None)(view.lives)
+    for call in view.unheard():
+        commits = view.readable(call)
+        attempt = _newest(commits)
+        if len(attempt) < 2:
+            continue
+        outcome = attempt[-1]
+        ended = inf if wanted.now is None else (wanted.now - outcome.facts.at) / _NS
+        if not is_delivered(commits, outcome, alive=lives(outcome.link.epoch), ended=ended):
+            abandoned = _speaks(commits, NoteKind.ABANDONED, attempt[0])
+            yield Found(standing=Standing.UNDELIVERED, abandoned=abandoned, attempt=attempt)
 
 
 def _lost(view: View, wanted: Wanted) -> Iterator[Found]:

@@ -18,7 +18,7 @@ from turnlog.core.kinds import (
     Rung,
     Status,
 )
-from turnlog.store.base import Draft, SessionRef, Store, View
+from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
 from .errors import Reason, UnresolvableError
 from .log import NotFoundError
@@ -53,14 +53,14 @@ async def resolve(
         call = find_resolvable(view, name)
         if runs(call):
             raise _in_flight(call)
-        draft = _draft(view, call, claim)
+        attempt = _open_attempt(view, call)
+    draft = _draft(attempt, claim)
     placed = await store.submit(draft, wait=True).done()
     if placed.facts != draft.facts:
         # Another outcome took the number inside the transaction: it came first.
         raise _refused(call, placed)
-    with store.view() as view:
-        found = [c for c in view.call(call) if _is_of(draft.facts, c.facts)]
-    return row_of(found)
+    # Read again it could fail, and what is written must not be told as if it were not.
+    return row_of([*attempt, placed])
 
 
 def find_resolvable(view: View, name: str) -> bytes:
@@ -94,14 +94,23 @@ def _resolvable(view: View) -> list[bytes]:
     ]
 
 
-def _draft(view: View, call: bytes, claim: Claim) -> Draft:
+def _open_attempt(view: View, call: bytes) -> list[Commit]:
+    """Return the attempt that leaves a call open: intent, then outcomes. Raises `UnresolvableError`."""
     attempt = view.standing(call)
     if not attempt:
-        newest = [c for c in view.call(call) if c.facts.kind is CommitKind.OUTCOME][-1]
-        raise _refused(call, newest)
+        outcomes = [c for c in view.call(call) if c.facts.kind is CommitKind.OUTCOME]
+        if not outcomes:
+            name = ids.to_text(call)
+            raise StoreError(f"the records of call {name} are damaged; run `turnlog verify`")
+        raise _refused(call, outcomes[-1])
     intent, last = attempt[0], attempt[-1]
     if last is intent and view.lives(intent.link.epoch):
         raise _in_flight(call)
+    return attempt
+
+
+def _draft(attempt: list[Commit], claim: Claim) -> Draft:
+    intent, last = attempt[0], attempt[-1]
     return Draft(
         session=SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT),
         facts=_facts(intent.facts, last.facts, claim),
@@ -128,12 +137,6 @@ def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
         retry="" if claim.happened else Retry.SAFE,
         flags=(Flag.RESOLVED,),
     )
-
-
-def _is_of(facts: Facts, other: Facts) -> bool:
-    """Tell whether `other` begins or ends the attempt that `facts` ends."""
-    ends = (CommitKind.INTENT, CommitKind.OUTCOME)
-    return other.kind in ends and (other.leg, other.attempt) == (facts.leg, facts.attempt)
 
 
 def _in_flight(call: bytes) -> UnresolvableError:

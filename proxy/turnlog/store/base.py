@@ -300,6 +300,10 @@ class View(Protocol):
         """Yield once the calls that notes of this kind speak of, in the order of the notes."""
         ...
 
+    def unheard(self) -> Iterator[bytes]:
+        """Yield the calls that have ended without a note that their guarded answer was delivered."""
+        ...
+
     def readable(self, call: bytes) -> list[Commit]:
         """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
         ...

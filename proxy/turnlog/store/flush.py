@@ -126,13 +126,13 @@ def _write_open(txn: Txn, tables: Tables, entries: Iterable[Entry]) -> None:
 
 def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry]) -> None:
     state = call_state_after(txn, tables, call, entries)
-    unsettled = state is not None and state.status.unsettled
+    open_ended = state is not None and (state.status.unsettled or not state.heard)
     before = None if begins_call(entries[0]) else read_call_state(txn, tables, call)
     if before and before.expires:
         txn.delete(number(before.expires) + call, db=tables.parked)
-    if before and not unsettled:
+    if before and not open_ended:
         txn.delete(call, db=tables.unsettled)
-    if not unsettled:
+    if not open_ended:
         return
     txn.put(call, encode(state), db=tables.unsettled)
     if state and state.expires:

@@ -203,7 +203,7 @@ def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
 def settled_within(entries: Sequence[Entry]) -> bool:
     """Tell the common case: a whole call of one attempt that ended, and nothing else.
 
-    It leaves nothing open and nothing unsettled, so that no table needs to be looked at.
+    It leaves nothing open, unsettled or to be delivered, so that no table needs to be looked at.
     """
     if len(entries) != 2 or not begins_call(entries[0]):
         return False
@@ -214,6 +214,7 @@ def settled_within(entries: Sequence[Entry]) -> bool:
         and facts.kind is CommitKind.OUTCOME
         and facts.leg == 0
         and facts.attempt == 1
+        and not facts.guarded
     )
 
 

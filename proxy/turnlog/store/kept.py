@@ -6,7 +6,7 @@ that nobody knows the end of.
 
 from collections.abc import Iterator
 
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import Actor, CommitKind
 
 from .tickets import Pending
 
@@ -25,8 +25,11 @@ class Kept:
 
     def take(self, pending: Pending) -> bool:
         """Keep a draft if it is an outcome and there is memory for it."""
-        size = _size(pending)
-        if pending.draft.facts.kind is not CommitKind.OUTCOME or self._size + size > self._most:
+        size, facts = _size(pending), pending.draft.facts
+        # An operator is told that nothing was written: so it has to be.
+        if facts.kind is not CommitKind.OUTCOME or facts.actor is Actor.OPERATOR:
+            return False
+        if self._size + size > self._most:
             return False
         self._pending.append(pending)
         self._size += size

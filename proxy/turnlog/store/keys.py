@@ -18,7 +18,8 @@ Derived from the log's stored bytes, flushed in a transaction of their own, up t
     links      link key -> position of the newest commit that carries it
     heads      session -> `Head`            activity  position of its newest commit -> session
     open       session + intent's seq -> epoch, position of an attempt without outcome
-    unsettled  call -> `CallState`          parked   expiry + call -> nothing
+    unsettled  call -> `CallState`, also of answers that were not delivered
+    parked     expiry + call -> nothing
 """
 
 import struct

@@ -233,19 +233,30 @@ class Snapshot:
 
     def call_states(self) -> Iterator[tuple[bytes, CallState]]:
         """Yield the unsettled calls, in no order."""
+        return (found for found in self._standing() if found[1].status.unsettled)
+
+    def unheard(self) -> Iterator[bytes]:
+        """Yield the calls that have ended and whose callers are not noted to have had the answer."""
+        states = self._standing()
+        return (call for call, state in states if not (state.heard or state.status.unsettled))
+
+    def call_state(self, call: bytes) -> CallState | None:
+        """Return how an unsettled call stands; `None` for a settled one."""
+        state = self._stands(call)
+        return state if state and state.status.unsettled else None
+
+    def _standing(self) -> Iterator[tuple[bytes, CallState]]:
         recent = {call for call in list(self.tail.calls) if self._recent(self.tail.calls, call)}
         for call, value in keys_with(self.txn, self.tables.unsettled, b""):
             if call not in recent:
                 yield call, msgspec.msgpack.decode(value, type=CallState)
         for call in recent:
-            if state := self.call_state(call):
+            if state := self._stands(call):
                 yield call, state
 
-    def call_state(self, call: bytes) -> CallState | None:
-        """Return how an unsettled call stands; `None` for a settled one."""
+    def _stands(self, call: bytes) -> CallState | None:
         entries = self.tail.pick(self._recent(self.tail.calls, call))
-        state = call_state_after(self.txn, self.tables, call, entries)
-        return state if state and state.status.unsettled else None
+        return call_state_after(self.txn, self.tables, call, entries)
 
     def _load(self) -> tuple[Segment, int]:
         if self._tail is None:

@@ -122,6 +122,10 @@ class LmdbView:
         notes = filter(None, map(snapshot.readable, found))
         yield from dict.fromkeys(entry.facts.call for entry in notes)
 
+    @guarded_iterator
+    def unheard(self) -> Iterator[bytes]:
+        yield from self._snapshot.unheard()
+
     @guarded
     def readable(self, call: bytes) -> list[Commit]:
         snapshot = self._snapshot

@@ -1,0 +1,33 @@
+"""`serve.found`: what the commits of an earlier call tell."""
+
+import pytest
+from msgspec import structs
+
+from kit.commits import Log
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.serve.found import earlier_of
+
+SECOND = 1_000_000_000
+
+
+def note(on: Commit, kind: NoteKind, seconds: float) -> Commit:
+    """Return a note on a commit, so many seconds behind it."""
+    at = on.facts.at + round(seconds * SECOND)
+    return structs.replace(
+        on, facts=structs.replace(on.facts, kind=CommitKind.NOTE, note=kind, at=at)
+    )
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_call_that_ran_on_until_it_was_given_up_ended_then(lives: bool) -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a")
+    begun, ended = log.commits[-2:]
+    left = note(ended, NoteKind.ABANDONED, 0)
+    given_up = note(ended, NoteKind.CANCEL_FORWARDED, 600)
+    now = ended.facts.at + 601 * SECOND
+    earlier = earlier_of([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
+    assert earlier.ending is not None
+    assert (earlier.ending.kind, earlier.ended) == ("response_timeout", 1.0)

@@ -1,0 +1,31 @@
+"""`serve.pending`: what a command has not answered, and nobody waits for."""
+
+from turnlog.serve.fault import Progress
+from turnlog.serve.pending import Open, Pending
+from turnlog.serve.reply import Reply
+from turnlog.serve.seat import Seat
+from turnlog.wire.jsonrpc import id_key
+
+MOST = 1024
+
+
+def ask(pending: Pending, number: int) -> Reply:
+    """Ask something; return where its answer goes."""
+    reply, raw_id = Reply(Progress(), streams=False), b"%d" % number
+    pending.add(Open(seat=Seat(), reply=reply, process=None, raw_id=raw_id, own_id=raw_id))
+    return reply
+
+
+async def test_of_requests_that_nobody_waits_for_the_oldest_are_taken_back() -> None:
+    pending = Pending()
+    awaited = ask(pending, 0)
+    for number in range(1, MOST + 1):
+        assert pending.left(ask(pending, number)) == []
+    # One that is answered makes room for another.
+    assert pending.take(id_key(b"2")) is not None
+    assert pending.left(ask(pending, MOST + 1)) == []
+    taken = pending.left(ask(pending, MOST + 2))
+    assert [one.raw_id for one in taken] == [b"1"]
+    assert pending.find(id_key(b"1")) is None
+    assert len(list(pending)) == MOST + 1
+    assert pending.replies == {awaited}

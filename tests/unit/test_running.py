@@ -1,0 +1,85 @@
+"""`serve.running`: what is noted of a guarded call, whoever waits for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import succeeded
+from turnlog.core.repeats import NeverTwice
+from turnlog.serve.attempt import Links, Reply
+from turnlog.serve.running import Running
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with bench(tmp_path) as made:
+        yield made
+
+
+async def ended(one: Bench) -> Running:
+    """Return a call that has ended, and that others can ask for."""
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"))
+    running = Running(asked, one.recorder, NeverTwice(), stateless=False)
+    attempt = await one.recorder.begin(asked)
+    running.begins(attempt)
+    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    assert ticket is not None
+    await ticket.done()
+    return running
+
+
+async def notes(one: Bench, running: Running) -> list[str]:
+    # What comes behind a note is on disk behind it.
+    await one.recorder.on_disk(await one.recorder.begin(ask(session(), one.recorder.new_call())))
+    with one.store.view() as view:
+        commits = view.call(running.ask.call)
+    return [commit.facts.note for commit in commits if commit.facts.note]
+
+
+async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_noted(
+    one: Bench,
+) -> None:
+    running = await ended(one)
+    running.over()
+    running.left()
+    assert await notes(one, running) == ["abandoned"]
+
+
+async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_on(
+    one: Bench,
+) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"))
+    running = Running(asked, one.recorder, NeverTwice(), stateless=False)
+    attempt = await one.recorder.begin(asked)
+    running.begins(attempt)
+    running.over()  # its own stream has ended
+    assert running.seen().ending is None
+    clock = asyncio.get_running_loop().time
+    before = clock()
+    one.recorder.end(attempt, succeeded(), Reply())
+    seen = running.seen()
+    assert seen.ending == succeeded()
+    assert seen.ended <= clock() - before
+
+
+async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
+    running = await ended(one)
+    running.arrived()
+    running.over()
+    running.left()
+    assert await notes(one, running) == ["delivered"]
+
+
+async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"))
+    running = Running(asked, one.recorder, NeverTwice(), stateless=False)
+    running.begins(await one.recorder.begin(asked))
+    running.arrived()
+    running.over()  # its own stream has ended, without the response
+    running.left()
+    seen = running.seen()
+    assert (seen.delivered, seen.abandoned) == (False, False)
+    assert await notes(one, running) == []
