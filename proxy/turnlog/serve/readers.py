@@ -169,7 +169,9 @@ def rule_source(value: object) -> RuleSource:
         return value
     if not isinstance(value, str) or not value or "\0" in value:
         if isinstance(value, dict):
-            raise ValueError("this is a file of rules, give it with --rules")
+            raise ValueError(
+                "here stands a rule: give a file of rules with --rules, or name its path here"
+            )
         raise ValueError(f"{str(value)!r} is no file, write a path")
     return RuleSource(Path(value), value)
 
