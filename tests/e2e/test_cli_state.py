@@ -211,7 +211,7 @@ def test_a_turn_that_does_not_exist_is_an_error_everywhere(
     assert done.stderr == f"turnlog: the session has no turn {turn}, {known}\n"
 
 
-@pytest.mark.parametrize("turns", ["4..6", "0..3", "..-6"])
+@pytest.mark.parametrize("turns", ["4..6", "..0", "..-6"])
 def test_a_range_ends_at_turns_that_exist(data: Path, turns: str) -> None:
     for how in (("log", "work", "--turns", turns), ("diff", "work", turns)):
         assert "the session has no turn" in turnlog(*how, data=data).stderr
@@ -220,6 +220,13 @@ def test_a_range_ends_at_turns_that_exist(data: Path, turns: str) -> None:
 def test_the_last_turns_are_all_where_there_are_fewer(data: Path) -> None:
     assert lines(data, "log", "work", "--turns", "-99..") == lines(data, "log", "work")
     assert text(data, "diff", "work", "-99..") == text(data, "diff", "work")
+
+
+def test_a_range_from_zero_begins_with_the_session(data: Path) -> None:
+    assert lines(data, "log", "work", "--turns", "0..2") == lines(
+        data, "log", "work", "--turns", "..2"
+    )
+    assert text(data, "diff", "work", "0..2") == text(data, "diff", "work", "..2")
 
 
 def test_a_tool_is_found_by_the_name_that_the_state_has(data: Path) -> None:

@@ -161,7 +161,9 @@ def turn_number(turn: int, newest: int) -> int:
 def reaches_back(turns: Turns, newest: int) -> bool:
     """Tell whether a range begins before the first turn: the last five, of three, are all."""
     first = turns.first
-    return first is not None and first < 0 and first != turns.last and newest + 1 + first < 1
+    if first is None or first == turns.last:
+        return False
+    return first == 0 or (first < 0 and newest + 1 + first < 1)
 
 
 def _begin(turns: Turns, newest: int | None) -> int | None:
