@@ -238,6 +238,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("redact: {patterns: ['(']}", "1:21: '(' is no regular expression "),
         ("rules: [./mine.yaml, mien.yaml]", "1:22: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
         ("rules: [default]", "1:9: 'default' is a pack, name it in upstreams.NAME.packs"),
+        ("rules: [{name: a, effect: read}]", "1:9: here stands a rule: give a file of rules with --rules, or name its path here"),
         ("rules: ['']", "1:9: '' is no file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),

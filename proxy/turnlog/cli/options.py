@@ -165,6 +165,19 @@ class FolderName(click.ParamType[str]):
         return str(value)
 
 
+class Turn(click.ParamType[int]):
+    """A turn: a whole number, where a negative one counts from the newest turn."""
+
+    name = "turn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read `value`."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
+
+
 class FieldName(click.ParamType[Field]):
     """A field of the state."""
 

@@ -49,6 +49,8 @@ def command() -> None:
 def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     """Tell all that is wrong with files of rules, and with the examples beside them.
 
+    That includes what a proxy takes although it can match no call or decide nothing.
+
     Without files: those that the configuration names, and the pack `default`. Each problem is one
     line, FILE:LINE:COLUMN first; then the exit code is 1.
 

@@ -56,7 +56,7 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
     name, colon, seq = what.rpartition(":")
     if not colon:
         return attempts(view, find_call(view, what))
-    if not (seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
+    if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
         raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
     session = find_session(view, name)
     commit = view.get(session, int(seq))

@@ -189,6 +189,10 @@ def rule_source(value: object) -> RuleSource:
     if isinstance(value, RuleSource):
         return value
     if not isinstance(value, str) or not value or "\0" in value:
+        if isinstance(value, dict):
+            raise ValueError(
+                "here stands a rule: give a file of rules with --rules, or name its path here"
+            )
         raise ValueError(f"{str(value)!r} is no file, write a path")
     return RuleSource(Path(value), value)
 

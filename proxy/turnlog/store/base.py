@@ -202,7 +202,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     first_turn: int | None = None
     last_turn: int | None = None
     tool: str = ""
-    """A tool's name; with a `/` in it also `server/tool`."""
+    """A tool's name; with a `/` or a `.` in it also `server/tool` or `server.tool`."""
     server: str = ""
     error: str = ""
     kind: str = ""
