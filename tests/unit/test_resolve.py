@@ -179,6 +179,29 @@ async def test_an_answer_that_comes_all_the_same_stands_behind_it(store: LmdbSto
     assert reason is Reason.KNOWN
 
 
+async def test_a_beginning_names_the_one_call_of_its_minute_that_can_be_settled(
+    store: LmdbStore,
+) -> None:
+    for status in (Status.OK, Status.ERROR):
+        await unknown(store, status)
+    open_ended = await unknown(store)
+    await begin(store, intent(session(), new_id()))  # in flight, in this process
+    row = await resolve(store, open_ended[:4], HAPPENED)
+    assert (row.call, row.status) == (open_ended, "ok")
+    with pytest.raises(NotFoundError, match=r"no call that begins with .* can be resolved"):
+        await resolve(store, open_ended[:4], HAPPENED)
+
+
+async def test_only_calls_that_can_be_settled_are_named_where_a_beginning_is_not_enough(
+    store: LmdbStore,
+) -> None:
+    settled = await unknown(store, Status.OK)
+    names = [await unknown(store), await unknown(store)]
+    with pytest.raises(NotFoundError, match="begins 2 calls that can be resolved") as caught:
+        await resolve(store, names[0][:4], HAPPENED)
+    assert [name in str(caught.value) for name in (settled, *names)] == [False, True, True]
+
+
 async def test_a_call_that_is_not_there_is_not_found(store: LmdbStore) -> None:
     with pytest.raises(NotFoundError, match="no call begins with '0123'"):
         await resolve(store, "0123", HAPPENED)

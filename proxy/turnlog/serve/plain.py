@@ -104,9 +104,9 @@ class PlainCall:
         return sent if ending is not None and ending.phase is Phase.DONE else None
 
     @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands a pinned definition: a plain tool has none."""
-        return self._ask.is_unverified
+    def unverified(self) -> Ask | None:
+        """The call, where a rule demands a pinned definition: a plain tool has none."""
+        return self._ask if self._ask.is_unverified else None
 
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
