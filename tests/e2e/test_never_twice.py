@@ -345,6 +345,45 @@ def test_a_key_stands_for_one_call_even_after_its_answer(rig: Rig, counting: Cou
     assert text(rig.post(named)) == "done 1"
 
 
+def test_a_key_stands_for_the_call_that_has_answered_it(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
+    left(call("write", {"a": 1}))
+    counting.go.set()
+    rig.ended_rows(1)
+    key = ("Idempotency-Key", rig.session)
+    for request_id in (2, 3, 4):
+        asked = call("write", {"a": 1}, request_id=request_id)
+        assert text(rig.post(asked, key)) == "done 1"
+    said = json.loads(rig.post(call("write", {"a": 2}), key))["result"]
+    assert said["_meta"]["turnlog/outcome"]["kind"] == "conflict"
+    assert [row.status for row in rig.ended_rows(5)] == ["ok", *["replayed"] * 3, "error"]
+
+
+def test_a_key_stands_for_the_call_that_it_has_joined(
+    rig: Rig, counting: Counting, left: Begun, begun: Begun
+) -> None:
+    left(call("write", {"a": 1}))
+    key = ("Idempotency-Key", rig.session)
+    joiner = begun(call("write", {"a": 1}, request_id=2), *MCP_HEADERS, key)
+    other = begun(call("write", {"a": 1}, request_id=3))
+    joiner.close()
+    wait_until(lambda: rig.rows()[-1].status == "error", "the joiner's leaving is recorded")
+    counting.go.set()
+    assert text(other.response("POST").body) == "done 1"
+    assert text(rig.post(call("write", {"a": 1}, request_id=4), key)) == "done 1"
+    assert counting.asked == 1
+
+
+def test_another_key_is_another_call(rig: Rig, counting: Counting, left: Begun) -> None:
+    keys = [("Idempotency-Key", f"{rig.session} {n}") for n in range(2)]
+    left(call("write", {"a": 1}), *MCP_HEADERS, keys[0])
+    counting.go.set()
+    rig.ended_rows(1)
+    assert text(rig.post(call("write", {"a": 1}, request_id=2), keys[1])) == "done 2"
+    assert text(rig.post(call("write", {"a": 1}, request_id=3), keys[0])) == "done 1"
+
+
 def test_a_plain_call_is_answered_as_the_first_one_was(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:

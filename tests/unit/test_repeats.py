@@ -53,6 +53,8 @@ LATE = LIMITS.window + 1
         (runs(cancelled=CANCELLED_LIFE + 1), WRITE, Verdict.AGAIN),
         (runs(cancelled=CANCELLED_LIFE + 1), PAYMENT, Verdict.UNKNOWN),
         (runs(abandoned=True), structs.replace(WRITE, on_duplicate=OnDuplicate.PASS), Verdict.FORWARD),
+        (over(UNKNOWN), structs.replace(PAYMENT, on_duplicate=OnDuplicate.PASS), Verdict.UNKNOWN),
+        (over(OK), structs.replace(WRITE, on_duplicate=OnDuplicate.PASS), Verdict.REPLAY),
         (runs(), structs.replace(WRITE, on_duplicate=OnDuplicate.BLOCK), Verdict.BLOCK),
         (runs(), structs.replace(KEYED, on_duplicate=OnDuplicate.PASS), Verdict.JOIN),
         # after its end
@@ -78,7 +80,8 @@ LATE = LIMITS.window + 1
         (over(UNKNOWN), WRITE, Verdict.UNKNOWN),
         (over(UNKNOWN, warned=True), WRITE, Verdict.AGAIN),
         (over(UNKNOWN, delivered=True), WRITE, Verdict.AGAIN),
-        (over(UNKNOWN, LATE), WRITE, Verdict.FORWARD),
+        (over(UNKNOWN, LATE), WRITE, Verdict.AGAIN),
+        (over(UNKNOWN, KEY_LIFE + 1), KEYED, Verdict.AGAIN),
         (over(UNKNOWN, LATE, warned=True), PAYMENT, Verdict.UNKNOWN),
         (over(CANCELLED), WRITE, Verdict.AGAIN),
         (over(CANCELLED), PAYMENT, Verdict.UNKNOWN),

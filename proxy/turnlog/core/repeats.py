@@ -93,14 +93,14 @@ def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict
         return Verdict.FORWARD
     if not earlier.same_input:
         return Verdict.CONFLICT if earlier.began < KEY_LIFE else Verdict.FORWARD
-    if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
-        return Verdict.FORWARD
     if earlier.ending is None:
         return _while_it_runs(earlier, asked, limits)
     return _after_its_end(earlier, earlier.ending, asked, limits)
 
 
 def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+    if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
+        return Verdict.FORWARD
     if earlier.cancelled is not None and earlier.cancelled > CANCELLED_LIFE:
         return _given_up(asked)
     if asked.on_duplicate is OnDuplicate.BLOCK:
@@ -120,11 +120,12 @@ def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: Never
     unknown = dropped or ending.status is Status.UNKNOWN
     if unknown and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
-    if earlier.ended > (KEY_LIFE if asked.keyed else limits.window):
-        return Verdict.FORWARD
+    is_past = earlier.ended > (KEY_LIFE if asked.keyed else limits.window)
     if unknown:
-        told = dropped or earlier.warned or earlier.delivered
+        told = is_past or dropped or earlier.warned or earlier.delivered
         return Verdict.AGAIN if told else Verdict.UNKNOWN
+    if is_past:
+        return Verdict.FORWARD
     slow = earlier.began - earlier.ended > asked.slower_than
     if asked.keyed or slow or not earlier.delivered:
         return Verdict.REPLAY

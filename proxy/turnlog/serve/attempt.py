@@ -1,6 +1,6 @@
 """A call as it was asked for, one try of it, and what came back: what the recorder is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct, structs
@@ -66,11 +66,22 @@ class Links(Struct, frozen=True, kw_only=True, gc=False):
     """Of these and the input."""
     told: bytes = b""
     """Of an earlier call: the caller of this one was told that nobody knows what that did."""
+    source: bytes = b""
+    """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
 
     @property
     def stored(self) -> tuple[bytes, ...]:
         """All there are, as an intent carries them."""
-        return tuple(filter(None, (self.same, self.key, self.keyed_input, self.told)))
+        source = _SOURCE + self.source if self.source else b""
+        return tuple(filter(None, (self.same, self.key, self.keyed_input, self.told, source)))
+
+
+_SOURCE: Final = b"answered by\0"
+
+
+def source_of(stored: Sequence[bytes]) -> bytes:
+    """Return the id of the call whose answer is that of the call with these links; empty for none."""
+    return next((link.removeprefix(_SOURCE) for link in stored if link.startswith(_SOURCE)), b"")
 
 
 NO_LINKS: Final = Links()

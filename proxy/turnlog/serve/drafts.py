@@ -112,7 +112,7 @@ class Drafter:
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
-            guarded=bool(ask.links.same or ask.links.key),
+            guarded=bool(ask.links.same or ask.links.key) and not ask.links.source,
         )
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:

@@ -36,6 +36,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """Its id; where that cannot be read, what it was found by."""
     keyed: bool
     """Whether it was found by its key."""
+    by_source: bool = False
+    """Whether its key is that of another call, which it has answered."""
     running: Running | None = None
     commits: Sequence[Commit] = ()
 
@@ -120,6 +122,14 @@ def commits_of(view: View, intent: Commit) -> list[Commit]:
         said = f"the record at position {at} is not what is known of it; run `turnlog verify`"
         raise Corrupt(said, at)
     return commits
+
+
+def source_in(view: View, call: bytes) -> Commit:
+    """Return the newest intent of the call that has answered another one. Raises `Corrupt`."""
+    intent = last_of(view.call(call), CommitKind.INTENT)
+    if intent is None:
+        raise Corrupt("the call that answered another one is not there; run `turnlog verify`", 0)
+    return intent
 
 
 def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:

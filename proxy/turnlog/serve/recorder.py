@@ -159,12 +159,23 @@ class Recorder:
         return attempt
 
     def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
-        """Queue a note on a commit of a call, `follows`; nobody waits for it."""
+        """Queue a note on a commit of a call, `follows`; nobody waits for it.
+
+        That a caller has left is written at once: other processes are asked the same call next.
+        """
         try:
             draft = Draft(session=session, facts=self._drafter.note(kind, on), intent=follows)
-            self._store.submit(draft, wait=False)
+            if kind is NoteKind.DELIVERED:
+                self._store.submit(draft, wait=False)
+            else:
+                self._store.submit(draft, wait=True, told=self._noted)
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def _noted(self, written: bool) -> None:
+        if not written:
+            reason = "a note was not written"
+            self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
         """Queue the outcome of an attempt, once; return what must be waited for, if anything."""

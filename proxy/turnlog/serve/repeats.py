@@ -27,10 +27,10 @@ from turnlog.observe.events import StoreFailed
 from turnlog.store.base import Conflict, Corrupt, SessionRef, Store, StoreError, View
 
 from .answers import Made, retold_answer
-from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
+from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled, source_of
 from .clock import Clock
 from .fault import in_time
-from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of
+from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of, source_in
 from .recorder import Recorder
 from .running import Running
 
@@ -194,7 +194,7 @@ class Repeats:
             )
         else:
             ending, detail = LEFT, "left while the call it had joined ran on"
-        asked = structs.replace(joins.ask, links=NO_LINKS)
+        asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
         reply = Reply(flags=(Flag.JOINED,), detail=detail)
         self._recorder.unsent(asked, ending, reply, joins.found.source)
 
@@ -279,26 +279,38 @@ class Repeats:
         found = self._latest(links.key, links, keyed=True) if links.key else None
         if found is None and links.same:
             found = self._latest(links.same, links, keyed=False)
+            if found and found.running and _differ(found.running.ask.links.key, links.key):
+                return None  # by another key its caller says that it is another call
         return found
 
     def _latest(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
         """Return the latest call with a link, be it of this process or of another."""
         stored = self._stored(link, links, keyed=keyed)
         here = self._known.get(link)
+        if stored and stored.by_source:
+            here = self._called(stored.call)
         if here is None or (stored and stored.commits and stored.call > here.ask.call):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.is_resolved:
             return mine  # what is remembered here is that nobody knows
+        same_input = not keyed or here.ask.links.keyed_input == links.keyed_input
+        if stored and stored.by_source:
+            same_input = stored.earlier.same_input
         earlier = structs.replace(
             here.seen(),
-            same_input=not keyed or here.ask.links.keyed_input == links.keyed_input,
+            same_input=same_input,
             warned=mine is not None and mine.earlier.warned,
         )
         commits = mine.commits if mine is not None else ()
         return Found(
             earlier=earlier, call=here.ask.call, keyed=keyed, running=here, commits=commits
         )
+
+    def _called(self, call: bytes) -> Running | None:
+        """Return a call that is under way here, or that is remembered."""
+        here = (*self._under_way, *self._known.values())
+        return next((running for running in here if running.ask.call == call), None)
 
     def _stored(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
         try:
@@ -314,6 +326,10 @@ class Repeats:
             intent = view.linked(link)
             if intent is None:
                 return None
+            stored = intent.body.links if intent.body is not None else ()
+            source = source_of(stored)
+            if source:
+                intent = source_in(view, source)
             commits = commits_of(view, intent)
         except Corrupt as error:
             # Its effect may have happened: of one damaged record less is known, not nothing.
@@ -321,14 +337,19 @@ class Repeats:
             return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
         now, drain = self._clock.wall(), self._limits.drain
         earlier = earlier_of(commits, now, view.lives, drain)
-        stored = intent.body.links if intent.body is not None else ()
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
             same_input=not keyed or links.keyed_input in stored,
             warned=self._is_warned(view, intent.facts.call),
         )
-        return Found(earlier=earlier, call=intent.facts.call, keyed=keyed, commits=commits)
+        return Found(
+            earlier=earlier,
+            call=intent.facts.call,
+            keyed=keyed,
+            by_source=bool(source),
+            commits=commits,
+        )
 
     def _is_warned(self, view: View, call: bytes) -> bool:
         """Tell whether somebody was told that nobody knows what a call did."""
@@ -366,8 +387,10 @@ class Repeats:
             flags = (Flag.JOINED,) if joined else ()
             if verdict is Verdict.UNKNOWN:
                 links = Links(told=self._told(found.call))
+        if verdict is Verdict.REPLAY or verdict is Verdict.LATE:
+            links = _answered(ask.links, found)
         said = "" if answer is not None else _SAYS[verdict]
-        # It does not carry the links of its call: nothing is answered from an answer.
+        # It is not found by what it asks: nothing is answered from an answer.
         asked = structs.replace(ask, links=links)
         reply = Reply(flags=flags, detail=said, said=said)
         attempt = self._recorder.unsent(asked, ending, reply, found.source)
@@ -438,6 +461,17 @@ class Repeats:
         for link in _found_by(running):
             if self._known.get(link) is running:
                 del self._known[link]
+
+
+def _answered(links: Links, found: Found) -> Links:
+    """Return the links of a call that another one answers: its key stands for that one from now on."""
+    if not links.key:
+        return NO_LINKS
+    return Links(key=links.key, keyed_input=links.keyed_input, source=found.call)
+
+
+def _differ(key: bytes, other: bytes) -> bool:
+    return bool(key and other) and key != other
 
 
 def _found_by(running: Running) -> tuple[bytes, ...]:
