@@ -31,10 +31,11 @@ KEY = ("Idempotency-Key", '"k"')
 
 
 class Counting:
-    """Count calls, and answer each with its number once it is let go."""
+    """Count calls, and answer each with its number once it is let go; refuse the first ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: int = 0) -> None:
         self.asked = 0
+        self._refuses = refuses
         self.go = threading.Event()
 
     def __call__(self, peer: Peer) -> None:
@@ -44,7 +45,9 @@ class Counting:
         while not self.go.wait(0.01):
             if peer.wait_for_hang_up(0.01):
                 return
-        if "id" in said:
+        if number <= self._refuses:
+            peer.send(ok(b"later", media="text/plain", status="429 Too Many Requests"))
+        elif "id" in said:
             peer.send_json(text_result(said["id"], f"done {number}"))
         else:
             peer.send(ok(json.dumps({"done": number}).encode()))
@@ -190,6 +193,32 @@ def test_whose_caller_leaves_meanwhile_does_not_keep_the_other_one_from_being_ma
             assert text(again.response("POST")) == "done 1"
     assert counting.asked == 1
     assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_who_was_too_late_makes_the_call_that_failed_and_everybody_gets_its_answer(
+    tmp_path: Path, turn: int
+) -> None:
+    counting = Counting(refuses=1)
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+    ):
+        proxies = (one, other) if turn % 2 else (other, one)
+        clients = [Client(p.url) for p in proxies]
+        with nobody_writes(one.data):
+            for client in clients:
+                ask(client, 1)
+            begun(1, one, other)
+        answers = [client.response("POST") for client in clients]
+        assert sorted(answer.status for answer in answers) == [200, 429]
+        for client in clients:
+            ask(client, 2)
+            assert text(client.response("POST")) == "done 2"
+            client.close()
+    assert counting.asked == 2
 
 
 def test_it_waits_for_the_disk_no_longer_than_it_may(tmp_path: Path) -> None:

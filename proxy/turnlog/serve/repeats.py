@@ -289,7 +289,7 @@ class Repeats:
         here = self._known.get(link)
         if stored and stored.by_source:
             here = self._called(stored.call)
-        if here is None or (stored and stored.commits and stored.call > here.ask.call):
+        if here is None or (stored and stored.commits and _is_later(stored, here)):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.is_resolved:
@@ -468,6 +468,16 @@ def _answered(links: Links, found: Found) -> Links:
     if not links.key:
         return NO_LINKS
     return Links(key=links.key, keyed_input=links.keyed_input, source=found.call)
+
+
+def _is_later(stored: Found, here: Running) -> bool:
+    """Tell whether the newest call that the log has came after one that is remembered here."""
+    if stored.call == here.ask.call:
+        return False
+    intent = here.attempt.intent if here.attempt is not None else None
+    # Ids say when calls came; one that was made after another had failed may have the older id.
+    is_placed = intent is not None and intent.placed is not None
+    return is_placed or stored.call > here.ask.call
 
 
 def _differ(key: bytes, other: bytes) -> bool:
