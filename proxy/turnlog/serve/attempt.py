@@ -123,6 +123,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
     links: Links = NO_LINKS
+    seen: int | None = None
+    """Position of the log's newest commit when its key was looked for: its intent is not written where
+    another call has come with that key since. `None` where it claims no key."""
     why: str = ""
     """Why the caller makes the call, as it says itself."""
     client: str = ""
@@ -175,7 +178,8 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
 def following(ask: Ask) -> Ask:
     """Return what another attempt of the same call asks."""
     flags = ask.flags if Flag.RETRIED in ask.flags else (*ask.flags, Flag.RETRIED)
-    return structs.replace(ask, number=ask.number + 1, flags=flags)
+    # Its key is the call's own by now.
+    return structs.replace(ask, number=ask.number + 1, flags=flags, seen=None)
 
 
 class Attempt:

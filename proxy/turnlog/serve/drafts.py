@@ -86,7 +86,10 @@ class Drafter:
             client=ask.client,
         )
         blob = read.blob if keep is Keep.FULL else None
-        return Draft(session=ask.session, facts=facts, body=body, input_blob=blob)
+        claim = ask.links.key if ask.seen is not None else b""
+        return Draft(
+            session=ask.session, facts=facts, body=body, input_blob=blob, claim=claim, seen=ask.seen
+        )
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
         """Return what an intent says of an attempt that began `waited` ns ago."""

@@ -225,6 +225,9 @@ class Handler:
             made = exchange.refused()
             self._log_refusal(down, Refusal.STORE, made)
             await self._runner(down, route, exchange).send(made)
+        except Failure as failure:
+            made, _ = exchange.failed(failure)
+            await self._runner(down, route, exchange).send(made)
         except BaseException as error:
             self._end(exchange, error)
             raise

@@ -180,15 +180,27 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.call(message, self.revision, self._legs, reused=reused)
         if ask.may_be_guarded and self._is_alone(message):
-            ask, self.running = await self._admitted(ask, key)
-        attempt = await self._underway.begin(message, ask, key)
+            attempt = await self._guarded(message, ask, key)
+        else:
+            attempt = await self._underway.begin(message, ask, key)
         self._recorded = True
-        if self.running is not None:
-            self.running.begins(attempt)
         if message.kind is Kind.NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
+
+    async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
+        """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
+        while True:
+            admitted, self.running = await self._admitted(ask, key)
+            attempt = await self._underway.begin(message, admitted, key)
+            if self.running is None:
+                return attempt
+            self.running.begins(attempt)
+            if await self._context.repeats.claimed(self.running, attempt):
+                return attempt
+            self._underway.drop(attempt)
+            self.running = None
 
     async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its

@@ -77,12 +77,26 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
-        if self._whole and self._ask.may_be_guarded:
-            admitted = self._context.repeats.admit(self._ask, stateless=False)
-            self._ask, self.running = await admitted
+        if not (self._whole and self._ask.may_be_guarded):
+            self.attempt = await self._context.recorder.begin(self._ask)
+            return
+        asked = self._ask
+        try:
+            while not await self._is_begun(asked):
+                self.attempt = self.running = None
+        except StoreError:
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
+            raise
+
+    async def _is_begun(self, asked: Ask) -> bool:
+        """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
+        repeats = self._context.repeats
+        self._ask, self.running = await repeats.admit(asked, stateless=False)
         self.attempt = await self._context.recorder.begin(self._ask)
-        if self.running is not None:
-            self.running.begins(self.attempt)
+        if self.running is None:
+            return True
+        self.running.begins(self.attempt)
+        return await repeats.claimed(self.running, self.attempt)
 
     def repeated(self, found: Repeated) -> Made:
         """Return the answer to a call that is not sent, because of an earlier one."""

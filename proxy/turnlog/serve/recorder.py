@@ -33,7 +33,7 @@ from turnlog.observe.events import (
     StoreFailed,
     StoreFilled,
 )
-from turnlog.store.base import Draft, SessionRef, Store, StoreError, StoreFull, Ticket
+from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
@@ -113,8 +113,8 @@ class Recorder:
         attempt = self._attempt(ask, draft.facts)
         try:
             # A session's id is the store's to give, and the answer names it.
-            new = ask.session.id is None
-            attempt.intent = self._store.submit(draft, wait=attempt.waits or new)
+            waits = attempt.waits or ask.session.id is None or ask.seen is not None
+            attempt.intent = self._store.submit(draft, wait=waits)
             if ask.session.id is None:
                 self._met(ask.session)
             self._full = False
@@ -127,8 +127,8 @@ class Recorder:
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
-        """Wait until the intent is durable, where it has to be. Raises `StoreError`."""
-        if attempt.waits and attempt.intent is not None:
+        """Wait until the intent is durable, where it has to be. Raises `StoreError`, also `Conflict`."""
+        if (attempt.waits or attempt.ask.seen is not None) and attempt.intent is not None:
             try:
                 await attempt.intent.done()
             except StoreError as error:
@@ -329,6 +329,8 @@ class Recorder:
 
     def _unrecorded(self, error: StoreError) -> None:
         """Log that a call cannot be recorded; raise `error` where it has to be refused."""
+        if isinstance(error, Conflict):
+            raise error
         if not isinstance(error, StoreFull):
             self._log.emit(StoreFailed(reason=str(error)))
         elif not self._full:

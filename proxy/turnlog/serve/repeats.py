@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.canon import canonical
-from turnlog.core.kinds import Flag, NoteKind, Rung
+from turnlog.core.kinds import Effect, Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
@@ -24,11 +24,12 @@ from turnlog.core.repeats import (
 )
 from turnlog.observe.event import Log
 from turnlog.observe.events import StoreFailed
-from turnlog.store.base import Corrupt, SessionRef, Store, StoreError, View
+from turnlog.store.base import Conflict, Corrupt, SessionRef, Store, StoreError, View
 
 from .answers import Made, retold_answer
-from .attempt import NO_LINKS, Ask, Links, Reply, Settled, source_of
+from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled, source_of
 from .clock import Clock
+from .fault import in_time
 from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of, source_in
 from .recorder import Recorder
 from .running import Running
@@ -120,6 +121,7 @@ class Repeats:
         if links is NO_LINKS and not ask.is_named:
             return ask, None
         ask = structs.replace(ask, links=links)
+        seen = self._seen(ask)
         found = self._find(ask)
         joined = since is not None
         verdict = self._verdict(ask, found, joined=joined)
@@ -136,9 +138,32 @@ class Repeats:
             case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
                 assert found is not None  # only an earlier call keeps one from being sent
                 raise self._repeated(ask, found, verdict, since=since)
+        if seen is not None:
+            ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
         self._remember(running)
         return ask, running
+
+    async def claimed(self, running: Running, attempt: Attempt) -> bool:
+        """Wait until a call that begins has its key to itself; false, and it is forgotten, where another
+        process has begun one with that key since it was looked for.
+
+        Raises `StoreError` where its intent cannot be written, and `Failure` where that takes too long.
+        """
+        if attempt.ask.seen is None:
+            return True
+        limits, now = attempt.ask.policy.timeout, asyncio.get_running_loop().time()
+        try:
+            await in_time(limits, now, now, self._recorder.on_disk(attempt))
+        except Conflict:
+            self._forget(running)
+            self.over(running)
+            return False
+        except BaseException:
+            # Nobody knows whether it has the key: the log alone may say so.
+            self._forget(running)
+            raise
+        return True
 
     async def joined(self, joins: Joins) -> None:
         """Wait for a call under way: here, in another process, or left to a stream to come. It may yet be
@@ -265,7 +290,7 @@ class Repeats:
         here = self._known.get(link)
         if stored and stored.by_source:
             here = self._called(stored.call)
-        if here is None or (stored and stored.commits and stored.call > here.ask.call):
+        if here is None or (stored and stored.commits and _is_later(stored, here)):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.is_resolved:
@@ -333,6 +358,17 @@ class Repeats:
             return view.linked(self._told(call)) is not None
         except Corrupt:
             return True  # that much can be read of it
+
+    def _seen(self, ask: Ask) -> int | None:
+        """Return how far the log goes before a call's key is looked for; `None` where it claims none."""
+        if not ask.links.key or ask.effect is Effect.READ:
+            return None
+        try:
+            with self._store.view() as view:
+                return view.last
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
 
     # -- the answer ------------------------------------------------------------------------
 
@@ -443,6 +479,16 @@ def _answered(links: Links, found: Found) -> Links:
     if not links.key:
         return NO_LINKS
     return Links(key=links.key, keyed_input=links.keyed_input, source=found.call)
+
+
+def _is_later(stored: Found, here: Running) -> bool:
+    """Tell whether the newest call that the log has came after one that is remembered here."""
+    if stored.call == here.ask.call:
+        return False
+    intent = here.attempt.intent if here.attempt is not None else None
+    # Ids say when calls came; one that was made after another had failed may have the older id.
+    is_placed = intent is not None and intent.placed is not None
+    return is_placed or stored.call > here.ask.call
 
 
 def _differ(key: bytes, other: bytes) -> bool:

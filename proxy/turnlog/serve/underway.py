@@ -62,6 +62,10 @@ class Underway:
         attempt.wire_id = wire_id
         return attempt
 
+    def drop(self, attempt: Attempt) -> None:
+        """Forget an attempt that was begun in vain: its message is to be begun anew."""
+        self._context.calls.remove(self._scope, self.attempts.pop(attempt), attempt)
+
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError`."""
         for attempt in list(self.attempts):

@@ -31,7 +31,8 @@ class StoreFull(StoreError):
 
 
 class Conflict(StoreError):
-    """The writer of a note does not know what it speaks of. `seq` is the commit that it has to see."""
+    """The writer of a note does not know what it speaks of, or that of an intent not who claimed the same
+    before it. `seq` is the commit that it has to see."""
 
     def __init__(self, message: str, seq: int) -> None:
         super().__init__(message)
@@ -112,8 +113,11 @@ class Draft(Struct, kw_only=True, gc=False):
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None
     output_blob: Blob | None = None
+    claim: bytes = b""
+    """A link of an intent that is not written (`Conflict`) where a commit behind `seen` carries it."""
     seen: int | None = None
-    """seq of what the writer of a note about a fact (`Body.fact_key`) has seen; see `stale`."""
+    """What its writer has seen, see `stale`: of a note about a fact (`Body.fact_key`) the seq of its
+    session's newest commit, of a claim the position of the log's."""
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
     outcome there answers the intent before it when `intent` is not given."""

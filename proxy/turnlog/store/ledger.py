@@ -116,11 +116,11 @@ class Ledger:
         session = self._session(txn, draft)
         if self._is_known(txn, session, pending):
             return
+        answered = self._answered(txn, session, draft, before)
         if refused := self._conflict(txn, session, pending):
             pending.refused = refused
             return
         facts, body = pending.moved or draft.facts, pending.sealed
-        answered = self._answered(txn, session, draft, before)
         begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
         entry = self._extend(
             session,
@@ -264,11 +264,14 @@ class Ledger:
         return self._linked(txn, session + body.note_key)
 
     def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
-        body = pending.sealed
-        if not (body and body.fact_key):
-            return None
+        draft, body = pending.draft, pending.sealed
+        if draft.claim:
+            return stale.taken(self._linked(txn, draft.claim), draft.seen)
+        refused = draft.intent.refused if isinstance(draft.intent, Pending) else None
+        if refused or not (body and body.fact_key):
+            return refused
         newest = self._linked(txn, session + body.fact_key)
-        return stale.conflict(newest, pending.draft.seen, self.heads[session].seq)
+        return stale.conflict(newest, draft.seen, self.heads[session].seq)
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""

@@ -1,4 +1,5 @@
-"""Whether a note about a fact may be placed: its writer has to know what was said of it before."""
+"""Whether a commit may be placed whose writer has to know what was said before: of the fact that a note
+is about, or of the link that an intent claims."""
 
 from .base import Conflict
 from .index import Entry
@@ -19,3 +20,14 @@ def conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | No
         "as the head that you have seen",
         seq,
     )
+
+
+def taken(newest: Entry | None, seen: int | None) -> Conflict | None:
+    """Return why an intent may not be placed, whose writer has seen the log up to position `seen`.
+
+    `newest` is the newest commit with the link that it claims.
+    """
+    if newest is None or newest.position <= (seen or 0):
+        return None
+    seq = newest.link.seq
+    return Conflict(f"commit {seq} claims the same; read it before you claim it again", seq)

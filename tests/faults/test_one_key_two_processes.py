@@ -1,0 +1,275 @@
+"""Processes on one store that get the same idempotency key at the same moment: one call is made.
+
+Each has looked for an earlier call before any of them has written its own: meanwhile the test holds
+the lock that writers of the log take.
+"""
+
+import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from kit.beside import proxy_beside, session_rows
+from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.proxy import Proxy, data_of, findings
+from kit.upstreams import Peer, RawUpstream, ok, text_result
+from kit.wraps import Wrap, initialize, outcome, text_answer, wrapping
+from turnlog.store.tables import NAMES
+
+RULES = """
+rules:
+  - {match: {tool: "write*"}, effect: write}
+  - {match: {tool: "pay*"}, effect: irreversible}
+  - {match: {tool: "*_briefly"}, timeout: {queue: 200ms}}
+"""
+PATH = "/s/one/mcp"
+KEY = ("Idempotency-Key", '"k"')
+
+
+class Counting:
+    """Count calls, and answer each with its number once it is let go; refuse the first ones."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.asked = 0
+        self._refuses = refuses
+        self.go = threading.Event()
+
+    def __call__(self, peer: Peer) -> None:
+        said = json.loads(peer.read().body)
+        self.asked += 1
+        number = self.asked
+        while not self.go.wait(0.01):
+            if peer.wait_for_hang_up(0.01):
+                return
+        if number <= self._refuses:
+            peer.send(ok(b"later", media="text/plain", status="429 Too Many Requests"))
+        elif "id" in said:
+            peer.send_json(text_result(said["id"], f"done {number}"))
+        else:
+            peer.send(ok(json.dumps({"done": number}).encode()))
+
+
+@contextmanager
+def proxy(folder: Path, upstream: RawUpstream, **more: object) -> Generator[Proxy]:
+    (folder / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], "log_level": "debug", **more}
+    with proxy_beside(folder, upstream.url, settings=settings) as one:
+        yield one
+
+
+@contextmanager
+def nobody_writes(data: Path) -> Generator[None]:
+    """Hold the lock that every writer of the log waits for."""
+    with (
+        lmdb.open(str(data / "log"), max_dbs=len(NAMES), map_size=1 << 40) as env,
+        env.begin(write=True),
+    ):
+        yield
+
+
+def ask(client: Client, request_id: int, tool: str = "pay", value: int = 1) -> None:
+    body = call(tool, {"a": value}, request_id=request_id)
+    client.ask("POST", PATH, body, headers=(*MCP_HEADERS, KEY))
+
+
+def begun(count: int, *proxies: Proxy) -> None:
+    """Wait until each proxy has looked for earlier calls, and begun so many."""
+    for one in proxies:
+        wait_until(lambda p=one: len(p.events("call.started")) == count, "calls have begun")
+
+
+def text(answer: Response) -> str:
+    return str(answer.json()["result"]["content"][0]["text"])
+
+
+@pytest.mark.parametrize("durability", ["balanced", "relaxed"])
+@pytest.mark.parametrize("tool", ["pay", "write", "unknown"])
+def test_a_call_is_made_once(tmp_path: Path, tool: str, durability: str) -> None:
+    counting = Counting()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream, durability=durability) as one,
+        proxy(tmp_path, upstream, durability=durability) as other,
+        Client(one.url) as first,
+        Client(other.url) as second,
+    ):
+        with nobody_writes(one.data):
+            ask(first, 1, tool)
+            ask(second, 2, tool)
+            begun(1, one, other)
+        counting.go.set()
+        answers = [first.response("POST"), second.response("POST")]
+    assert [answer.json()["id"] for answer in answers] == [1, 2]
+    assert ([text(answer) for answer in answers], counting.asked) == (["done 1", "done 1"], 1)
+    made, again = session_rows(data_of(tmp_path), "one")
+    assert (made.status, again.status, again.phase) == ("ok", "replayed", "queued")
+    assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+def test_a_plain_call_is_made_once(tmp_path: Path) -> None:
+    counting = Counting()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(one.url) as first,
+        Client(other.url) as second,
+    ):
+        with nobody_writes(one.data):
+            for client in (first, second):
+                client.ask("POST", "/s/one/pay", b"{}", headers=(KEY,))
+            begun(1, one, other)
+        counting.go.set()
+        answers = [first.response("POST"), second.response("POST")]
+    assert [answer.json() for answer in answers] == [{"done": 1}] * 2
+    assert counting.asked == 1
+
+
+def test_those_that_had_joined_who_was_too_late_join_the_other_one(tmp_path: Path) -> None:
+    counting = Counting()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+    ):
+        clients = [Client(p.url) for p in (one, other, one, other)]
+        with nobody_writes(one.data):
+            for number, client in enumerate(clients):
+                ask(client, number)
+                begun(1, *(one, other)[: number + 1])
+        counting.go.set()
+        said = [text(client.response("POST")) for client in clients]
+        for client in clients:
+            client.close()
+    assert (said, counting.asked) == (["done 1"] * 4, 1)
+
+
+def test_a_key_that_came_with_another_input_at_once_is_a_conflict(tmp_path: Path) -> None:
+    counting = Counting()
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(one.url) as first,
+        Client(other.url) as second,
+    ):
+        with nobody_writes(one.data):
+            ask(first, 1)
+            ask(second, 2, value=2)
+            begun(1, one, other)
+        answers = [first.response("POST").json(), second.response("POST").json()]
+    kinds = sorted(outcome(a)["kind"] for a in answers if "_meta" in a["result"])
+    assert (kinds, counting.asked) == (["conflict"], 1)
+
+
+def test_whose_caller_leaves_meanwhile_does_not_keep_the_other_one_from_being_made(
+    tmp_path: Path,
+) -> None:
+    counting = Counting()
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(one.url) as stays,
+    ):
+        leaves = Client(other.url)
+        with nobody_writes(one.data):
+            ask(stays, 1)
+            ask(leaves, 2)
+            begun(1, one, other)
+            leaves.reset()
+            # Whoever is answered here came after it had left.
+            with Client(other.url) as next_one:
+                assert next_one.request("GET", "/turnlog/nothing").status == 404
+        assert text(stays.response("POST")) == "done 1"
+        with Client(other.url) as again:
+            ask(again, 3)
+            assert text(again.response("POST")) == "done 1"
+    assert counting.asked == 1
+    assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_who_was_too_late_makes_the_call_that_failed_and_everybody_gets_its_answer(
+    tmp_path: Path, turn: int
+) -> None:
+    counting = Counting(refuses=1)
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+    ):
+        proxies = (one, other) if turn % 2 else (other, one)
+        clients = [Client(p.url) for p in proxies]
+        with nobody_writes(one.data):
+            for client in clients:
+                ask(client, 1)
+            begun(1, one, other)
+        answers = [client.response("POST") for client in clients]
+        assert sorted(answer.status for answer in answers) == [200, 429]
+        for client in clients:
+            ask(client, 2)
+            assert text(client.response("POST")) == "done 2"
+            client.close()
+    assert counting.asked == 2
+
+
+def test_it_waits_for_the_disk_no_longer_than_it_may(tmp_path: Path) -> None:
+    counting = Counting()
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        Client(one.url) as client,
+    ):
+        with nobody_writes(one.data):
+            ask(client, 1, "pay_briefly")
+            told = outcome(client.response("POST").json())
+            assert (told["kind"], told["executed"], counting.asked) == ("queue_timeout", "no", 0)
+        ask(client, 2, "pay_briefly")
+        assert text(client.response("POST")) == "done 1"
+    assert [row.status for row in session_rows(data_of(tmp_path), "one")] == ["error", "ok"]
+
+
+@contextmanager
+def wrap_of(folder: Path, session: str) -> Generator[Wrap]:
+    (folder / "turnlog.yaml").write_text('{"log_level": "debug"}')
+    flags = ("--session", session, "--config", str(folder / "turnlog.yaml"))
+    with wrapping(folder, *flags, rules=RULES) as wrap:
+        initialize(wrap)
+        yield wrap
+
+
+def test_of_two_wraps_one_makes_the_call_and_the_other_goes_on_meanwhile(tmp_path: Path) -> None:
+    with wrap_of(tmp_path, "one") as one, wrap_of(tmp_path, "other") as other:
+        wraps: dict[str, Wrap] = {"one": one, "other": other}
+        with nobody_writes(one.data):
+            for name, wrap in wraps.items():
+                keyed = {"turnlog/key": "k"}
+                wrap.send(
+                    call("pay", {"a": 1}, request_id=name, _meta=keyed),
+                    message("ping", request_id="p"),
+                )
+            wait_until(lambda: len(one.events("call.started")) == 2, "both have begun")
+        got = {name: wrap.server.request() for name, wrap in wraps.items()}
+        (name,) = (name for name, asked in got.items() if asked["method"] == "tools/call")
+        (late,) = wraps.keys() - {name}
+        assert got[late]["method"] == "ping"
+        wraps[late].server.say(result := {"jsonrpc": "2.0", "id": "p", "result": {}})
+        assert wraps[late].stdout.json() == result
+        assert wraps[name].server.request()["method"] == "ping"
+        wraps[name].server.say(text_answer(name))
+        assert wraps[name].stdout.json() == text_answer(name)
+        said = wraps[late].stdout.json()
+        assert (said["id"], said["result"]["content"][0]["text"]) == (late, "done")
+        assert outcome(said)["status"] == "replayed"
+        assert wraps[late].server.stdin.is_silent()
+    rows = [row for name in wraps for row in session_rows(data_of(tmp_path), name)]
+    assert {row.status: row.flags for row in rows} == {"ok": [], "replayed": ["replayed", "joined"]}
