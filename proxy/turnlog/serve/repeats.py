@@ -11,8 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.canon import canonical
-from turnlog.core.kinds import Effect, Flag, NoteKind, Rung
+from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
@@ -23,16 +22,16 @@ from turnlog.core.repeats import (
     unsent,
 )
 from turnlog.observe.event import Log
-from turnlog.observe.events import StoreFailed
-from turnlog.store.base import Conflict, Corrupt, SessionRef, Store, StoreError, View
+from turnlog.store.base import Conflict, SessionRef, Store
 
-from .answers import Made, retold_answer
-from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled, source_of
+from .answers import Made
+from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
 from .clock import Clock
 from .fault import in_time
-from .found import Found, InDoubt, Joins, Repeated, commits_of, damaged, earlier_of, source_in
+from .found import Found, InDoubt, Joins, Repeated
 from .recorder import Recorder
 from .running import Running
+from .stored import StoredCalls
 
 KEPT: Final = 16 << 20
 """bytes: a larger answer is not given again."""
@@ -76,17 +75,13 @@ class Repeats:
         stop: asyncio.Event,
     ) -> None:
         """`stop` is set as soon as turnlog stops."""
-        self._store = store
+        self._stored = StoredCalls(store, limits, clock, log)
         self._recorder = recorder
         self._limits = limits
-        self._clock = clock
-        self._log = log
         self._stop = stop
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
         self._under_way: set[Running] = set()
-        self._arrived: OrderedDict[bytes, None] = OrderedDict()
-        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
         self._held = 0
 
     async def admit(
@@ -117,11 +112,11 @@ class Repeats:
         `since` is when it began to, on the loop's clock, if it did. Where it goes on beside an earlier
         one whose caller may be gone, raise `InDoubt` if `doubts`.
         """
-        links = self._links(ask)
+        links = self._stored.links(ask)
         if links is NO_LINKS and not ask.is_named:
             return ask, None
         ask = structs.replace(ask, links=links)
-        seen = self._seen(ask)
+        seen = self._stored.position(ask)
         found = self._find(ask)
         joined = since is not None
         verdict = self._verdict(ask, found, joined=joined)
@@ -214,9 +209,7 @@ class Repeats:
             session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
             session.id = outcome.link.session
             self._recorder.note(NoteKind.DELIVERED, session, outcome.facts, Settled(outcome))
-            self._arrived[found.call] = None
-            if len(self._arrived) > MOST:
-                self._arrived.popitem(last=False)
+            self._stored.arrived(found.call)
 
     def over(self, running: Running, kept: Made | None = None) -> None:
         """Learn that a call has ended, or ended anew; hold its answer while there is room."""
@@ -286,7 +279,7 @@ class Repeats:
 
     def _latest(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
         """Return the latest call with a link, be it of this process or of another."""
-        stored = self._stored(link, links, keyed=keyed)
+        stored = self._stored.find(link, links, keyed=keyed)
         here = self._known.get(link)
         if stored and stored.by_source:
             here = self._called(stored.call)
@@ -313,63 +306,6 @@ class Repeats:
         here = (*self._under_way, *self._known.values())
         return next((running for running in here if running.ask.call == call), None)
 
-    def _stored(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
-        try:
-            with self._store.view() as view:
-                return self._read(view, link, links, keyed=keyed)
-        except StoreError as error:
-            # The call goes on: a log that cannot be read does not stop it.
-            self._log.emit(StoreFailed(reason=str(error)))
-            return None
-
-    def _read(self, view: View, link: bytes, links: Links, *, keyed: bool) -> Found | None:
-        try:
-            intent = view.linked(link)
-            if intent is None:
-                return None
-            stored = intent.body.links if intent.body is not None else ()
-            source = source_of(stored)
-            if source:
-                intent = source_in(view, source)
-            commits = commits_of(view, intent)
-        except Corrupt as error:
-            # Its effect may have happened: of one damaged record less is known, not nothing.
-            self._log.emit(StoreFailed(reason=str(error)))
-            return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
-        now, drain = self._clock.wall(), self._limits.drain
-        earlier = earlier_of(commits, now, view.lives, drain)
-        earlier = structs.replace(
-            earlier,
-            delivered=earlier.delivered or intent.facts.call in self._arrived,
-            same_input=not keyed or links.keyed_input in stored,
-            warned=self._is_warned(view, intent.facts.call),
-        )
-        return Found(
-            earlier=earlier,
-            call=intent.facts.call,
-            keyed=keyed,
-            by_source=bool(source),
-            commits=commits,
-        )
-
-    def _is_warned(self, view: View, call: bytes) -> bool:
-        """Tell whether somebody was told that nobody knows what a call did."""
-        try:
-            return view.linked(self._told(call)) is not None
-        except Corrupt:
-            return True  # that much can be read of it
-
-    def _seen(self, ask: Ask) -> int | None:
-        """Return how far the log goes before a call's key is looked for; `None` where it claims none."""
-        if not ask.links.key or ask.effect is Effect.READ:
-            return None
-        try:
-            with self._store.view() as view:
-                return view.last
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-            return None
-
     # -- the answer ------------------------------------------------------------------------
 
     def _repeated(
@@ -393,7 +329,7 @@ class Repeats:
             ending = unsent(verdict)
             flags = (Flag.JOINED,) if joined else ()
             if verdict is Verdict.UNKNOWN:
-                links = Links(told=self._told(found.call))
+                links = Links(told=self._stored.told(found.call))
         if verdict is Verdict.REPLAY or verdict is Verdict.LATE:
             links = _answered(ask.links, found)
         said = "" if answer is not None else _SAYS[verdict]
@@ -407,43 +343,9 @@ class Repeats:
         """Return the whole answer to an earlier call, from memory, else from the store."""
         if found.running is not None and found.running.kept is not None:
             return found.running.kept
-        outcome = found.outcome
-        if outcome is None or outcome.body is None or not outcome.body.output_blob:
-            return None
-        try:
-            with self._store.view() as view:
-                blob = view.blob(outcome.body.output_blob)
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-            return None
-        if blob is None or blob.redacted or blob.cut:
-            return None
-        return retold_answer(outcome.facts, blob.data)
+        return self._stored.answer(found)
 
     # -- what is remembered ----------------------------------------------------------------
-
-    def _links(self, ask: Ask) -> Links:
-        """Return what finds a call that asks the same: where its session is known, or it has a key."""
-        aliases = ask.session.aliases
-        named = aliases[0] if aliases and ask.is_named else ""
-        if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
-            return NO_LINKS
-        tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
-        scheme, form = canonical(ask.arguments)
-        asks = b"%b\0%b" % (scheme.encode(), form)
-        key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
-        return Links(
-            same=self._digest("same call", f"{named}\0{tool}", asks) if named else b"",
-            key=self._digest("key", key) if key else b"",
-            keyed_input=self._digest("key and input", key, asks) if key else b"",
-        )
-
-    def _told(self, call: bytes) -> bytes:
-        return self._digest("told of unknown", "", call)
-
-    def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
-        name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
-        return self._store.keyed(name + value)
 
     def _remember(self, running: Running) -> None:
         self._under_way.add(running)

@@ -1,0 +1,135 @@
+"""What the store has of earlier calls that asked the same, whichever process made them."""
+
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core.canon import canonical
+from turnlog.core.kinds import Effect
+from turnlog.core.repeats import NeverTwice
+from turnlog.observe.event import Log
+from turnlog.observe.events import StoreFailed
+from turnlog.store.base import Corrupt, Store, StoreError, View
+
+from .answers import Made, retold_answer
+from .attempt import NO_LINKS, Ask, Links, source_of
+from .clock import Clock
+from .found import Found, commits_of, damaged, earlier_of, source_in
+
+_MOST: Final = 2_048
+"""Calls of others that are remembered because their answers arrived by way of this process."""
+
+
+class StoredCalls:
+    """Finds calls by the keyed digests in their intents. A store that cannot be read stops no call."""
+
+    def __init__(self, store: Store, limits: NeverTwice, clock: Clock, log: Log) -> None:
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._log = log
+        self._arrived: OrderedDict[bytes, None] = OrderedDict()
+        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
+
+    def links(self, ask: Ask) -> Links:
+        """Return what finds a call that asks the same: where its session is known, or it has a key."""
+        aliases = ask.session.aliases
+        named = aliases[0] if aliases and ask.is_named else ""
+        if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
+            return NO_LINKS
+        tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
+        scheme, form = canonical(ask.arguments)
+        asks = b"%b\0%b" % (scheme.encode(), form)
+        key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
+        return Links(
+            same=self._digest("same call", f"{named}\0{tool}", asks) if named else b"",
+            key=self._digest("key", key) if key else b"",
+            keyed_input=self._digest("key and input", key, asks) if key else b"",
+        )
+
+    def told(self, call: bytes) -> bytes:
+        """Return what finds that somebody was told that nobody knows what a call did."""
+        return self._digest("told of unknown", "", call)
+
+    def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
+        name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
+        return self._store.keyed(name + value)
+
+    def find(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        """Return the newest call with a link."""
+        try:
+            with self._store.view() as view:
+                return self._read(view, link, links, keyed=keyed)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+
+    def _read(self, view: View, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+        try:
+            intent = view.linked(link)
+            if intent is None:
+                return None
+            stored = intent.body.links if intent.body is not None else ()
+            source = source_of(stored)
+            if source:
+                intent = source_in(view, source)
+            commits = commits_of(view, intent)
+        except Corrupt as error:
+            # Its effect may have happened: of one damaged record less is known, not nothing.
+            self._log.emit(StoreFailed(reason=str(error)))
+            return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
+        now, drain = self._clock.wall(), self._limits.drain
+        earlier = earlier_of(commits, now, view.lives, drain)
+        earlier = structs.replace(
+            earlier,
+            delivered=earlier.delivered or intent.facts.call in self._arrived,
+            same_input=not keyed or links.keyed_input in stored,
+            warned=self._is_warned(view, intent.facts.call),
+        )
+        return Found(
+            earlier=earlier,
+            call=intent.facts.call,
+            keyed=keyed,
+            by_source=bool(source),
+            commits=commits,
+        )
+
+    def position(self, ask: Ask) -> int | None:
+        """Return how far the log goes before a call's key is looked for; `None` where it claims none."""
+        if not ask.links.key or ask.effect is Effect.READ:
+            return None
+        try:
+            with self._store.view() as view:
+                return view.last
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+
+    def answer(self, found: Found) -> Made | None:
+        """Return the whole answer to an earlier call; `None` where it is not kept so."""
+        outcome = found.outcome
+        if outcome is None or outcome.body is None or not outcome.body.output_blob:
+            return None
+        try:
+            with self._store.view() as view:
+                blob = view.blob(outcome.body.output_blob)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+        if blob is None or blob.redacted or blob.cut:
+            return None
+        return retold_answer(outcome.facts, blob.data)
+
+    def arrived(self, call: bytes) -> None:
+        """Remember that an answer arrived, until the note of it is on disk."""
+        self._arrived[call] = None
+        if len(self._arrived) > _MOST:
+            self._arrived.popitem(last=False)
+
+    def _is_warned(self, view: View, call: bytes) -> bool:
+        """Tell whether somebody was told that nobody knows what a call did."""
+        try:
+            return view.linked(self.told(call)) is not None
+        except Corrupt:
+            return True  # that much can be read of it
