@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import logging
 import sys
 
-from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
-from agents.mcp import MCPServerStreamableHttp, MCPToolCustomDataContext
-from openai.types.responses import (
-    ResponseFunctionToolCall,
-    ResponseOutputMessage,
-    ResponseOutputText,
-)
+try:
+    from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
+    from agents.mcp import MCPServerStreamableHttp, MCPToolCustomDataContext
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
+except ImportError as error:
+    sys.exit(f"{error}; install what this needs: pip install openai-agents 'mcp>=2.3'")
 
 from turnlog.client import Outcome, Retry, outcome_of
 
@@ -68,6 +72,8 @@ class Script(Model):
 async def main(url: str) -> None:
     """Run the agent; print what is kept of each call."""
     set_tracing_disabled(True)
+    # The SDK warns on stderr of each call that is raised; what is raised is printed below.
+    logging.getLogger("openai.agents").setLevel(logging.ERROR)
     async with MCPServerStreamableHttp({"url": url}, custom_data_extractor=keep) as shop:
         agent = Agent(
             name="buyer",
@@ -87,4 +93,8 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python with_agents.py URL, as http://127.0.0.1:7411/mcp where turnlog listens"
+        )
     asyncio.run(main(sys.argv[1]))

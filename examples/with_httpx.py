@@ -4,7 +4,10 @@ import sys
 import time
 from typing import Any
 
-import httpx
+try:
+    import httpx
+except ImportError as error:
+    sys.exit(f"{error}; install what this needs: pip install httpx")
 
 from turnlog.client import Outcome, Retry, Status, outcome_of_headers
 
@@ -35,4 +38,8 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python with_httpx.py URL, as http://127.0.0.1:7411/mcp where turnlog listens"
+        )
     main(sys.argv[1])

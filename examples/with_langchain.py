@@ -3,9 +3,12 @@
 import asyncio
 import sys
 
-from langchain_mcp_adapters.client import MultiServerMCPClient
-from langchain_mcp_adapters.interceptors import MCPToolCallRequest, MCPToolCallResult
-from mcp.types import CallToolResult, TextContent
+try:
+    from langchain_mcp_adapters.client import MultiServerMCPClient
+    from langchain_mcp_adapters.interceptors import MCPToolCallRequest, MCPToolCallResult
+    from mcp.types import CallToolResult, TextContent
+except ImportError as error:
+    sys.exit(f"{error}; install what this needs: pip install langchain-mcp-adapters")
 
 from turnlog.client import Outcome, Retry, outcome_of
 
@@ -44,4 +47,8 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python with_langchain.py URL, as http://127.0.0.1:7411/mcp where turnlog listens"
+        )
     asyncio.run(main(sys.argv[1]))

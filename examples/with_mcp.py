@@ -4,7 +4,10 @@ import asyncio
 import sys
 from typing import Any
 
-from mcp import Client
+try:
+    from mcp import Client
+except ImportError as error:
+    sys.exit(f"{error}; install what this needs: pip install 'mcp>=2.3'")
 
 from turnlog.client import Outcome, Retry, outcome_of
 
@@ -35,4 +38,8 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python with_mcp.py URL, as http://127.0.0.1:7411/mcp where turnlog listens"
+        )
     asyncio.run(main(sys.argv[1]))

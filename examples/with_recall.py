@@ -10,7 +10,10 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from mcp import Client
+try:
+    from mcp import Client
+except ImportError as error:
+    sys.exit(f"{error}; install what this needs: pip install 'mcp>=2.3'")
 
 ROOM = 2
 SESSION = "orders"
@@ -59,4 +62,8 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(
+            "usage: python with_recall.py URL, as http://127.0.0.1:7411/mcp where turnlog listens"
+        )
     asyncio.run(main(sys.argv[1]))

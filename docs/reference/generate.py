@@ -19,7 +19,7 @@ import msgspec
 from turnlog.cli.main import turnlog
 from turnlog.core import rules
 from turnlog.core.values import READ
-from turnlog.serve.endpoints import ENDPOINTS, Read, method
+from turnlog.serve.endpoints import ENDPOINTS, method
 from turnlog.serve.openapi import parameters
 from turnlog.serve.tools import TOOLS
 
@@ -71,7 +71,7 @@ def _parameters() -> str:
     """Return the table of the parameters of all endpoints."""
     found: dict[str, tuple[str, list[str]]] = {}
     for endpoint in ENDPOINTS:
-        for one in parameters(endpoint.query) if isinstance(endpoint, Read) else ():
+        for one in parameters(endpoint.query):
             line = f"{_takes(one['schema'])} | {one['description']}"
             found.setdefault(one["name"], (line, []))[1].append(f"`{endpoint.path}`")
     lines = ["| parameter | takes | meaning | of |", "|---|---|---|---|"]

@@ -35,6 +35,28 @@ def shop() -> Iterator[str]:
             process.terminate()
 
 
+PROGRAMS = sorted(EXAMPLES.glob("with_*.py"))
+
+
+def said(program: Path, *flags: str) -> str:
+    """Run a program without a URL; return the line that it leaves with."""
+    command = [sys.executable, *flags, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_a_program_without_what_it_needs_says_what_that_is(program: Path) -> None:
+    assert "; install what this needs: pip install " in said(program, "-S")
+
+
+@pytest.mark.parametrize("name", ["with_mcp.py", "with_recall.py"])
+def test_a_program_without_a_url_says_how_it_is_called(name: str) -> None:
+    assert said(EXAMPLES / name).startswith(f"usage: python {name} URL")
+
+
 @proves(Requirement.AGENT_RECALLS)
 async def test_the_model_knows_what_it_lost_and_gets_it_back(shop: str, tmp_path: Path) -> None:
     rules = ("--rules", str(EXAMPLES / "rules.yaml"))

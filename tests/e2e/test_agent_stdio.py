@@ -274,6 +274,15 @@ def test_a_session_that_nothing_can_be_called_is_refused(tmp_path: Path) -> None
     assert done.stderr.startswith(told)
 
 
+def test_a_session_whose_name_holds_a_secret_is_refused_without_telling_it(tmp_path: Path) -> None:
+    secret = "ghp_" + "a8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"
+    done = turnlog("mcp", "--session", secret, data=tmp_path)
+    assert done.returncode == 2
+    told = "turnlog: --session: this holds a secret, give the id that `turnlog sessions` shows"
+    assert done.stderr.startswith(told)
+    assert secret not in done.stderr
+
+
 def test_a_store_that_cannot_be_used_is_told_to_the_operator(filled: Path) -> None:
     (filled / "log" / "data.mdb").write_bytes(b"no database" * 4096)
     done = subprocess.run(

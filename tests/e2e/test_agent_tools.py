@@ -14,7 +14,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from conformance.requirements import Requirement, proves
-from kit.beside import Rig, proxy_beside, session_notes, session_rows
+from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message
 from kit.proxy import running
 from kit.upstreams import Peer, RawUpstream, text_result
@@ -28,6 +28,12 @@ STATELESS = (
     ("MCP-Protocol-Version", "2026-07-28"),
     ("Mcp-Method", "tools/call"),
 )
+READS = """\
+rules:
+  - name: reads
+    match: {tool: read_*}
+    effect: read
+"""
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
 
 
@@ -89,6 +95,27 @@ async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
         "state": True, "log": True, "diff": True, "dangling": True, "note": False, "recall": False,
     }  # fmt: skip
     assert all(tool.output_schema and tool.description and tool.title for tool in tools)
+
+
+@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.parametrize("asked", ["agent", "operator"])
+def test_a_read_is_seen_as_soon_as_its_answer_is_there(tmp_path: Path, asked: str) -> None:
+    with ruled(tmp_path, READS) as rig:
+        rig.session = "reads"
+        key = (rig.proxy.data / "token").read_text().strip()
+        with rig.client() as agent, rig.client() as own:
+            for count in range(1, 31):
+                agent.request("POST", rig.path, call(f"read_{count}"), headers=MCP_HEADERS)
+                if asked == "agent":
+                    wanted = call("log", {"limit": 1})
+                    path = "/s/reads/turnlog/mcp"
+                    said = own.request("POST", path, wanted, headers=MCP_HEADERS).json()
+                    (row,) = json.loads(said["result"]["content"][0]["text"])["items"]
+                else:
+                    path = "/turnlog/api/v1/sessions/reads/log?limit=1"
+                    headers = (("Authorization", f"Bearer {key}"),)
+                    (row,) = own.request("GET", path, headers=headers).json()["items"]
+                assert (row["tool"], row["status"]) == (f"read_{count}", "ok")
 
 
 @proves(Requirement.AGENT_RECALLS)
@@ -195,7 +222,10 @@ async def test_without_a_name_it_is_the_only_session_of_client_and_credential(
         assert (await unavailable(client)).startswith("2 sessions of this credential")
     # A name leads to no session of another credential.
     async with agent(f"{origin(rig)}/s/second-{rig.session}/turnlog/mcp", mode) as stranger:
-        assert (await unavailable(stranger)).startswith("nothing is recorded yet")
+        told = await unavailable(stranger)
+    assert told.startswith(
+        "nothing is recorded yet of the session that you name; call a tool in it"
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -251,12 +281,16 @@ async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) ->
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
-        ("log", {"nope": 1}, "the arguments are not as they must be: Object contains unknown field `nope`"),
+        ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, kind, limit, order, path, server, since, tool, turns, until"),
         ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
-        ("diff", {"other": "work"}, "the arguments are not as they must be: Object contains unknown field `other`"),
+        ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
         ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
-        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: Invalid value 'budget' - at `$.note.kind`"),
+        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: 'note.kind' cannot be 'budget', use one of: decision, evict, fact, turn, user_input"),
+        ("note", {"note": {"kind": "evict", "keys": ["1"], "reason": "full"}}, "the arguments are not as they must be: 'note.reason' cannot be 'full', use one of: budget, client_edit, compaction, ttl"),
+        ("log", {"limit": 0}, "the arguments are not as they must be: 'limit' must be at least 1"),
+        ("log", {"error": "bla"}, "the arguments are not as they must be: 'error' cannot be 'bla', use one of: auth, blocked, cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, timeout, tool_error, unknown, unverified"),
+        ("log", {"flag": "emtpy"}, "the arguments are not as they must be: 'flag' cannot be 'emtpy', did you mean 'empty'?"),
         ("recall", {"key": "read_file"}, "'read_file' is no call of this session that has ended: give its id or the seq of its row"),
     ],
 )  # fmt: skip

@@ -9,7 +9,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from conformance.requirements import Requirement, proves
-from kit.beside import Rig, proxy_beside
+from e2e.stores import process
+from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, Response, call, wait_until
 from kit.faults import ResetAfterRequest
 from kit.upstreams import RawUpstream
@@ -219,7 +220,40 @@ def test_a_parameter_that_cannot_be_used_is_named(rig: Rig, query: str, name: st
     rig.post(call("write"))
     said = problem(ask(rig, f"{V1}/sessions/{rig.session}/log?{query}"), 400)
     assert said["parameter"] == name
-    assert said["detail"].startswith(f"parameter {name!r}: ")
+    assert said["detail"].startswith(f"parameter {name!r}")
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("limit=0", "parameter 'limit' must be at least 1"),
+        ("limit=1001", "parameter 'limit' must be at most 1000"),
+        ("after=x", "parameter 'after' must be a whole number or nothing, not text"),
+        ("order=up", "parameter 'order' cannot be 'up', use one of: newest, oldest"),
+        ("flag=lat", "parameter 'flag' cannot be 'lat', did you mean 'late'?"),
+        ("tool=", "parameter 'tool' must have a length of at least 1"),
+        ("nope=1", "parameter 'nope': it is not known here, known are: limit"),
+    ],
+)
+def test_what_is_wrong_with_a_parameter_is_a_sentence(rig: Rig, query: str, told: str) -> None:
+    said = problem(ask(rig, f"{V1}/log?{query}"), 400)
+    assert said["detail"].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "it is no JSON (input data was truncated), write a JSON object"),
+        (b"[]", "it must be a mapping, not a list"),
+        (b"\xff", "it is no JSON (invalid character (byte 0)), write a JSON object"),
+        (b"{}", "'verdict' is missing, add it"),
+        (b'{"verdict": "perhaps"}', "'verdict' cannot be 'perhaps', use one of: did_not, happened"),
+        (b'{"verdict": "happened", "also": 1}', "unknown key 'also', use one of: verdict, why"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_a_sentence(rig: Rig, body: bytes, told: str) -> None:
+    said = problem(ask(rig, f"{V1}/calls/0193a1b2/resolve", "POST", body), 400)
+    assert said["detail"] == f"the body is not as it must be: {told}"
 
 
 def test_a_query_that_is_no_text_is_refused(rig: Rig) -> None:
@@ -396,6 +430,36 @@ def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(rig: Rig) -
     assert (again["seq"], again["known"]) == (first.json()["seq"], True)
     made = found(rig, f"/sessions/{rig.session}/state?field=decisions_made")["state"]
     assert made["decisions_made"]["d1"]["why"] == "it is dear"
+
+
+def test_a_note_is_shown_with_what_it_says_and_by_the_operator(rig: Rig) -> None:
+    rig.post(call("write"))
+    rig.row()
+    target = f"{V1}/sessions/{rig.session}/notes"
+    note = b'{"kind": "decision", "text": "ask\\u001b first", "why": "it is dear"}'
+    evicted = b'{"kind": "evict", "keys": ["1", "2"], "reason": "budget"}'
+    seqs = [ask(rig, target, "POST", body).json()["seq"] for body in (note, evicted)]
+    shown = [_shown(rig, seq).splitlines() for seq in seqs]
+    assert {"actor       operator", "note        decision"} < set(shown[0])
+    assert {"text        ask\\u001b first", "why         it is dear"} < set(shown[0])
+    assert {'keys        ["1","2"]', "reason      budget"} < set(shown[1])
+    assert json.loads(_shown(rig, seqs[1], "--json"))["content"]["keys"] == ["1", "2"]
+
+
+def test_a_note_of_turnlogs_own_is_shown_with_its_kind(tmp_path: Path) -> None:
+    with ruled(tmp_path, "rules: [{match: {}, effect: write}]") as one:
+        one.session = "noted"
+        one.post(call("write"))
+        wait_until(lambda: one.notes() == ["delivered"], "it is noted that the answer arrived")
+        shown = _shown(one, 3).splitlines()
+        assert {"actor       turnlog", "note        delivered", "follows     2"} < set(shown)
+        assert _shown(one, 0).count("note  ") == 0
+
+
+def _shown(rig: Rig, seq: int, *flags: str) -> str:
+    done = process("show", f"{rig.session}:{seq}", *flags, "--data", str(rig.proxy.data))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @proves(Requirement.FACT_HEAD)

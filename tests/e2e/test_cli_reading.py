@@ -144,6 +144,9 @@ def test_a_log_without_attempts_says_so(data: Path) -> None:
         (["log", "--last", "abc"], "invalid value for '--last': 'abc' is no whole number"),
         (["log", "work", "--turns", "2..1"], "invalid value for '--turns': '2..1' ends before"),
         (["log", "--since", "1h", "--until", "2h"], "--since lies after --until, exchange them"),
+        (["sessions", "orders"], "no such command 'orders', `turnlog sessions` lists all"),
+        (["state", "work", "--turn", "x"], "invalid value for '--turn': 'x' is no whole number"),
+        (["show", ":4"], "':4' is no commit, write SESSION:SEQ like"),
         (["log", "--tool", ""], "--tool is empty, name something or leave it out"),
         (["tail", "--session", ""], "--session is empty, name something or leave it out"),
         (["show", "work:99"], "session 'work' has no commit 99, its newest is 11; `turnlog log"),
@@ -306,7 +309,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["log", "--flag", "nul_result"], "did you mean 'null_result'?"),
         (["log", "--flag", "zzz"], "no flag is called 'zzz'"),
         (["log", "--error", "time"], "no error family is called 'time', did you mean 'timeout'?"),
-        (["log", "--kind", "zzz"], "no error kind is called 'zzz', the reference lists them"),
+        (["log", "--kind", "zzz"], "no error kind is called 'zzz', they are queue_timeout, "),
         (["log", "--after", "1", "--before", "2"], "--after and --before exclude each other"),
         (["log", "work", "--after", "1", "--last", "2"], "leave out --last"),
         (["log", "--colour"], "no such option"),
@@ -324,7 +327,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["fly"], "no such command 'fly'"),
         (["lgo"], "no such command 'lgo', did you mean 'log'? (`turnlog --help` tells how)"),
         (["log", "--flag", "lat"], "no flag is called 'lat', did you mean 'late'?"),
-        (["log", "--error", "zzz"], "no error family is called 'zzz', the reference lists them"),
+        (["log", "--error", "zzz"], "no error family is called 'zzz', they are "),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(

@@ -199,6 +199,58 @@ def test_attempts_are_held_against_the_ones_before(tmp_path: Path) -> None:
     assert line["difference"]["class"] == "error_to_ok"
 
 
+@pytest.mark.parametrize("turn", ["6", "0", "-6"])
+@pytest.mark.parametrize("command", ["state", "log", "diff"])
+def test_a_turn_that_does_not_exist_is_an_error_everywhere(
+    data: Path, command: str, turn: str
+) -> None:
+    how = {"state": ("--turn", turn), "log": ("--turns", turn), "diff": (turn,)}[command]
+    done = turnlog(command, "work", *how, data=data)
+    assert (done.returncode, done.stdout) == (2, "")
+    known = "turns are counted from 1" if turn == "0" else "its newest is 5"
+    assert done.stderr == f"turnlog: the session has no turn {turn}, {known}\n"
+
+
+@pytest.mark.parametrize("turns", ["4..6", "..0", "..-6"])
+def test_a_range_ends_at_turns_that_exist(data: Path, turns: str) -> None:
+    for how in (("log", "work", "--turns", turns), ("diff", "work", turns)):
+        assert "the session has no turn" in turnlog(*how, data=data).stderr
+
+
+def test_the_last_turns_are_all_where_there_are_fewer(data: Path) -> None:
+    assert lines(data, "log", "work", "--turns", "-99..") == lines(data, "log", "work")
+    assert text(data, "diff", "work", "-99..") == text(data, "diff", "work")
+
+
+def test_a_range_from_zero_begins_with_the_session(data: Path) -> None:
+    assert lines(data, "log", "work", "--turns", "0..2") == lines(
+        data, "log", "work", "--turns", "..2"
+    )
+    assert text(data, "diff", "work", "0..2") == text(data, "diff", "work", "..2")
+
+
+def test_a_tool_is_found_by_the_name_that_the_state_has(data: Path) -> None:
+    (line,) = lines(data, "state", "work", "--field", "tools_used")
+    for name, used in line["state"]["tools_used"].items():
+        found = lines(data, "log", "work", "--tool", name)
+        assert len(found) == used["attempts"] > 0
+
+
+def test_a_session_alone_is_compared_from_its_begin_to_its_newest_state(data: Path) -> None:
+    assert text(data, "diff", "work") == text(data, "diff", "work", "--seq", "0..")
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [("facts", "notes do"), ("pending_actions", "a call is open"), ("usage", "counts them all")],
+)
+def test_fields_that_no_attempt_sets_are_said_to_be_none(data: Path, field: str, said: str) -> None:
+    done = turnlog("log", "work", "--field", field, data=data)
+    assert (done.returncode, done.stdout) == (0, "no attempts\n")
+    assert done.stderr.startswith(f"turnlog: no attempt sets {field}, ")
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -209,8 +261,10 @@ def test_attempts_are_held_against_the_ones_before(tmp_path: Path) -> None:
         (("state", "work", "--field", "files_modifed"), "did you mean 'files_modified'?"),
         (("log", "--field", "walls"), "no field is called 'walls', they are tools_used"),
         (("log", "--path", ""), "--path is empty"),
-        (("diff", "work"), "name a SESSION with turns"),
-        (("diff",), "name a SESSION with turns"),
+        (("diff",), "name a SESSION, then turns (4..5)"),
+        (("diff", "work", "1", "2"), "what is '2'?"),
+        (("diff", "work", "1", "--seq", "1..2"), "'1' and --seq exclude each other, give one"),
+        (("diff", "work", "other", "--seq", "1..2"), "'other' and --seq exclude each other"),
         (("diff", "work", "nobody"), "no session is called 'nobody'"),
         (("diff", "work", "3..1"), "ends before it begins"),
         (("diff", "work", "-1..1"), "write the older one first"),

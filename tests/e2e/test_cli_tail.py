@@ -1,16 +1,10 @@
 """`turnlog tail` as a process of its own beside real proxies."""
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import unicodedata
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +17,7 @@ from e2e.stores import Call, fill, turnlog
 from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import Proxy, environment
+from kit.terminals import columns_of, on_a_terminal
 from kit.upstreams import Peer, RawUpstream, echo
 
 BOUND = 20.0
@@ -189,7 +184,7 @@ def test_only_what_is_wanted_is_printed(rig: Rig) -> None:
 def test_it_ends_as_it_should(tmp_path: Path, number: signal.Signals) -> None:
     fill(tmp_path / "data", CALLS)
     with tail(tmp_path / "data") as following:
-        assert following.stdout.readline().split()[:3] == ["TIME", "SESSION", "TOOL"]
+        assert following.stdout.readline().split()[:3] == ["SESSION", "TIME", "SEQ"]
         assert following.end(number) == (0, "", "")
 
 
@@ -200,7 +195,7 @@ def test_it_ends_at_sigint_though_it_was_started_in_the_background(tmp_path: Pat
         ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *program], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"TIME")
+        assert process.stdout.readline().startswith(b"SESSION")
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND) == 0
 
@@ -249,6 +244,18 @@ def test_a_folder_of_something_else_is_exit_code_3(tmp_path: Path) -> None:
     assert "is not a turnlog store" in done.stderr
 
 
+def test_a_line_is_that_of_the_log_and_names_its_commit(tmp_path: Path) -> None:
+    fill(tmp_path / "data", CALLS)
+    log = turnlog("log", data=tmp_path / "data").stdout.splitlines()
+    with tail(tmp_path / "data", "--last", "3") as following:
+        lines = [following.stdout.readline() for _ in log]
+        following.end()
+
+    assert [line.split() for line in lines] == [line.split() for line in log]
+    session, _, _, seq, *_ = lines[1].split()
+    assert "read_file" in turnlog("show", f"{session}:{seq}", data=tmp_path / "data").stdout
+
+
 @pytest.mark.parametrize("columns", [132, 80, 50, 20])
 def test_on_a_terminal_no_line_is_wider_than_it(tmp_path: Path, columns: int) -> None:
     fill(tmp_path / "data", CALLS)
@@ -256,9 +263,9 @@ def test_on_a_terminal_no_line_is_wider_than_it(tmp_path: Path, columns: int) ->
     lines = _on_a_terminal(tmp_path / "data", columns, {"TERM": "xterm"})
 
     plain = [re.sub(r"\x1b\[[0-9]*m", "", line) for line in lines]
-    assert all(_columns(line) <= columns for line in plain), plain
+    assert all(columns_of(line) <= columns for line in plain), plain
     assert all(line.isprintable() for line in plain)
-    assert any("\x1b[32m" in line for line in lines) is (columns >= 50)
+    assert any("\x1b[32m" in line for line in lines) is (columns >= 80)
 
 
 def test_a_terminal_that_wants_no_colour_gets_none(tmp_path: Path) -> None:
@@ -266,30 +273,17 @@ def test_a_terminal_that_wants_no_colour_gets_none(tmp_path: Path) -> None:
 
     lines = _on_a_terminal(tmp_path / "data", 100, {"TERM": "xterm", "NO_COLOR": "1"})
 
-    assert lines[0].split() == ["TIME", "SESSION", "TOOL", "STATUS", "RAN", "MS", "SUMMARY"]
+    assert lines[0].split() == [
+        "SESSION", "TIME", "SEQ", "TURN", "TOOL", "STATUS", "RAN", "SUMMARY",
+    ]  # fmt: skip
     assert "files/read_file" in lines[1]
     assert not any("\x1b" in line for line in lines)
 
 
 def _on_a_terminal(data: Path, columns: int, environ: Mapping[str, str]) -> list[str]:
     """Return the header and the rows of `CALLS` as they are printed on a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    known = {key: text for key, text in environment(environ).items() if key != "COLUMNS"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "turnlog", "tail", "--last", "3", "--data", str(data)],
-        stdout=theirs,
-        env=known,
-    ) as process:
-        os.close(theirs)
-        printed = b""
-        while printed.count(b"\n") < 1 + len(CALLS):
-            printed += os.read(ours, 4096)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(BOUND) == 0
-    os.close(ours)
-    return printed.decode().splitlines()
-
-
-def _columns(line: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+    with on_a_terminal("tail", "--last", "3", data=data, columns=columns, environ=environ) as run:
+        lines = run.lines(1 + len(CALLS))
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(BOUND) == 0
+    return lines

@@ -175,8 +175,10 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
         == "several sessions share this command, and nothing tells which of them is asked"
     )
     assert two.text("asks", {"method": "ping"}) == "nothing"
-    (event,) = proxy.events("question.refused")
+    two.text("asks", {"method": "ask/ghp_a8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"})
+    event, secret = proxy.events("question.refused")
     assert (event["turnlog.server"], event["mcp.method.name"]) == ("cmd", "elicitation/create")
+    assert secret["mcp.method.name"] == "ask/[redacted]"
 
 
 @proves(Requirement.SHARED_APART)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside
 from kit.clients import (
     BOUND,
@@ -416,6 +417,43 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     assert text(again.body) == "done 1"
     assert (counting.asked, counting.cancels) == (1, [])
     wait_until(lambda: rig.notes() == ["abandoned", "delivered"], "it is noted")
+
+
+def test_nobody_settles_a_call_that_runs_on_after_its_time(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    begun(call("pay_timed", {"a": 1})).response("POST")
+    data, name = rig.proxy.data, rig.ended_rows(1)[0].call
+    wait_until(lambda: rig.notes() == ["abandoned"], "it is noted")
+    assert json.loads(turnlog("dangling", rig.session, "--json", data=data).stdout)["standing"] == (
+        "in_flight"
+    )
+    done = turnlog("resolve", name, "--did-not", data=data)
+    assert (done.returncode, "is in flight" in done.stderr) == (2, True)
+    counting.go.set()
+    wait_until(lambda: rig.rows()[0].status == "ok", "the late answer is recorded")
+    assert counting.asked == 1
+
+
+def test_a_call_that_runs_on_after_its_time_and_is_lost_can_be_settled(
+    rig: Rig, begun: Begun
+) -> None:
+    breaks = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        breaks.wait(BOUND)
+        peer.close()
+
+    rig.upstream.script = script
+    begun(call("pay_timed", {"a": 1})).response("POST")
+    breaks.set()
+    wait_until(lambda: rig.notes() == ["abandoned", "unanswered"], "its end is noted")
+    data, name = rig.proxy.data, rig.row().call
+    assert json.loads(turnlog("dangling", rig.session, "--json", data=data).stdout)["standing"] == (
+        "unknown"
+    )
+    assert turnlog("resolve", name, "--did-not", data=data).returncode == 0
 
 
 def test_a_plain_call_whose_time_is_over_runs_on(

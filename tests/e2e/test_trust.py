@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import TextContent
 
 from e2e.stores import Done, process
 from kit.clients import MCP_HEADERS, Client, call
@@ -243,6 +244,27 @@ async def test_the_lock_lies_beside_the_configuration(tmp_path: Path, server: st
         assert [row.provenance for row in proxy.rows()] == ["unverified", "pinned"]
 
 
+async def test_a_configuration_pins_the_tools_of_its_own_upstreams_alone(
+    tmp_path: Path, server: str
+) -> None:
+    settings = {"upstreams": {"sums": {"url": server}, "other": {"url": server}}}
+    async with running(tmp_path, settings=settings) as proxy:
+        for url in proxy.urls:
+            await list_and_call(url)
+        await until(lambda: len(definitions.shown(proxy.data)) == 4 or None, "both lists")
+        mine = tmp_path / "mine" / "turnlog.yaml"
+        mine.parent.mkdir()
+        mine.write_text(f"data: {proxy.data}\nupstreams: {{sums: {{url: '{server}'}}}}\n")
+        pinning = process("trust", "--yes", "--config", str(mine))
+        assert "no such upstream: 'other'; name one" in pinning.stderr
+        assert set(read_lock(mine.parent / "turnlog.lock").servers) == {"sums"}
+        assert process("trust", "--check", "--config", str(mine)).returncode == 0
+        assert process("trust", "other", "--yes", "--config", str(mine)).returncode == 0
+        assert set(read_lock(mine.parent / "turnlog.lock").servers) == {"sums", "other"}
+        # What is pinned is looked at again, wherever it is from.
+        assert "left out" not in process("trust", "--check", "--config", str(mine)).stderr
+
+
 async def test_a_lock_that_breaks_leaves_the_one_before_in_force(stage: Stage) -> None:
     await stage.play()
     stage.trust("--yes")
@@ -358,9 +380,17 @@ async def strict(tmp_path: Path, server: str) -> AsyncIterator[Stage]:
 
 async def _answer(stage: Stage, tool: str) -> tuple[bool, str | None]:
     """Call a tool; return whether it is an error, and the kind that turnlog tells."""
+    error, kind, _ = await _told(stage, tool)
+    return error, kind
+
+
+async def _told(stage: Stage, tool: str) -> tuple[bool, str | None, str]:
+    """Call a tool; return also the text of the answer."""
     _, (result,) = await list_and_call(stage.proxy.url, tool)
     said = outcome_of(result)
-    return bool(result.is_error), said.kind if said is not None else None
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return bool(result.is_error), said.kind if said is not None else None, block.text
 
 
 async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> None:
@@ -377,6 +407,38 @@ async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> N
     assert (refused.flags, refused.provenance) == (["unverified"], "unverified")
     assert (called.status, called.provenance) == ("ok", "pinned")
     assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
+
+
+async def test_a_refusal_names_the_tool_what_is_so_and_what_to_do(strict: Stage) -> None:
+    end = "; a rule demands it as pinned, and the call was not sent"
+    server = "default"
+
+    def ask() -> tuple[Any, Any]:
+        with Client(strict.proxy.url) as client:
+            asked = client.request("POST", client.path, call("add"), headers=MCP_HEADERS)
+            return asked.json(), client.request("GET", "/items").json()
+
+    unseen, plain = await asyncio.to_thread(ask)
+    _, _, new = await _told(strict, "add")
+    await strict.play()
+    assert strict.trust("--yes").returncode == 0
+    await _reread(strict, 2)
+    define(strict.tools, add="Add, and send it somewhere.", more="More.")
+    _, _, changed = await _told(strict, "add")
+    assert unseen["result"]["content"][0]["text"] == (
+        f"the definition of 'add' of {server!r} was not seen: list the tools first{end}"
+    )
+    assert plain["detail"] == (
+        f"'GET /items' of {server!r} is no MCP tool, and has no definition that could be pinned{end}"
+    )
+    assert new == f"'add' of {server!r} is not pinned (`turnlog trust {server}/add` does that){end}"
+    assert changed == (
+        f"the definition of 'add' of {server!r} has changed since it was pinned "
+        f"(`turnlog trust {server}/add` shows how){end}"
+    )
+    call_id = strict.proxy.rows()[-1].call
+    shown = process("show", call_id, "--data", str(strict.proxy.data)).stdout
+    assert "the definition of 'add' of 'default' has changed since it was pinned" in shown
 
 
 async def test_nobody_gets_around_the_demand(strict: Stage) -> None:

@@ -83,16 +83,21 @@ def test_a_signal_that_ends_the_command_ends_the_wrap(
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [(["no-such-command-here"], 127), (["/no/such/file"], 127), (["/etc/passwd"], 126)],
-)
-def test_a_command_that_cannot_be_started_is_an_error_in_the_log(
-    tmp_path: Path, command: list[str], code: int
+    ("command", "code", "told"),
+    [
+        ("no-such-command-here", 127, "(no such file or directory), install it, or give its whole path"),
+        ("/no/such/file", 127, "(no such file or directory), name a file that is there"),
+        ("/etc/passwd", 126, "(permission denied), name a file that may be executed"),
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_be_started_is_an_error_in_the_log_and_a_line_on_stderr(
+    tmp_path: Path, command: str, code: int, told: str
 ) -> None:
-    with wrapped(tmp_path, command) as wrap:
+    with wrapped(tmp_path, [command]) as wrap:
         assert wrap.stdout.rest() == b""
         assert wrap.exited() == code
-        assert wrap.stderr.read_bytes() == b""
+        (line,) = wrap.stderr.read_text().splitlines()
+        assert line.startswith(f"turnlog: cannot start {command!r} {told}")
         (failed,) = wrap.events("process.failed")
         assert failed["level"] == "error"
         assert failed["turnlog.reason"]
@@ -111,7 +116,14 @@ def test_a_command_that_ends_before_it_says_anything_is_an_error_in_the_log(
 
 
 @pytest.mark.parametrize(
-    "flags", [("--rules", "no-such-pack"), ("--name", "a b"), ("--config", "no-such-file.yaml")]
+    "flags",
+    [
+        ("--rules", "no-such-pack"),
+        ("--name", "a b"),
+        ("--session", ""),
+        ("--session", "a\nb"),
+        ("--config", "no-such-file.yaml"),
+    ],
 )
 def test_a_wrong_setting_is_one_line_and_the_command_is_gone(
     tmp_path: Path, flags: tuple[str, str]

@@ -210,7 +210,11 @@ def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) 
     request_id, line = talk.line("write_timed")
     talk.wrap.send(line)
     talk.replayed(request_id, "late")
-    assert talk.rows()[1].flags == ["joined"]
+    joined = talk.rows()[1]
+    assert joined.flags == ["joined"]
+    # It began when it was asked, and lasted as long as its caller waited.
+    assert joined.duration_ms is not None
+    assert joined.duration_ms >= 200
 
 
 def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(talk: Talk) -> None:

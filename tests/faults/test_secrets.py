@@ -28,6 +28,7 @@ COOKIE = "c00kievaluethatisplanted0815"
 BEARER = "bearervaluethatisplanted4711xyz"
 AWS = "AKIA" + "PLANTEDKEYID1234"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoidHJ1ZSIsIm4iOjEyMzQ1fQ.c2lnbmF0dXJlcGxhbnRlZGhlcmU"
+BEARER_SHAPE = "glpat-" + "Zq3Lw9Xv2Mb7Nt4R6Yc1"
 NESTED = "nested-planted-value-2718281828"
 LATE = "late-planted-value-1414213562"
 NUMBER = "90210314159"
@@ -339,3 +340,27 @@ def test_secrets_of_refused_failed_and_abandoned_requests_are_nowhere(tmp_path: 
                 "POST", "/one", call("x", {"token": LATE, "a": MARK}), headers=MCP_HEADERS
             )
     assert leaks(tmp_path, GITHUB, BEARER, NESTED, JWT, LATE, PASSWORD, API_KEY) == []
+
+
+def test_secrets_in_the_names_that_callers_give_are_nowhere(tmp_path: Path) -> None:
+    named = {"Turnlog-Turn": GITHUB, "Turnlog-Why": API_KEY, "Idempotency-Key": JWT}
+    info = {"name": f"agent {AWS}", "version": BEARER_SHAPE}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, flags=("--log-level", "debug")) as proxy,
+        Client(proxy.url) as client,
+    ):
+        asked = message("initialize", {"clientInfo": info, "protocolVersion": "2025-06-18"})
+        revision = ("MCP-Protocol-Version", GITHUB)
+        client.request("POST", "/mcp", asked, headers=(*MCP_HEADERS, revision))
+        odd = message(f"tools/{API_KEY}", request_id=AWS)
+        client.request("POST", "/mcp", odd, headers=MCP_HEADERS)
+        client.request(
+            "POST", "/mcp", call("x", {"a": MARK}), headers=(*MCP_HEADERS, *named.items())
+        )
+        meta = {"turnlog/turn": AWS, "turnlog/session": JWT, "turnlog/key": API_KEY}
+        client.request("POST", "/mcp", call(f"x {GITHUB}", _meta=meta), headers=MCP_HEADERS)
+        client.request("POST", f"/s/{GITHUB}/mcp", call("x"), headers=MCP_HEADERS)
+        client.request("GET", "/v1/x", headers=(*named.items(), ("Turnlog-Session", API_KEY)))
+        client.request("GET", "/v1/x", headers=(("User-Agent", f"curl {GITHUB}"),))
+    assert leaks(tmp_path, GITHUB, API_KEY, JWT, AWS, BEARER_SHAPE) == []

@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from turnlog.cli.options import TurnRange
+from turnlog.cli.options import FolderName, TurnRange
 from turnlog.sessions.log import Turns
 
 
@@ -30,3 +30,9 @@ def test_what_is_no_range_of_turns_is_refused(text: str) -> None:
 def test_a_range_that_is_always_empty_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="ends before it begins"):
         TurnRange().convert(text, None, None)
+
+
+def test_an_empty_folder_is_not_the_working_directory() -> None:
+    with pytest.raises(click.BadParameter, match="is no folder, write a path"):
+        FolderName().convert("", None, None)
+    assert FolderName().convert("./data", None, None) == "./data"

@@ -128,6 +128,21 @@ async def test_a_call_whose_agent_left_and_that_runs_on_is_in_flight_once(store:
     assert (one.standing, one.abandoned) == (Standing.IN_FLIGHT, True)
 
 
+async def test_a_call_whose_time_is_over_is_in_flight_until_nothing_waits_for_it(
+    store: LmdbStore,
+) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    timed_out = outcome(ref, call, ticket, status=Status.UNKNOWN, error="timeout")
+    told = await ended(store, timed_out)
+    assert shown(store) == [(Standing.UNKNOWN, ids.to_text(call))]
+    await put(store, note(ref, call, NoteKind.ABANDONED, told))
+    (one,) = found(store)
+    assert (one.standing, one.abandoned, one.row.status) == (Standing.IN_FLIGHT, True, "unknown")
+    await put(store, note(ref, call, NoteKind.UNANSWERED, told))
+    assert shown(store) == [(Standing.UNKNOWN, ids.to_text(call))]
+
+
 async def test_an_earlier_leg_that_was_left_says_nothing_of_the_last(store: LmdbStore) -> None:
     ref, call = session(), new_id()
     first = await begin(store, intent(ref, call))

@@ -22,7 +22,7 @@ from turnlog.core.note import (
 )
 from turnlog.core.operation import Change
 from turnlog.core.state import DecisionMade, Evicted, FactHeld, State, ToolUse, Usage
-from turnlog.core.table import PendingAction, Table, table
+from turnlog.core.table import PendingAction, Table, diff, table
 
 
 def state(log: Log) -> State:
@@ -309,7 +309,22 @@ def test_a_budget_tells_what_is_left() -> None:
     left = {name: n for name, n in seen(log).usage.items() if name.endswith("_left")}
     assert left == {"calls_left": 1, "bytes_left": 70, "seconds_left": 0.997}
     log.note(Budget())
-    assert not any(name.endswith("_left") for name in seen(log).usage)
+    assert not any(name.endswith(("_left", "_over")) for name in seen(log).usage)
+
+
+def test_a_budget_that_is_exceeded_tells_by_how_much() -> None:
+    log = Log()
+    log.note(Budget(calls=1, bytes=100, seconds=0.001))
+    log.call("a")
+    assert "calls_over" not in seen(log).usage
+    before = table(state(log))
+    log.call("b")
+    usage = seen(log).usage
+    assert (usage["calls_left"], usage["calls_over"]) == (0, 1)
+    assert (usage["bytes_left"], "bytes_over" in usage) == (40, False)
+    assert (usage["seconds_left"], usage["seconds_over"] > 0) == (0, True)
+    changes = {change.key: change for change in diff(before, table(state(log)))}
+    assert (changes["calls_over"].before, changes["calls_over"].after) == (None, 1)
 
 
 def test_turns_and_what_the_user_said_change_no_field() -> None:
@@ -348,6 +363,7 @@ def test_every_change_names_its_commit_and_the_reason() -> None:
         cause("decisions_made", "c", noted, "decision", "y"),
         *(
             cause("usage", key, budget, "budget")
-            for key in ("calls_left", "bytes_left", "seconds_left")
+            for what in ("calls", "bytes", "seconds")
+            for key in (f"{what}_left", f"{what}_over")
         ),
     ]

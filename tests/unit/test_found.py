@@ -19,15 +19,18 @@ def note(on: Commit, kind: NoteKind, seconds: float) -> Commit:
     )
 
 
+@pytest.mark.parametrize("over", [NoteKind.CANCEL_FORWARDED, NoteKind.UNANSWERED])
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_call_that_ran_on_until_it_was_given_up_ended_then(lives: bool) -> None:
+def test_a_call_that_ran_on_until_it_was_given_up_or_lost_ended_then(
+    lives: bool, over: NoteKind
+) -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a")
     begun, ended = log.commits[-2:]
     left = note(ended, NoteKind.ABANDONED, 0)
-    given_up = note(ended, NoteKind.CANCEL_FORWARDED, 600)
-    now = ended.facts.at + 601 * SECOND
+    given_up = note(ended, over, 300)
+    now = ended.facts.at + 301 * SECOND
     earlier = earlier_of([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
     assert earlier.ending is not None
     assert (earlier.ending.kind, earlier.ended) == ("response_timeout", 1.0)

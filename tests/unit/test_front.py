@@ -31,7 +31,7 @@ async def fronting(
 
         def lane(renames: bool) -> Lane:
             return Lane(
-                "cmd", command, one.log, one.recorder, tasks, lambda: 600.0, renames=renames
+                "cmd", command, one.log, one.recorder, tasks, lambda: 600.0, str, renames=renames
             )
 
         front = Front(lane, share)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.ids import Entropy, from_text, to_text, uuid7
+from turnlog.core.ids import Entropy, begins, from_text, to_text, uuid7
 
 times = st.integers(0, (1 << 48) * 1_000_000 - 1)
 entropy = st.binary(min_size=10, max_size=10)
@@ -18,6 +18,13 @@ def test_an_id_is_a_uuid_of_version_seven_and_tells_its_time(at: int, dice: byte
     assert made.version == 7
     assert made.variant == "specified in RFC 4122"
     assert made.int >> 80 == at // 1_000_000
+
+
+def test_an_id_begins_with_its_digits_with_hyphens_or_without() -> None:
+    made = from_text("01a21f72-10b6-7abc-8def-0123456789ab")
+    assert begins(made, "01A21f72-10b6-7")
+    assert begins(made, "01a21f7210b67ab")
+    assert not begins(made, "01a21f7210b6-7")
 
 
 @given(early=times, late=times, dice=entropy)

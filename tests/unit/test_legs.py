@@ -41,7 +41,7 @@ def context(one: Bench) -> Context:
         redactor=Redactor(),
         states=saved_states(Path("/nonexistent")),
         clean=str,
-        sessions=Sessions(clock, (), Redactor().text),
+        sessions=Sessions(clock, (), str, one.store.keyed),
         clients=Clients(),
         catalog=Catalog(),
         keeper=Keeper(

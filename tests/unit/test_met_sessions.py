@@ -1,5 +1,6 @@
 """`serve.identity`: which sessions an agent may mean that asks turnlog itself."""
 
+import hmac
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ class Met:
             monotonic=lambda: self.now,
             entropy=lambda size: next(dice).to_bytes(size, "big"),
         )
-        self.sessions = Sessions(clock, VENDORS, Redactor().text)
+        self.sessions = Sessions(clock, VENDORS, _clean, _digest)
 
     def call(self, **evidence: Any) -> SessionRef:
         ref, _ = self.sessions.find(_evidence(**evidence), Client())
@@ -34,6 +35,14 @@ class Met:
 
     def own(self, **evidence: Any) -> list[SessionRef]:
         return self.sessions.own(_evidence(**evidence), Client())
+
+
+def _clean(text: str) -> str:
+    return Redactor().text(text)[0]
+
+
+def _digest(data: bytes) -> bytes:
+    return hmac.digest(b"key", data, "sha256")
 
 
 def _evidence(**evidence: Any) -> Evidence:
@@ -97,3 +106,32 @@ def test_a_name_counts_alone_and_for_its_credential(
     assert met.call(**named) is ref
     (other,) = met.own(**named, credential="another")
     assert other is not ref
+
+
+GITHUB = "ghp_" + "a8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"
+OTHER = "ghp_" + "b8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"
+
+
+@pytest.mark.parametrize("where", ["path_session", "header_session"])
+def test_sessions_whose_names_hold_secrets_go_by_digests(met: Met, where: str) -> None:
+    one, other = met.call(**{where: GITHUB}), met.call(**{where: OTHER})
+    assert one is not other
+    assert met.call(**{where: GITHUB}) is one
+    assert met.own(**{where: GITHUB}) == [one]
+    for ref in (one, other):
+        (name,) = ref.aliases
+        assert name.startswith("hmac-sha256:")
+        assert GITHUB not in name
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"header_turn": GITHUB, "client_name": f"agent {GITHUB}"},
+        {"meta": {"turnlog/turn": f'"{GITHUB}"'.encode()}, "client_name": f"agent {GITHUB}"},
+    ],
+)
+def test_turns_and_clients_are_told_without_their_secrets(met: Met, shown: dict[str, Any]) -> None:
+    ref, found = met.sessions.find(_evidence(**shown), Client())
+    assert (found.turn_label, found.client) == ("[redacted]", "agent [redacted]")
+    assert ref.metadata["client"] == "agent [redacted]"

@@ -230,15 +230,22 @@ def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ("{", "this is no note"),
-        ("[]", "this is no note"),
-        ('{"kind":"song"}', "its kind is one of decision, fact"),
-        ('{"kind":"delivered"}', "its kind is one of"),
-        ('{"kind":"decision"}', "missing required field `text`"),
-        ('{"kind":"decision","text":""}', "length >= 1"),
-        ('{"kind":"evict","keys":[],"reason":"ttl"}', "length >= 1"),
+        ("{", r"it is no JSON \(input data was truncated\), write a JSON object"),
+        ("{" + "}" * 2, r"it is no JSON \(trailing characters \(byte 3\)\), write a JSON object"),
+        ("[" * 5000, "it is no JSON|it is nested too deeply"),
+        ("[]", "it must be a mapping, not a list"),
+        ('{"kind":"song"}', "'kind' cannot be 'song', use one of: budget, decision, evict"),
+        ('{"kind":"delivered"}', "'kind' cannot be 'delivered', use one of"),
+        ('{"kind":"decision"}', "'text' is missing, add it"),
+        ('{"kind":"decision","text":""}', "'text' must have a length of at least 1"),
+        ('{"kind":"evict","keys":[],"reason":"ttl"}', "'keys' must have a length of at least 1"),
+        (
+            '{"kind":"evict","keys":["1"],"reason":"x"}',
+            "'reason' cannot be 'x', use one of: budget",
+        ),
+        ('{"kind":"metadata","entries":{"a":1}}', "'entries.a' must be text, not a whole number"),
         ('{"kind":"turn","title":"x"}', "kind 'turn' has no 'title'"),
-        ('{"kind":"budget","calls":-1}', ">= 0"),
+        ('{"kind":"budget","calls":-1}', "'calls' must be at least 0"),
     ],
 )
 def test_what_is_no_note_is_refused_with_a_reason(told: str, message: str) -> None:
@@ -249,6 +256,11 @@ def test_what_is_no_note_is_refused_with_a_reason(told: str, message: str) -> No
 def test_every_kind_that_may_be_given_is_named() -> None:
     with pytest.raises(NoteError) as refused:
         read_note("{}")
-    bare = {NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED, NoteKind.DELIVERED}
-    named = str(refused.value).rpartition("one of ")[2].split(", ")
+    bare = {
+        NoteKind.ABANDONED,
+        NoteKind.CANCEL_FORWARDED,
+        NoteKind.DELIVERED,
+        NoteKind.UNANSWERED,
+    }
+    named = str(refused.value).rpartition("one of: ")[2].split(", ")
     assert set(named) == {kind.value for kind in set(NoteKind) - bare}

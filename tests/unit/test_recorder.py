@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.attempts import Bench, ask, bench, session
+from kit.attempts import START, Bench, ask, bench, session
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import (
@@ -20,6 +20,7 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
+from turnlog.core.repeats import Verdict, replayed, unsent
 from turnlog.observe.call_events import CallEnded, CallStarted
 from turnlog.observe.events import RecorderFailed, SessionOpened, StoreFilled
 from turnlog.serve.attempt import Attempt, Reply
@@ -331,3 +332,42 @@ async def test_an_attempt_of_an_earlier_process_gets_its_outcome_here(tmp_path: 
         one.recorder.reopen(taken)
         await ended(one, taken, reply())
         assert [each.facts.n for each in stored(one, before)[1:]] == [0, 1]
+
+
+async def test_a_call_that_waited_for_another_began_when_it_was_asked(one: Bench) -> None:
+    first = await begun(one)
+    asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
+    ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.QUEUED, Effect.WRITE)
+    at = START + one.time.now
+    joined = one.recorder.unsent(asked, ending, Reply(), first.intent, waited=60.0)
+    await one.recorder.on_disk(joined)
+    intent, outcome = (commit.facts for commit in stored(one, joined))
+    assert (intent.at, outcome.at) == (at - MINUTE, at)
+    assert outcome.duration == MINUTE
+
+
+async def test_empty_stands_for_an_answer_that_was_empty_and_for_nothing_else(one: Bench) -> None:
+    unanswered = await begun(one)
+    lost = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, unanswered.ask.effect)
+    ticket = one.recorder.end(unanswered, lost, Reply())
+    assert ticket is not None
+    nothing = await ticket.done()
+    hollow = await ended(one, await begun(one), reply(b"{}"))
+    assert (body(nothing).summary, body(hollow).summary) == ("", "empty")
+
+
+async def test_a_call_that_got_an_earlier_answer_says_what_that_said(one: Bench) -> None:
+    first = await begun(one)
+    source = one.recorder.end(first, OK, reply())
+    assert source is not None
+    await source.done()
+    asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
+    again = one.recorder.unsent(asked, replayed(OK, whole=True), Reply(), source)
+    asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
+    unknown = one.recorder.unsent(asked, unsent(Verdict.UNKNOWN), Reply(), source)
+    for attempt in (again, unknown):
+        await one.recorder.on_disk(attempt)
+    _, said = stored(one, again)
+    assert (said.facts.status, body(said).summary) == (Status.REPLAYED, "done")
+    assert unknown.outcome is not None
+    assert body(await unknown.outcome.done()).summary == ""

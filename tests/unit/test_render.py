@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.cli.render import Cell, Style, aligned, clean_lines, cut, json_line, table
+from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, cut, json_line, table
 from turnlog.core.escapes import clean
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
@@ -24,7 +24,7 @@ def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
         clean(text),
         clean_lines(text),
         json_line({"a": text}),
-        *table([""], [[Cell(text)]], width=None),
+        *table([Column("")], [[Cell(text)]], width=None),
     ):
         assert all(c.isprintable() for c in shown), shown
 
@@ -47,16 +47,53 @@ def test_json_for_a_terminal_says_the_same(text: str) -> None:
 
 
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
-    lines = table(["A", "B"], [[Cell("漢字"), Cell("x")], [Cell("abc"), Cell("y")]], width=None)
+    lines = table(
+        [Column("A"), Column("B")],
+        [[Cell("漢字"), Cell("x")], [Cell("abc"), Cell("y")]],
+        width=None,
+    )
 
     assert lines == ["A     B", "漢字  x", "abc   y"]
 
 
 def test_the_last_column_is_cut_to_the_terminal() -> None:
-    lines = table(["A", "SUMMARY"], [[Cell("a" * 10), Cell("b" * 100)]], width=40)
+    lines = table(
+        [Column("A", whole=True), Column("SUMMARY")], [[Cell("a" * 10), Cell("b" * 100)]], width=40
+    )
 
     assert [len(line) for line in lines] == [19, 40]
     assert lines[1].endswith("…")
+
+
+def test_the_widest_column_that_may_be_cut_gives_way_first() -> None:
+    columns = [Column("ID", whole=True), Column("A"), Column("B")]
+    row = [Cell("i" * 20), Cell("a" * 30), Cell("b" * 12)]
+
+    assert table(columns, [row], width=52)[1] == f"{'i' * 20}  {'a' * 15}…  {'b' * 12}"
+    assert table(columns, [row], width=40)[1] == f"{'i' * 20}  {'a' * 7}…  {'b' * 7}…"
+
+
+def test_a_table_that_is_too_wide_takes_narrow_texts_then_leaves_columns_out() -> None:
+    columns = [Column("ID", whole=True), Column("N", whole=True, spare=1), Column("TEXT")]
+    row = [Cell("i" * 20, narrow="iiii"), Cell("12345"), Cell("t" * 30)]
+
+    assert table(columns, [row], width=37)[1] == f"{'i' * 20}  12345  {'t' * 7}…"
+    assert table(columns, [row], width=36)[1] == f"iiii  12345  {'t' * 22}…"
+    assert table(columns, [row], width=20) == ["ID    TEXT", f"iiii  {'t' * 13}…"]
+    assert table(columns, [row], width=10) == ["ID", "iiii"]
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=40), st.booleans(), st.integers(0, 2)), min_size=1),
+    st.integers(1, 90),
+)
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    cells: list[tuple[str, bool, int]], width: int
+) -> None:
+    columns = [Column("NAME", whole=whole, spare=spare) for _, whole, spare in cells]
+    row = [Cell(text) for text, _, _ in cells]
+
+    assert all(_width(line) <= width for line in table(columns, [row], width=width))
 
 
 def _row(*texts: str) -> list[Cell]:
@@ -93,7 +130,7 @@ def test_lines_that_go_on_stand_below_those_before() -> None:
 
 
 def test_without_a_terminal_nothing_is_cut_or_coloured() -> None:
-    lines = table(["A"], [[Cell("b" * 500, Style.BAD)]], width=None)
+    lines = table([Column("A")], [[Cell("b" * 500, Style.BAD)]], width=None)
 
     assert lines[1] == "b" * 500
 

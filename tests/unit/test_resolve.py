@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec import Raw, structs
 
-from conformance.store.kit import START, begin, intent, new_id, outcome, put, session
+from conformance.store.kit import START, begin, intent, new_id, note, outcome, put, session
 from turnlog.core import ids
 from turnlog.core.commit import Body
-from turnlog.core.kinds import Flag, Status
+from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
 from turnlog.core.table import table
 from turnlog.sessions.dangling import Wanted, find
@@ -115,6 +115,20 @@ async def test_a_call_in_flight_is_refused(store: LmdbStore) -> None:
     assert (reason, "is in flight" in text) == (Reason.IN_FLIGHT, True)
 
 
+async def test_a_call_that_runs_on_after_its_time_is_refused_until_it_is_given_up(
+    store: LmdbStore,
+) -> None:
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    timed_out = outcome(ref, call, ticket, status=Status.UNKNOWN, error="timeout")
+    told = store.submit(timed_out, wait=True)
+    await told.done()
+    await put(store, note(ref, call, NoteKind.ABANDONED, told))
+    assert (await refused(store, ids.to_text(call)))[0] is Reason.IN_FLIGHT
+    await put(store, note(ref, call, NoteKind.CANCEL_FORWARDED, ticket))
+    assert (await resolve(store, ids.to_text(call), DID_NOT)).executed == "no"
+
+
 async def test_what_a_dead_process_left_in_flight_is_settled(
     tmp_path: Path, store: LmdbStore
 ) -> None:
@@ -163,6 +177,29 @@ async def test_an_answer_that_comes_all_the_same_stands_behind_it(store: LmdbSto
     assert (late.facts.n, late.facts.flags) == (2, (Flag.LATE,))
     reason, _ = await refused(store, ids.to_text(call))
     assert reason is Reason.KNOWN
+
+
+async def test_a_beginning_names_the_one_call_of_its_minute_that_can_be_settled(
+    store: LmdbStore,
+) -> None:
+    for status in (Status.OK, Status.ERROR):
+        await unknown(store, status)
+    open_ended = await unknown(store)
+    await begin(store, intent(session(), new_id()))  # in flight, in this process
+    row = await resolve(store, open_ended[:4], HAPPENED)
+    assert (row.call, row.status) == (open_ended, "ok")
+    with pytest.raises(NotFoundError, match=r"no call that begins with .* can be resolved"):
+        await resolve(store, open_ended[:4], HAPPENED)
+
+
+async def test_only_calls_that_can_be_settled_are_named_where_a_beginning_is_not_enough(
+    store: LmdbStore,
+) -> None:
+    settled = await unknown(store, Status.OK)
+    names = [await unknown(store), await unknown(store)]
+    with pytest.raises(NotFoundError, match="begins 2 calls that can be resolved") as caught:
+        await resolve(store, names[0][:4], HAPPENED)
+    assert [name in str(caught.value) for name in (settled, *names)] == [False, True, True]
 
 
 async def test_a_call_that_is_not_there_is_not_found(store: LmdbStore) -> None:

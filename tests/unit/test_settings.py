@@ -238,6 +238,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("redact: {patterns: ['(']}", "1:21: '(' is no regular expression "),
         ("rules: [./mine.yaml, mien.yaml]", "1:22: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
         ("rules: [default]", "1:9: 'default' is a pack, name it in upstreams.NAME.packs"),
+        ("rules: [{name: a, effect: read}]", "1:9: here stands a rule: give a file of rules with --rules, or name its path here"),
         ("rules: ['']", "1:9: '' is no file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
@@ -355,6 +356,22 @@ def test_only_a_near_miss_of_a_variable_is_warned_of() -> None:
 )
 def test_a_command_names_its_server(command: str, name: str) -> None:
     words = [command] if "\t" in command else command.split()
+    assert name_of_command(words) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["sh", "-c", "exit 7"], "sh"),
+        (["env", "A=1", "/bin/bash", "-lc", "kill -9 $$"], "bash"),
+        (["python3.11", "-I", "-c", "import server"], "python3.11"),
+        (["node", "--eval", "serve()"], "node"),
+        (["npx", "-c", "server --port 1"], "npx"),
+        (["bash", "-e", "server.sh"], "server.sh"),
+        (["python", "-m", "server", "-c", "config"], "server"),
+    ],
+)
+def test_the_text_of_a_script_names_no_server(words: list[str], name: str) -> None:
     assert name_of_command(words) == name
 
 

@@ -1,19 +1,69 @@
 """What one attempt looks like to people: the cells that `log` and `tail` share."""
 
+from collections.abc import Callable
+
 from turnlog.core.kinds import Executed, Status
 from turnlog.core.provenance import Provenance
 from turnlog.sessions.rows import Row
+from turnlog.store.base import View
 
-from .render import Cell, Style
+from .render import Cell, Column, Style
 
 OUTCOME = ("STATUS", "RAN", "MS", "SUMMARY")
 """Heads of the columns that `outcome_cells` fills."""
+COLUMNS = (
+    Column("SESSION", whole=True),
+    Column("TIME", whole=True),
+    Column("SEQ", whole=True),
+    Column("TURN", whole=True),
+    Column("TOOL"),
+    Column("STATUS"),
+    Column("RAN", whole=True),
+    Column("MS", whole=True, spare=1),
+    Column("SUMMARY"),
+)
+"""What `cells` fills."""
+_IDENTIFYING = (13, 18, 23)
+"""Characters of an id: its time, then some of its dice."""
 _STYLES = {
     Status.OK: Style.GOOD,
     Status.REPLAYED: Style.GOOD,
     Status.ERROR: Style.BAD,
     Status.UNKNOWN: Style.BAD,
 }
+
+
+def cells(row: Row) -> list[Cell]:
+    """Return what `log` and `tail` show of an attempt."""
+    return [
+        session_cell(row),
+        time_cell(row.timestamp, digits=23),
+        Cell(str(row.seq)),
+        Cell(f"{row.turn}.{row.step}"),
+        tool_cell(row),
+        *outcome_cells(row),
+    ]
+
+
+def time_cell(timestamp: str, *, digits: int = 19) -> Cell:
+    """Return a time to the second, or to so many characters; narrow, to the minute."""
+    text = timestamp[:digits].replace("T", " ")
+    return Cell(text, Style.FAINT, text[5:16])
+
+
+def call_cell(view: View, row: Row) -> Cell:
+    """Return the id of a call; narrow, as much of it as no other call begins with."""
+    return Cell(row.call, narrow=_identifying(row.call, view.find_calls))
+
+
+def session_id_cell(view: View, session: str) -> Cell:
+    """Return the id of a session; narrow, as much of it as names no other one."""
+    return Cell(session, narrow=_identifying(session, view.find_sessions))
+
+
+def _identifying(text: str, find: Callable[[str], list[bytes]]) -> str:
+    beginnings = (text[:count] for count in _IDENTIFYING)
+    return next((beginning for beginning in beginnings if len(find(beginning)) == 1), text)
 
 
 def session_cell(row: Row) -> Cell:

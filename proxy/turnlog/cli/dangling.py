@@ -7,12 +7,23 @@ import click
 
 from turnlog.sessions.dangling import Dangling, Standing, Wanted, dangling
 from turnlog.sessions.log import find_session
+from turnlog.store.base import View
 
-from .attempts import session_cell, tool_cell
+from .attempts import call_cell, session_cell, time_cell, tool_cell
 from .options import Moment, data_option, json_option, open_view, printout, warn_of_damage
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Column, Style, json_line, table, terminal_width
 
-_HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STANDING", "STATUS", "RAN", "RETRY", "INPUT")
+_COLUMNS = (
+    Column("SINCE", whole=True),
+    Column("SESSION", whole=True, spare=2),
+    Column("CALL", whole=True),
+    Column("TOOL"),
+    Column("STANDING"),
+    Column("STATUS"),
+    Column("RAN", whole=True),
+    Column("RETRY", whole=True, spare=1),
+    Column("INPUT"),
+)
 _STYLES = {Standing.UNKNOWN: Style.BAD, Standing.UNDELIVERED: Style.BAD}
 
 
@@ -36,22 +47,22 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
             now=time.time_ns(),
         )
         found = dangling(view, wanted)
-        for line in map(json_line, found) if as_json else _text(found):
+        for line in map(json_line, found) if as_json else _text(view, found):
             write(line)
         warn_of_damage(view)
 
 
-def _text(found: Iterable[Dangling]) -> list[str]:
-    rows = [_cells(one) for one in found]
-    return table(_HEADER, rows, width=terminal_width()) if rows else ["no call dangles"]
+def _text(view: View, found: Iterable[Dangling]) -> list[str]:
+    rows = [_cells(view, one) for one in found]
+    return table(_COLUMNS, rows, width=terminal_width()) if rows else ["no call dangles"]
 
 
-def _cells(one: Dangling) -> list[Cell]:
+def _cells(view: View, one: Dangling) -> list[Cell]:
     row = one.row
     return [
-        Cell(row.timestamp[:19].replace("T", " "), Style.FAINT),
+        time_cell(row.timestamp),
         session_cell(row),
-        Cell(row.call),
+        call_cell(view, row),
         tool_cell(row),
         Cell(one.standing, _STYLES.get(one.standing, Style.OPEN)),
         Cell(row.kind or row.error or row.status),

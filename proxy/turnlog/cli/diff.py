@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
 from turnlog.sessions.changes import Changed, apart, between, ends_of_seqs, ends_of_turns
-from turnlog.sessions.log import NotFoundError, find_session
+from turnlog.sessions.log import NotFoundError, Turns, find_session
 from turnlog.sessions.payloads import Attempt, attempts, find_call
 from turnlog.sessions.state import head_of, saved_states
 from turnlog.store.base import View
@@ -50,6 +50,7 @@ def command(
 
     TURNS is A..B: from the state at the end of turn A to that at the end of turn B. One number is
     that turn alone, -1 the newest; an open begin is the session's, an open end the newest state.
+    SESSION alone is all of it.
     """
     saved = saved_states(Path(data).expanduser())
     with printout() as write, open_view(data) as view:
@@ -72,14 +73,17 @@ def _refuse(wrong: bool, message: str) -> None:
 def _changes(
     view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
 ) -> list[Changed]:
-    wanted = 1 if seq is not None else 2
+    _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
+    _refuse(len(what) > 2, f"what is {what[-1]!r}? give SESSION and one thing more")
     _refuse(
-        len(what) != wanted,
-        "name a SESSION with turns (4..5), with --seq A..B, or with another SESSION",
+        len(what) == 2 and seq is not None,
+        f"{what[-1]!r} and --seq exclude each other, give one",
     )
     session = find_session(view, what[0])
     if seq is not None:
         before, after = _seqs(view, session, seq)
+    elif len(what) == 1:
+        before, after = ends_of_turns(view, session, Turns())
     elif not _is_range(what[1]):
         other = find_session(view, what[1])
         heads = head_of(view, session), head_of(view, other)
@@ -94,7 +98,9 @@ def _changes(
 
 def _is_range(text: str) -> bool:
     """Tell turns from the name of a session: the beginning of an id may be digits, from 0 on."""
-    return ".." in text or (text.lstrip("-").isdecimal() and not text.startswith("0"))
+    return (
+        ".." in text or text == "0" or (text.lstrip("-").isdecimal() and not text.startswith("0"))
+    )
 
 
 def _seqs(view: View, session: bytes, text: str) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from turnlog.core.values import in_words
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping
 
-from .render import Cell, Style, table
+from .render import Cell, Column, Style, table
 
-_ASPECTS = ("ASPECT", "RULE", "WHERE", "IN FORCE")
-_RETRIES = ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")
+_ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
+_RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")))
 _DURATIONS = frozenset({"base_interval", "max_interval", "budget", "retry_after"})
 
 

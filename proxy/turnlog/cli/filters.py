@@ -18,12 +18,20 @@ _OPTIONS = (
     click.option(
         "--tool",
         metavar="GLOB",
-        help="Tools whose name matches; with a / also SERVER/TOOL.",
+        help="Tools whose name matches, or SERVER/TOOL, or SERVER.TOOL.",
     ),
-    click.option("--server", metavar="NAME", help="One upstream."),
-    click.option("--error", metavar="FAMILY", help="Attempts that failed like this."),
-    click.option("--kind", metavar="KIND", help="Attempts of this error kind."),
-    click.option("--flag", metavar="FLAG", help="Attempts that carry the flag."),
+    click.option("--server", metavar="GLOB", help="Upstreams whose name matches."),
+    click.option(
+        "--error",
+        metavar="FAMILY",
+        help=f"Attempts that failed like this: {', '.join(ErrorFamily)}.",
+    ),
+    click.option(
+        "--kind", metavar="KIND", help=f"Attempts of this error kind: {', '.join(ErrorKind)}."
+    ),
+    click.option(
+        "--flag", metavar="FLAG", help=f"Attempts that carry the flag: {', '.join(Flag)}."
+    ),
 )
 
 MOST = 10**12
@@ -57,5 +65,5 @@ def refuse_empty(name: str, value: str | None) -> None:
 def _check_word(what: str, word: str | None, words: type[StrEnum]) -> None:
     """Refuse a word that stands in no record: its filter would find nothing for ever."""
     if word and word not in set(words):
-        hint = did_you_mean(word, words) or "the reference lists them"
+        hint = did_you_mean(word, words) or f"they are {', '.join(words)}"
         raise click.UsageError(f"no {what} is called {word!r}, {hint}")

@@ -7,12 +7,13 @@ from typing import Any
 import click
 from msgspec import structs
 
+from turnlog.core.table import Field
 from turnlog.sessions import log
 from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
-from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
+from .attempts import COLUMNS, cells
 from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import (
     FieldName,
@@ -25,10 +26,19 @@ from .options import (
     printout,
     warn_of_damage,
 )
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Column, json_line, table, terminal_width
 from .values import changed
 
-_HEADER = ("TIME", "SEQ", "TURN", "TOOL", *OUTCOME)
+_NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
+_SET_BY = {
+    Field.DECISIONS_MADE: _NOTES,
+    Field.EVICTED_KEYS: _NOTES,
+    Field.FACTS: _NOTES,
+    Field.METADATA: _NOTES,
+    Field.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
+    Field.USAGE: "it counts them all: `turnlog state` shows it",
+}
+"""What sets the fields of the state that no attempt is found by."""
 _BATCH = 1000
 """Rows whose columns are aligned together."""
 
@@ -41,7 +51,12 @@ _BATCH = 1000
 @click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
 @click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
-@click.option("--field", type=FieldName(), metavar="NAME", help="What changed this field.")
+@click.option(
+    "--field",
+    type=FieldName(),
+    metavar="NAME",
+    help=f"What changed this field: {', '.join(Field)}.",
+)
 @click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
 @click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
@@ -66,6 +81,8 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
         for line in lines:
             write(line)
         warn_of_damage(view)
+    if other := _SET_BY.get(wanted["field"]):
+        click.echo(f"turnlog: no attempt sets {wanted['field']}, {other}", err=True)
 
 
 def _check(wanted: dict[str, Any]) -> None:
@@ -103,33 +120,22 @@ def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) 
 
 def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
     """Yield lines; columns are aligned batch by batch, so that any number of rows fits in memory."""
-    names = ("SESSION", *_HEADER) if with_session else _HEADER
     by_change = bool(query.field or query.path)
-    names = (*names[:-1], "CHANGED") if by_change else names
+    columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
+    first = 0 if with_session else 1
     rows = iter(rows)
     skip = 0
     while batch := list(islice(rows, _BATCH)):
-        cells = [_cells(row, with_session) for row in batch]
-        if by_change:
-            cells = [
-                [*line[:-1], Cell(_changed(row, query))]
-                for line, row in zip(cells, batch, strict=True)
-            ]
-        yield from table(names, cells, width=terminal_width())[skip:]
+        lines = [_cells(row, query)[first:] for row in batch]
+        yield from table(columns[first:], lines, width=terminal_width())[skip:]
         skip = 1
     if not skip:
         yield "no attempts"
 
 
-def _cells(row: Row, with_session: bool) -> list[Cell]:
-    cells = [
-        Cell(row.timestamp[:23].replace("T", " "), Style.FAINT),
-        Cell(str(row.seq)),
-        Cell(f"{row.turn}.{row.step}"),
-        tool_cell(row),
-        *outcome_cells(row),
-    ]
-    return [session_cell(row), *cells] if with_session else cells
+def _cells(row: Row, query: Query) -> list[Cell]:
+    found = cells(row)
+    return [*found[:-1], Cell(_changed(row, query))] if query.field or query.path else found
 
 
 def _changed(row: Row, query: Query) -> str:

@@ -100,7 +100,7 @@ def turnlog() -> None:
     """A transparent proxy between an agent and its tool servers that keeps a log of every call.
 
     Exit codes: 0 fine, 1 the check failed, 2 wrong use or configuration, 3 the store cannot be
-    used.
+    used, 74 the output cannot be written, 130 Ctrl-C, 141 whoever read the output closed it.
     """
 
 

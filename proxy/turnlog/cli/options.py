@@ -34,6 +34,7 @@ def data_option(command: F) -> F:
     return click.option(
         "--data",
         metavar="DIR",
+        type=FolderName(),
         envvar="TURNLOG_DATA",
         default=DEFAULT_DATA,
         show_default=True,
@@ -148,6 +149,33 @@ class Number(click.IntRange):
         except ValueError:
             self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FolderName(click.ParamType[str]):
+    """A folder's path; an empty one is a slip, not the working directory."""
+
+    name = "folder"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Read `value`."""
+        if not value:
+            self.fail("'' is no folder, write a path like ./turnlog-data", param, ctx)
+        return str(value)
+
+
+class Turn(click.ParamType[int]):
+    """A turn: a whole number, where a negative one counts from the newest turn."""
+
+    name = "turn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read `value`."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
 
 
 class FieldName(click.ParamType[Field]):

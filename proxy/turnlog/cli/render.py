@@ -17,6 +17,8 @@ from turnlog.core.escapes import clean
 
 _WIDE = frozenset({"W", "F"})
 _NARROWEST = 12
+_NARROWEST_CUT = 8
+"""Columns that a table leaves of a cell that is cut, so that its beginning still says something."""
 
 
 class Style(StrEnum):
@@ -33,6 +35,18 @@ class Cell(msgspec.Struct, frozen=True):
 
     text: str
     style: Style | None = None
+    narrow: str = ""
+    """What stands in its place where a table is too wide; empty for the same."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A table's column."""
+
+    name: str
+    whole: bool = False
+    """Whether half of what stands there is of no use: an id, a number, a time."""
+    spare: int = 0
+    """Where the terminal is too narrow for all, the highest is left out first; 0 stays."""
 
 
 def clean_lines(text: str) -> str:
@@ -53,14 +67,48 @@ def json_line(value: object) -> str:
     return clean(msgspec.json.encode(value).decode())
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, width: int | None) -> list[str]:
-    """Return lines of aligned columns. `width` cuts them to fit; `None` leaves them whole."""
-    lines = [[Cell(name, Style.FAINT) for name in header], *_cleaned(rows)]
-    widths = _widest(lines, [0] * len(header))
-    if width is not None:
-        taken = sum(widths[:-1]) + 2 * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(width - taken, _NARROWEST))
-    return [_line(row, widths) for row in lines]
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None
+) -> list[str]:
+    """Return lines of aligned columns, none wider than `width`; `None` leaves them whole.
+
+    The widest column that may be cut gives way first, then cells take their narrow text, then
+    columns are left out: those to spare, and what stands on the right.
+    """
+    lines = [[Cell(column.name, Style.FAINT) for column in columns], *_cleaned(rows)]
+    if width is None:
+        return [_line(row, _widest(lines, [0] * len(columns))) for row in lines]
+    shown = list(range(len(columns)))
+    if _least(columns, lines, shown) > width:
+        lines = [[Cell(cell.narrow or cell.text, cell.style) for cell in row] for row in lines]
+    while len(shown) > 1 and _least(columns, lines, shown) > width:
+        shown.remove(max(shown, key=lambda at: (columns[at].spare, at)))
+    kept = [[row[at] for at in shown] for row in lines]
+    return [_line(row, _given(columns, kept, shown, width)) for row in kept]
+
+
+def _least(columns: Sequence[Column], lines: Sequence[Sequence[Cell]], shown: list[int]) -> int:
+    """Return the columns of a terminal that a table needs when all is cut that may be."""
+    widths = _widest(lines, [0] * len(columns))
+    return sum(_floor(columns[at], widths[at]) for at in shown) + 2 * (len(shown) - 1)
+
+
+def _floor(column: Column, width: int) -> int:
+    return width if column.whole else min(width, max(_NARROWEST_CUT, len(column.name)))
+
+
+def _given(
+    columns: Sequence[Column], lines: Sequence[Sequence[Cell]], shown: list[int], width: int
+) -> list[int]:
+    """Return the widths of the columns that are shown, the widest cut until all fit."""
+    widths = _widest(lines, [0] * len(shown))
+    floors = [_floor(columns[at], wide) for at, wide in zip(shown, widths, strict=True)]
+    over = sum(widths) + 2 * (len(widths) - 1) - width
+    while over > 0 and (spare := [at for at, n in enumerate(widths) if n > floors[at]]):
+        widest = max(spare, key=widths.__getitem__)
+        widths[widest] -= 1
+        over -= 1
+    return [min(wide, width) for wide in widths]
 
 
 def aligned(
@@ -106,7 +154,9 @@ def cut(text: str, width: int) -> str:
 
 
 def _cleaned(rows: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
-    return [[Cell(clean(cell.text), cell.style) for cell in row] for row in rows]
+    return [
+        [Cell(clean(cell.text), cell.style, clean(cell.narrow)) for cell in row] for row in rows
+    ]
 
 
 def _widest(lines: Sequence[Sequence[Cell]], least: Sequence[int]) -> list[int]:

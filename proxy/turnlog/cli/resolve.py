@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from turnlog.core.escapes import clean
-from turnlog.sessions.payloads import find_call
-from turnlog.sessions.resolve import LONGEST_WHY, Claim, resolve
+from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
 from turnlog.store.base import StoreError
 
@@ -34,18 +33,21 @@ def command(
 ) -> None:
     """Say of a call whether it happened, where turnlog does not know.
 
-    CALL is an id or the beginning of one; `turnlog dangling` lists them. What you say becomes the
+    CALL is an id as `turnlog dangling` lists them, or the beginning of one that only one call has
+    of those that can be settled. What you say becomes the
     call's outcome, as an operator's: ok, or an error that is safe to try again. An answer that
     comes all the same is recorded behind it. Works beside running proxies.
     """
-    if happened == did_not:
+    if happened and did_not:
+        raise click.UsageError("--happened and --did-not exclude each other, give one")
+    if not happened and not did_not:
         raise click.UsageError("say what became of it: --happened or --did-not")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
     # A reader never makes a store, nor closes what others left, for a call that is not there.
     with open_view(str(folder)) as view:
-        find_call(view, call)
+        find_resolvable(view, call)
         limit = view.usage().limit
     claim = Claim(
         happened=happened,

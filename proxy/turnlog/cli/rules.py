@@ -49,6 +49,8 @@ def command() -> None:
 def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     """Tell all that is wrong with files of rules, and with the examples beside them.
 
+    That includes what a proxy takes although it can match no call or decide nothing.
+
     Without files: those that the configuration names, and the pack `default`. Each problem is one
     line, FILE:LINE:COLUMN first; then the exit code is 1.
 
@@ -180,12 +182,15 @@ def _refuse_stranger(server: str, sources: "Sources") -> None:
 
 
 def _input(text: str) -> dict[str, Any]:
+    from turnlog.sessions.mistakes import UNREADABLE, mistake
+
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise click.UsageError(f"--args is no JSON object ({error}), quote it") from None
-    except RecursionError:
-        raise _too_deep() from None
+    except UNREADABLE as error:
+        said = mistake(error, text, dict[str, Any], "--args")
+        unquoted = not isinstance(error, (msgspec.ValidationError, RecursionError))
+        quoting = ", and quote it for the shell" if unquoted else ""
+        raise click.UsageError(f"{said}{quoting}") from None
 
 
 def _too_deep() -> click.UsageError:

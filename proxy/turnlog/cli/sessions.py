@@ -6,15 +6,41 @@ import click
 from click.core import ParameterSource
 
 from turnlog.sessions.listing import SessionLine, sessions
+from turnlog.store.base import View
 
+from .attempts import session_id_cell, time_cell
 from .options import data_option, json_option, open_view, printout
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Column, Style, json_line, table, terminal_width
 
-_HEADER = ("SESSION", "NAMED BY", "OPENED", "ACTIVE", "TURNS", "COMMITS", "OPEN", "NAMES", "CLIENT")
-"""The client stands last, where a terminal cuts: half a name would find no session."""
+_COLUMNS = (
+    Column("SESSION", whole=True),
+    Column("NAMED BY", spare=2),
+    Column("OPENED", whole=True, spare=4),
+    Column("ACTIVE", whole=True),
+    Column("TURNS", whole=True),
+    Column("COMMITS", whole=True, spare=1),
+    Column("OPEN", whole=True),
+    Column("NAMES"),
+    Column("CLIENT", spare=3),
+)
 
 
-@click.group("sessions", invoke_without_command=True)
+class _Sessions(click.Group):
+    """A group that says what to write where a session stands in a command's place."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            raise click.UsageError(
+                f"no such command {args[0]!r}, `turnlog sessions` lists all; of one session write "
+                f"`turnlog log {args[0]}` or `turnlog state {args[0]}`",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("sessions", cls=_Sessions, invoke_without_command=True)
 @data_option
 @json_option
 @click.pass_context
@@ -43,20 +69,20 @@ def list_(ctx: click.Context, data: str, as_json: bool) -> None:
 def _list(data: str, as_json: bool) -> None:
     with printout() as write, open_view(data) as view:
         lines = sessions(view)
-        for line in map(json_line, lines) if as_json else _text(lines):
+        for line in map(json_line, lines) if as_json else _text(view, lines):
             write(line)
 
 
-def _text(lines: Iterable[SessionLine]) -> list[str]:
-    return table(_HEADER, map(_cells, lines), width=terminal_width())
+def _text(view: View, lines: Iterable[SessionLine]) -> list[str]:
+    return table(_COLUMNS, [_cells(view, line) for line in lines], width=terminal_width())
 
 
-def _cells(line: SessionLine) -> list[Cell]:
+def _cells(view: View, line: SessionLine) -> list[Cell]:
     return [
-        Cell(line.session),
+        session_id_cell(view, line.session),
         Cell(_named_by(line)),
-        Cell(line.opened_at[:19].replace("T", " "), Style.FAINT),
-        Cell(line.active_at[:19].replace("T", " "), Style.FAINT),
+        time_cell(line.opened_at),
+        time_cell(line.active_at),
         Cell(str(line.turn)),
         Cell(str(line.seq + 1)),
         Cell(str(line.in_flight or ""), Style.OPEN),

@@ -56,7 +56,7 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
     name, colon, seq = what.rpartition(":")
     if not colon:
         return attempts(view, find_call(view, what))
-    if not (seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
+    if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
         raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
     session = find_session(view, name)
     commit = view.get(session, int(seq))
@@ -85,11 +85,22 @@ def _entry(item: Entry) -> str:
         "session": item.session,
         "commit": _commit(item),
         "actor": item.actor,
-        "summary": item.summary,
+        "note": item.note_kind or "",
+        **{name: _word(value) for name, value in item.content.items()},
+        # Of a note it is the same once more, cut.
+        "summary": "" if item.note_kind else item.summary,
+        "follows": "" if item.ref is None else str(item.ref),
         **item.metadata,
         "prev": item.prev,
     }
     return _fields(fields)
+
+
+def _word(value: object) -> str:
+    """Return a member of a note as text: lists and objects as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json_line(value)
 
 
 def _attempt(item: Attempt, shown: int | None) -> str:

@@ -11,7 +11,7 @@ from turnlog.sessions.state import SessionState, end_of_turn, head_of, read_stat
 from turnlog.store.base import View
 
 from .filters import MOST
-from .options import FieldName, Number, data_option, json_option, open_view, printout
+from .options import FieldName, Number, Turn, data_option, json_option, open_view, printout
 from .render import Style, json_line, painted
 from .values import described
 
@@ -19,7 +19,7 @@ from .values import described
 @click.command("state")
 @click.argument("session")
 @click.option("--at", type=Number(0, MOST), metavar="SEQ", help="After this commit.")
-@click.option("--turn", type=int, metavar="N", help="At the end of this turn; -1 is the newest.")
+@click.option("--turn", type=Turn(), metavar="N", help="At the end of this turn; -1 is the newest.")
 @click.option("--field", type=FieldName(), metavar="NAME", help="Only this field.")
 @data_option
 @json_option

@@ -10,12 +10,21 @@ from turnlog.core.times import timestamp
 from turnlog.sessions.dangling import count
 from turnlog.sessions.health import ServerHealth, read_health
 from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
-from turnlog.store.base import Usage
+from turnlog.sessions.rows import Row
+from turnlog.store.base import Usage, View
 
+from .attempts import call_cell, session_cell, time_cell, tool_cell
 from .options import data_option, json_option, open_view, printout
-from .render import Cell, Style, counted, json_line, table, terminal_width
+from .render import Cell, Column, Style, counted, json_line, table, terminal_width
 
-_HEADER = ("SINCE", "SESSION", "CALL", "TOOL", "STATUS", "EFFECT")
+_COLUMNS = (
+    Column("SINCE", whole=True),
+    Column("SESSION", whole=True, spare=1),
+    Column("CALL", whole=True),
+    Column("TOOL"),
+    Column("STATUS"),
+    Column("EFFECT"),
+)
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,10 +48,10 @@ def command(data: str, as_json: bool) -> None:
             dangling=count(view, time.time_ns()),
             servers=list(read_health(folder, [one.pid for one in running or ()])),
         )
-        write(json_line(status) if as_json else _text(status))
+        write(json_line(status) if as_json else _text(view, status))
 
 
-def _text(status: StoreStatus) -> str:
+def _text(view: View, status: StoreStatus) -> str:
     usage = status.usage
     lines = [
         f"store       {clean(status.data)}",
@@ -58,19 +67,20 @@ def _text(status: StoreStatus) -> str:
         f"dangling    {_dangling(status)}",
     ]
     if status.pending:
-        rows = [
-            [
-                Cell(row.timestamp[:19].replace("T", " "), Style.FAINT),
-                Cell(row.session[:13]),
-                Cell(row.call),
-                Cell(f"{row.server}/{row.tool}"),
-                Cell(row.status, Style.OPEN),
-                Cell(row.effect),
-            ]
-            for row in status.pending
-        ]
-        lines += ["", *table(_HEADER, rows, width=terminal_width())]
+        rows = [_pending(view, row) for row in status.pending]
+        lines += ["", *table(_COLUMNS, rows, width=terminal_width())]
     return "\n".join(lines)
+
+
+def _pending(view: View, row: Row) -> list[Cell]:
+    return [
+        time_cell(row.timestamp),
+        session_cell(row),
+        call_cell(view, row),
+        tool_cell(row),
+        Cell(row.status, Style.OPEN),
+        Cell(row.effect),
+    ]
 
 
 def _dangling(status: StoreStatus) -> str:

@@ -10,20 +10,22 @@ from typing import Any
 import click
 
 from turnlog.sessions.follow import News, Wanted, follow
-from turnlog.sessions.rows import Row
 from turnlog.store.base import Reader
 
-from .attempts import OUTCOME, outcome_cells, session_cell, tool_cell
+from .attempts import COLUMNS, cells
 from .failures import FINE
 from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import Number, data_option, json_option, warn_of_damage
 from .render import Cell, Style, aligned, json_line, terminal_width
 from .stream import pause, write_now
 
-_HEADER = ("TIME", "SESSION", "TOOL", *OUTCOME)
-_WIDTHS = (12, 13, 20, 11, 5, 5, 0)
+_WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 0)
 """Columns of the terminal for each: what most attempts need, as those to come are not known."""
-_TOOL = 2
+_TOOL = 4
+_NARROW = 120
+"""Columns of a terminal below which the date and MS make room for SUMMARY."""
+_CLOCK = slice(11, 19)
+_MS = 7
 _PAUSE = 0.15
 """s between two looks: soon enough for people, and an idle machine does not notice."""
 
@@ -66,13 +68,13 @@ def _open(data: str) -> Reader:
 
 
 def _print(looks: Iterator[News], *, as_json: bool) -> None:
-    head = [] if as_json else [[Cell(name, Style.FAINT) for name in _HEADER]]
+    head = [] if as_json else [[Cell(column.name, Style.FAINT) for column in COLUMNS]]
     awaited = ""
     for news in looks:
         if news.awaited and news.awaited != awaited:
             click.echo(f"turnlog: waiting: {news.awaited}", err=True)
         awaited = news.awaited
-        rows = chain(head, map(_cells, news.rows))
+        rows = chain(head, map(cells, news.rows))
         write_now(map(json_line, news.rows) if as_json else _text(rows))
         head = []
         warn_of_damage(news)
@@ -81,13 +83,16 @@ def _print(looks: Iterator[News], *, as_json: bool) -> None:
 
 
 def _text(rows: Iterable[list[Cell]]) -> list[str]:
-    return aligned(rows, _WIDTHS, elastic=_TOOL, width=terminal_width())
+    width = terminal_width()
+    if width is None or width >= _NARROW:
+        return aligned(rows, _WIDTHS, elastic=_TOOL, width=width)
+    least = [*_WIDTHS[:_MS], *_WIDTHS[_MS + 1 :]]
+    least[1] = _CLOCK.stop - _CLOCK.start
+    return aligned(map(_narrow, rows), least, elastic=_TOOL, width=width)
 
 
-def _cells(row: Row) -> list[Cell]:
-    return [
-        Cell(row.timestamp[11:23], Style.FAINT),
-        session_cell(row),
-        tool_cell(row),
-        *outcome_cells(row),
-    ]
+def _narrow(line: list[Cell]) -> list[Cell]:
+    """Return a line without its date, and without MS."""
+    session, time, *rest = line
+    clock = Cell(time.text[_CLOCK] or time.text, time.style)
+    return [session, clock, *rest[: _MS - 2], *rest[_MS - 1 :]]

@@ -48,7 +48,8 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
 
     What counts is what each server showed last when an agent listed its tools through turnlog;
     turnlog itself asks no server. Each recorded call says whether its tool was as it is pinned.
-    turnlog.lock lies beside the configuration file, else in the data folder.
+    turnlog.lock lies beside the configuration file, else in the data folder. Of a configuration with
+    upstreams only these count, and what is pinned already, unless a SERVER is named.
 
     \b
       turnlog trust files              # look, and answer y to pin
@@ -56,11 +57,14 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     """
     if check and yes:
         raise click.UsageError("--check writes nothing and --yes writes, give one")
-    path, folder = _places(given["config"], given["data"] if _is_given(ctx) else None)
-    wanted = _wanted(what)
-    offer, lock = offered(folder, wanted), read_lock(path)
+    data = given["data"] if _is_given(ctx) else None
+    path, folder = _places(given["config"], data)
+    lock = read_lock(path)
+    wanted = _wanted(what, _configured(given["config"], data), lock)
+    offer = offered(folder, wanted)
     _refuse_unknown(what, wanted, offer, lock)
     _warn_of_another(path, folder)
+    _tell_of_others(folder, wanted)
     found = differences(lock, offer, wanted)
     with printout() as write:
         for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
@@ -107,9 +111,33 @@ def _places(config: str | None, data: str | None) -> tuple[Path, Path]:
     return lock_file(file, folder), folder
 
 
-def _wanted(what: str | None) -> Wanted:
+def _configured(config: str | None, data: str | None) -> frozenset[str]:
+    """Return the upstreams that the configuration file names; none where no file is given."""
+    from turnlog.serve.layers import Flags, config_file, read_store_settings
+
+    flags = Flags(config=config, data=data)
+    if config_file(flags=flags, environ=os.environ, folder=Path.cwd()) is None:
+        return frozenset()
+    settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    return frozenset(settings.upstreams)
+
+
+def _tell_of_others(folder: Path, wanted: Wanted) -> None:
+    """Name the servers whose tools are left out, because the configuration does not have them."""
+    if wanted.among is None:
+        return
+    others = sorted({server for server, _ in offered(folder, Wanted()).shown} - wanted.among)
+    if others:
+        names = ", ".join(map(repr, others))
+        _say(
+            f"left out, for the configuration has no such upstream: {names}; name one to look at it"
+        )
+
+
+def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> Wanted:
+    """Return what is looked at: what is named, else what is configured, or pinned already."""
     if what is None:
-        return Wanted()
+        return Wanted(among=configured | set(lock.servers) if configured else None)
     server, slash, tool = what.partition("/")
     return Wanted(server, tool if slash else None)
 

@@ -1,6 +1,7 @@
 """What stands in a field of the state, in words."""
 
 from turnlog.core.files import FileChange
+from turnlog.core.kinds import ErrorFamily
 from turnlog.core.operation import Operation
 from turnlog.core.state import DecisionMade, Evicted, FactHeld, ToolUse
 from turnlog.core.table import PendingAction
@@ -38,8 +39,13 @@ def changed(operation: Operation) -> str:
 
 
 def _tool(used: ToolUse) -> str:
-    ended = {"ok": used.ok, **used.errors, "unknown": used.unknown, "replayed": used.replayed}
-    words = [f"{count} {word}" for word, count in ended.items() if count]
+    # A family and a status share the word: what failed so is safe to repeat, or was settled.
+    failed = [
+        (count, "error unknown" if family == ErrorFamily.UNKNOWN else family)
+        for family, count in used.errors.items()
+    ]
+    ended = [(used.ok, "ok"), *failed, (used.unknown, "unknown"), (used.replayed, "replayed")]
+    words = [f"{count} {word}" for count, word in ended if count]
     again = used.attempts - used.calls
     words += [f"{counted(again, 'attempt')} more"] if again else []
     return ", ".join([counted(used.calls, "call"), *words, f"last seq {used.last_seq}"])

@@ -14,14 +14,20 @@ from turnlog.store.base import Flaw, FlawKind, View
 
 from .failures import FAILED, FINE
 from .options import data_option, json_option, open_view, printout
-from .render import Cell, Style, json_line, table, terminal_width
+from .render import Cell, Column, Style, json_line, table, terminal_width
 
 _SAID = {
     FlawKind.UNREADABLE: "cannot be read",
     FlawKind.ALTERED: "cannot be what was written there",
     FlawKind.MISSING: "was there once",
 }
-_HEADER = ("SESSION", "VERDICT", "COMMITS", "BAD SEQ", "DETAIL")
+_COLUMNS = (
+    Column("SESSION", whole=True),
+    Column("VERDICT", whole=True),
+    Column("COMMITS", whole=True),
+    Column("BAD SEQ", whole=True),
+    Column("DETAIL"),
+)
 
 
 class _AnchorLine(Struct, frozen=True):
@@ -123,7 +129,7 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
 
 
 def _text(lines: list[_Line]) -> list[str]:
-    return table(_HEADER, map(_cells, lines), width=terminal_width())
+    return table(_COLUMNS, map(_cells, lines), width=terminal_width())
 
 
 def _cells(line: _Line) -> list[Cell]:

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     help="Rules for this server; may be given again. They count before those of --config.",
 )
 @click.option("--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]")
-@click.option("--session", metavar="NAME", default="", help="The session that all calls belong to.")
+@click.option("--session", metavar="NAME", help="The session that all calls belong to.")
 @click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 def command(command: tuple[str, ...], **given: Any) -> int:
     """Run a tool server that speaks over stdin and stdout, and record each of its calls.
 
     Write it before the command in any client's configuration. Messages go through unchanged;
-    nothing of turnlog's own is written to stdout or stderr: the log is DATA/logs/wrap.jsonl.
+    once the command runs, nothing of turnlog's own is written to stdout or stderr: the log is
+    DATA/logs/wrap.jsonl.
     """
     from turnlog.serve.child import exit_as, start
 
@@ -52,7 +53,7 @@ def _carried(
     failed: OSError | None,
     command: tuple[str, ...],
     *,
-    session: str,
+    session: str | None,
     name: str | None,
     **given: Any,
 ) -> int:
@@ -60,6 +61,7 @@ def _carried(
     from turnlog.serve.layers import Flags, config_file, read_wrap_settings
 
     server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
+    _check_session(session)
     settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
     from turnlog.observe.events import ProcessFailed
     from turnlog.packs.lock import lock_file
@@ -75,8 +77,32 @@ def _carried(
         if child is None:
             assert failed is not None
             log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
+            click.echo(f"turnlog: {_not_started(command[0], failed)}", err=True)
             return exit_code(failed)
-        return run(child, settings, log, pins, server=server, session=session)
+        return run(child, settings, log, pins, server=server, session=session or "")
+
+
+def _not_started(program: str, failed: OSError) -> str:
+    """Say why a command did not start; nobody else writes to stderr then."""
+    reason = (failed.strerror or str(failed)).lower()
+    if not isinstance(failed, FileNotFoundError):
+        advice = "name a file that may be executed"
+    elif "/" in program:
+        advice = "name a file that is there, as is what its first line (`#!`) names"
+    else:
+        advice = "install it, or give its whole path: PATH may be another one here"
+    return f"cannot start {program!r} ({reason}), {advice}"
+
+
+def _check_session(name: str | None) -> None:
+    from turnlog.packs.errors import SettingError
+    from turnlog.serve.readers import session_name
+
+    try:
+        if name is not None:
+            session_name(name)
+    except ValueError as error:
+        raise SettingError("--session", str(error)) from None
 
 
 def _server(command: tuple[str, ...], name: str | None) -> str:

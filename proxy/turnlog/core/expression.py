@@ -5,6 +5,8 @@ from functools import lru_cache
 from typing import Annotated, Final
 
 import jsonpath
+from jsonpath.segments import JSONPathChildSegment
+from jsonpath.selectors import NameSelector
 from msgspec import Struct
 
 from .values import reads
@@ -94,6 +96,16 @@ def searches(found: str) -> bool:
     """Tell whether an expression may look at every value there is, and not at one place alone."""
     compiled = _compiled(found)
     return not (isinstance(compiled, jsonpath.JSONPath) and compiled.singular_query())
+
+
+def root(found: str) -> str:
+    """Return the only member of `{args, result, status}` that an expression begins at; else ''."""
+    compiled = _compiled(found)
+    first = next(iter(compiled.segments), None) if isinstance(compiled, jsonpath.JSONPath) else None
+    if not isinstance(first, JSONPathChildSegment) or len(first.selectors) != 1:
+        return ""
+    selector = first.selectors[0]
+    return selector.name if isinstance(selector, NameSelector) else ""
 
 
 @lru_cache(maxsize=_KNOWN)

@@ -44,6 +44,9 @@ _HELD: Final = {
     FactAction.DISPUTE: "disputed",
     FactAction.RETRACT: "retracted",
 }
+_BUDGETED: Final = tuple(
+    f"{what}_{word}" for what in ("calls", "bytes", "seconds") for word in ("left", "over")
+)
 _NAMING: Final = frozenset({"rung", "aliases"})
 """Entries of an `open` commit that say how the session is named, not what it is about."""
 
@@ -261,7 +264,7 @@ class _Folding:
                 named = [("metadata", name) for name in note.entries]
             case Budget():
                 self._budget = note
-                named = [("usage", name) for name in ("calls_left", "bytes_left", "seconds_left")]
+                named = [("usage", name) for name in _BUDGETED]
             case Turn() | UserInput():
                 # Turns stand in the links; what the user said is a source, not a state.
                 named = []

@@ -42,6 +42,12 @@ def to_text(identifier: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def begins(identifier: bytes, text: str) -> bool:
+    """Tell whether `text` is the beginning of an identifier, with hyphens or without."""
+    start = text.lower()
+    return to_text(identifier).startswith(start) or identifier.hex().startswith(start)
+
+
 def from_text(text: str) -> bytes:
     """Return the 16 bytes of a UUID in text form. Raises `ValueError` when it is none."""
     return UUID(text).bytes

@@ -29,6 +29,8 @@ class NoteKind(StrEnum):
     """The server was told that nobody waits for the call."""
     DELIVERED = "delivered"
     """The answer was handed to the caller's socket whole, while the caller was there."""
+    UNANSWERED = "unanswered"
+    """Nothing waits any more for a call that ran on after its caller was told that its time is over."""
     DECISION = "decision"
     """What was decided, and why."""
     FACT = "fact"

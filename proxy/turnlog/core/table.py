@@ -156,9 +156,16 @@ def _usage(state: State) -> dict[str, float]:
     if budget is None:
         return found
     if budget.calls is not None:
-        found["calls_left"] = budget.calls - used.calls
+        found |= _bounded("calls", budget.calls - used.calls)
     if budget.bytes is not None:
-        found["bytes_left"] = budget.bytes - used.bytes_in - used.bytes_out
+        found |= _bounded("bytes", budget.bytes - used.bytes_in - used.bytes_out)
     if budget.seconds is not None:
-        found["seconds_left"] = round(budget.seconds - (state.at - state.opened_at) / _NS, 3)
+        left = round(budget.seconds - (state.at - state.opened_at) / _NS, 3)
+        found |= _bounded("seconds", left)
     return found
+
+
+def _bounded(what: str, left: float) -> dict[str, float]:
+    """Return how much of a budget is left, and by how much it is exceeded."""
+    over = {f"{what}_over": -left} if left < 0 else {}
+    return {f"{what}_left": max(left, 0), **over}

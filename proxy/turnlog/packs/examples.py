@@ -15,6 +15,7 @@ from turnlog.core.rules import Match, Rule, RuleFile
 from .check import problems
 from .errors import ConfigError
 from .find import EXAMPLES, SUFFIX
+from .idle import idle
 from .load import Document, convert, read
 from .rulebook import read_rules, twins
 from .shape import Step, suggest
@@ -110,7 +111,9 @@ def check_both(source: RuleSource) -> list[ConfigError]:
     found = problems(source, RuleFile, "rule")
     if not found:
         document = read(source.path, shown=source.shown)
-        found = list(twins(document, [rule.name for rule in convert(document, RuleFile).rules]))
+        rules = convert(document, RuleFile).rules
+        found = [*twins(document, [rule.name for rule in rules]), *idle(document, rules)]
+        found.sort(key=lambda error: (error.line, error.column))
     file = beside(source)
     return [*found, *(problems(file, ExampleFile, "example") if file.path.is_file() else ())]
 

@@ -24,8 +24,11 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _WRONG_TYPE = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?.*", re.DOTALL)
+_OUTSIDE = re.compile(r"Expected `\w+` (of length )?([<>]=?) (\S+)")
+_NO_TAG = re.compile(r"Invalid value .*", re.DOTALL)
 _NO_MEMBER = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _ANY_KEY = "..."
+_LIMITS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _WORDS = {
     "str": "text",
     "int": "a whole number",
@@ -76,6 +79,12 @@ def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) 
         return msgspec.convert(data, kind)
     steps = _name_keys(data, kind, raw)
     raise _translate(raw.what, steps, data, kind, later)
+
+
+def mismatch(error: msgspec.ValidationError, data: Plain, kind: Any) -> MismatchError:
+    """Return what a decoder of `kind` says of `data`, in words."""
+    raw = _taken_apart(error)
+    return _translate(raw.what, _name_keys(data, kind, raw), data, kind, frozenset())
 
 
 def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Plain:
@@ -131,14 +140,25 @@ def _translate(
             message = f"unknown key {key!r}, {suggest(key, _keys_at(kind, steps))}"
         return MismatchError(steps, message, key)
     if missing := _MISSING.fullmatch(what):
-        message = f"{missing[1]!r} is missing, add it"
+        tags = _tags(kind, (*steps, missing[1]))
+        message = f"{missing[1]!r} is missing, {suggest('', tags) if tags else 'add it'}"
         return MismatchError(steps, message, missing=missing[1])
-    if wrong := _WRONG_TYPE.fullmatch(what):
-        wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
-        return MismatchError(steps, f"{called(steps)} must be {wanted}, not {got}")
     if _NO_MEMBER.fullmatch(what):
         return MismatchError(steps, _no_member(steps, data, kind, later))
-    return MismatchError(steps, what)
+    return MismatchError(steps, _wrong_value(what, steps, data, kind))
+
+
+def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any]) -> str:
+    if outside := _OUTSIDE.fullmatch(what):
+        verb = "have a length of" if outside[1] else "be"
+        return f"{called(steps)} must {verb} {_LIMITS[outside[2]]} {outside[3]}"
+    if wrong := _WRONG_TYPE.fullmatch(what):
+        wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
+        return f"{called(steps)} must be {wanted}, not {got}"
+    if _NO_TAG.fullmatch(what):
+        value = dig(data, steps)
+        return f"{called(steps)} cannot be {value!r}, {suggest(str(value), _tags(kind, steps))}"
+    return what
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -154,14 +174,18 @@ def _complaint(data: Plain, kind: type[Any]) -> _Raw | None:
     try:
         msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        match = _PLACE.fullmatch(str(error))
-        assert match is not None  # every part of the pattern is optional
-        steps = tuple(
-            int(index) if index.isdigit() else name or index
-            for name, index in _STEP.findall(match["path"] or "")
-        )
-        return _Raw(match["what"], steps)
+        return _taken_apart(error)
     return None
+
+
+def _taken_apart(error: msgspec.ValidationError) -> _Raw:
+    match = _PLACE.fullmatch(str(error))
+    assert match is not None  # every part of the pattern is optional
+    steps = tuple(
+        int(index) if index.isdigit() else name or index
+        for name, index in _STEP.findall(match["path"] or "")
+    )
+    return _Raw(match["what"], steps)
 
 
 def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
@@ -241,12 +265,28 @@ def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
 
 
 def _type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | None:
+    info = _whole_type_at(kind, steps)
+    if isinstance(info, inspect.UnionType):
+        info = next((kind for kind in info.types if not isinstance(kind, inspect.NoneType)), None)
+    return info.type if isinstance(info, inspect.Metadata) else info
+
+
+def _whole_type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | None:
     info: inspect.Type | None = inspect.type_info(kind)
     for step in steps:
         info = _inner(info, step)
-    if isinstance(info, inspect.UnionType):
-        return next((kind for kind in info.types if not isinstance(kind, inspect.NoneType)), None)
     return info
+
+
+def _tags(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
+    """Return what the value at `steps` may be, where it tells the members of a union apart."""
+    info = _whole_type_at(kind, steps[:-1])
+    members = info.types if isinstance(info, inspect.UnionType) else ()
+    return [
+        str(member.tag)
+        for member in members
+        if isinstance(member, inspect.StructType) and member.tag_field == steps[-1]
+    ]
 
 
 def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:

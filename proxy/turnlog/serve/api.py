@@ -5,7 +5,6 @@ Snapshots are read in threads of its own: what an operator asks for holds up no 
 
 import asyncio
 import hmac
-import re
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -18,8 +17,10 @@ from msgspec import Struct
 
 from turnlog.observe.call_events import Refusal, RequestRefused
 from turnlog.observe.events import StoreFailed
+from turnlog.packs.shape import mismatch
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.mistakes import UNREADABLE, mistake
 from turnlog.sessions.notes import NoteError
 from turnlog.store.base import Conflict, StoreError
 
@@ -37,7 +38,6 @@ _TIME: Final = 30.0
 """s that an answer may take; one to what is written waits for the disk."""
 _LARGEST: Final = 64 << 10
 """bytes of a request's body."""
-_FIELD: Final = re.compile(r" - at `\$\.(\w+)`$")
 _PRIVATE: Final = [(b"Cache-Control", b"no-store")]
 _READS: Final = ("GET", "HEAD")
 
@@ -99,9 +99,11 @@ class Api:
         )
         match endpoint:
             case Read():
+                with _told():
+                    await self._context.store.flush()
                 return await self._in_thread(lambda: self._read(endpoint, asked))
             case Act():
-                body = await _body(down, endpoint.read)
+                body = await _body(down, endpoint)
                 # What is queued will be written: only the disk knows when, and nobody may say never.
                 limit.reschedule(None)
                 with _told():
@@ -188,9 +190,9 @@ def _query(text: str, kind: type[Struct]) -> Struct:
     try:
         return msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        where = _FIELD.search(str(error))
-        said = str(error)[: where.start()] if where else str(error)
-        raise _Refused(_bad(where[1] if where else "", said)) from error
+        found = mismatch(error, pairs, kind)
+        detail, name = f"parameter {found.message}", str(found.steps[0]) if found.steps else ""
+        raise _Refused(problem(400, "Bad Request", detail, {"parameter": name})) from error
 
 
 def _pairs(text: str, known: tuple[str, ...]) -> dict[str, str]:
@@ -213,20 +215,22 @@ def _pairs(text: str, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _bad(name: str, said: str) -> Made:
-    detail = f"parameter {name!r}: {said[:1].lower()}{said[1:]}"
+    detail = f"parameter {name!r}: {said}"
     return problem(400, "Bad Request", detail, {"parameter": name})
 
 
-async def _body(down: Downstream, read: Callable[[bytes], Any]) -> Any:
+async def _body(down: Downstream, endpoint: Act) -> Any:
     body, whole = await down.read(_LARGEST)
     if not whole or len(body) > _LARGEST:
         detail = f"the body is larger than {_LARGEST} bytes"
         raise _Refused(problem(413, "Content Too Large", detail, {}))
     try:
-        return read(body)
-    except (ValueError, RecursionError) as error:
-        detail = f"the body is not as it must be: {error}"
-        raise _Refused(problem(400, "Bad Request", detail, {})) from error
+        return endpoint.read(body)
+    except UNREADABLE as error:
+        said = mistake(error, body, endpoint.body, "it")
+    except ValueError as error:
+        said = str(error)
+    raise _Refused(problem(400, "Bad Request", f"the body is not as it must be: {said}", {}))
 
 
 @contextmanager

@@ -160,7 +160,9 @@ async def serving(
     async with (
         recording(settings, log, reload, pins) as context,
         Upstreams() as upstreams,
-        Commands(settings.upstreams, log, context.recorder, context.rules) as commands,
+        Commands(
+            settings.upstreams, log, context.recorder, context.rules, context.clean
+        ) as commands,
         _threads() as threads,
     ):
         api = Api(context, partial(read_token, settings.data), threads)

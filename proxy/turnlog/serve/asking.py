@@ -97,7 +97,7 @@ class Asking:
             key_sent=key_for(self._request, policy, effect, given=key, call=call, leg=leg),
             principal=self._request.credential,
             why=_why(meta) or self._request.why,
-            client=self._context.clean(identity.client),
+            client=identity.client,
         )
         link = effect_link(ask, read, self._context.store.keyed)
         return structs.replace(ask, effect_link=link) if link else ask

@@ -145,7 +145,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_unverified(self) -> bool:
-        """Whether a rule demands a pinned definition and this tool has none."""
+        """Whether a rule demands a pinned definition, and this tool has none, or another one."""
         demanded = self.policy.provenance is Demand.PINNED
         return demanded and self.standing.provenance is not Provenance.PINNED
 

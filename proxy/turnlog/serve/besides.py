@@ -68,13 +68,16 @@ class Besides(Struct, frozen=True):
                 server=self.request.server,
                 http_method=self.context.clean(self.request.method),
                 method=self.context.clean(first.method) if first is not None else "",
-                request_id=rpc_id(first.id.decode("utf-8", "replace")) if first is not None else "",
-                protocol=revision,
+                request_id=self._request_id(first) if first is not None else "",
+                protocol=self.context.clean(revision),
                 http_status=status,
                 duration_ns=duration,
                 events=events,
             )
         )
+
+    def _request_id(self, asked: Message) -> str:
+        return rpc_id(self.context.clean(asked.id.decode("utf-8", "replace")))
 
     def _handshake(self, asked: Message, answer: Message, headers: Headers) -> None:
         given = fields(headers, b"mcp-session-id")

@@ -5,7 +5,7 @@ answer comes back, every failure is a value.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -35,8 +35,14 @@ class Commands:
     """All command upstreams, by the origin that stands for each. An async context manager."""
 
     def __init__(
-        self, upstreams: Mapping[str, Upstream], log: Log, recorder: Recorder, rules: Rules
+        self,
+        upstreams: Mapping[str, Upstream],
+        log: Log,
+        recorder: Recorder,
+        rules: Rules,
+        clean: Callable[[str], str],
     ) -> None:
+        self._clean = clean
         self._tasks = asyncio.TaskGroup()
         self._recorder = recorder
         self._rules = rules
@@ -51,7 +57,14 @@ class Commands:
 
         def lane(renames: bool) -> Lane:
             return Lane(
-                name, upstream.command, log, recorder, self._tasks, startup, renames=renames
+                name,
+                upstream.command,
+                log,
+                recorder,
+                self._tasks,
+                startup,
+                self._clean,
+                renames=renames,
             )
 
         return Front(lane, upstream.share)

@@ -12,7 +12,7 @@ from turnlog.wire.sse import Event
 
 from . import outlet
 from .answers import Made
-from .attempt import Attempt
+from .attempt import Ask, Attempt
 from .connection import Interim
 from .fault import Failure, Progress
 from .found import Repeated
@@ -130,8 +130,8 @@ class Exchange(Watcher, Protocol):
         ...
 
     @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands pinned definitions and one is not."""
+    def unverified(self) -> Ask | None:
+        """The first call whose tool is not as it was pinned, where a rule demands that."""
         ...
 
     async def on_disk(self) -> None:

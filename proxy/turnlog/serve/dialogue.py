@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from turnlog.core.classify import failed
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.mistakes import UNREADABLE, mistake
 from turnlog.sessions.notes import NoteError
 from turnlog.sessions.recall import NotRecallableError
 from turnlog.store.base import Conflict, StoreError
@@ -113,7 +114,10 @@ class Dialogue:
         """Return what a tool answers, or in a sentence why not."""
         try:
             given = tool.read(arguments)
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
+            said = mistake(error, arguments, tool.arguments, "the object")
+            return f"the arguments are not as they must be: {said}"
+        except ValueError as error:
             return f"the arguments are not as they must be: {error}"
         try:
             return await tool.use(self._desk(meta), given)

@@ -22,7 +22,7 @@ from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phas
 from turnlog.core.redact import MARGIN, Redacted, Redactor
 from turnlog.core.rules import Keep
 from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
-from turnlog.store.base import Blob, Draft
+from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.rawjson import value_of
 
 from .attempt import Ask, Attempt, Reply
@@ -71,10 +71,10 @@ class Drafter:
         self._record_limit = record_limit
         self._hash_key = keyed(b"hashes of redacted content")
 
-    def intent(self, ask: Ask) -> Draft:
-        """Return the commit before an attempt is sent."""
+    def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
+        """Return the commit before an attempt is sent, which began `waited` ns ago."""
         read = self._guarded(lambda: self._input(ask), _UNREAD)
-        facts = self.facts(ask, _marked(ask.flags, read))
+        facts = self.facts(ask, _marked(ask.flags, read), waited=waited)
         keep = ask.policy.store
         body = Body(
             input_hash=read.hash,
@@ -91,12 +91,12 @@ class Drafter:
             session=ask.session, facts=facts, body=body, input_blob=blob, claim=claim, seen=ask.seen
         )
 
-    def facts(self, ask: Ask, flags: tuple[Flag, ...]) -> Facts:
-        """Return what an intent says."""
+    def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
+        """Return what an intent says of an attempt that began `waited` ns ago."""
         return Facts(
             kind=CommitKind.INTENT,
-            at=self._clock.wall(),
-            clock=self._clock.monotonic(),
+            at=self._clock.wall() - waited,
+            clock=self._clock.monotonic() - waited,
             turn_label=ask.turn_label,
             turn_source=ask.turn_source,
             call=ask.call,
@@ -242,6 +242,14 @@ class Drafter:
         return "sha256:" + digest.hex()
 
 
+def retell(outcome: Draft, source: Ticket | None) -> None:
+    """Let a call that got an earlier answer say what that said, where it is at hand."""
+    told = source.placed if source is not None else None
+    if told is None or told.body is None or outcome.body is None or outcome.body.summary:
+        return
+    outcome.body = structs.replace(outcome.body, summary=told.body.summary)
+
+
 def _cut_input(ask: Ask, what: Hidden) -> Redacted:
     """Cut what rules want to be cut."""
     if not ask.policy.redact:
@@ -262,8 +270,9 @@ def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
 def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
     silent = keep is Keep.NOTHING and bool(reply.size)
+    answered = reply.http_status or reply.size or reply.content
     detail = "" if silent else read.detail
-    short = "" if silent else read.short
+    short = "" if silent or not answered else read.short
     return Body(
         output_hash=read.hash,
         summary=short if read.blob.data or not detail else _line(detail),

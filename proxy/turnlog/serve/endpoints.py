@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
 from turnlog.core.table import Field
 from turnlog.observe.call_events import CallResolved
@@ -218,7 +219,10 @@ async def _note(context: Context, asked: Asked, note: Note) -> Noted:
     with context.store.view() as view:
         session = known_session(view, asked.names["session"])
     noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
-    return await noter.write(session, note, note_id=query.id or "", head=query.head)
+    # Who has the token is the operator, or a runtime that acts as one.
+    return await noter.write(
+        session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR
+    )
 
 
 async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:

@@ -15,7 +15,7 @@ from .answers import Made
 from .attempt import Attempt
 from .context import Context
 from .course import Course, Late
-from .fault import Failure, Progress, in_time
+from .fault import Failure, Progress, in_time, unpinned
 from .outbox import Outbox, Told
 from .patience import Patience
 from .piped import PipedExchange
@@ -77,8 +77,8 @@ class Errand:
 
     async def queued(self) -> None:
         """Wait until it may leave. Raises `StoreError`, and `Failure` where it must not."""
-        if self.exchange.is_unverified:
-            raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        if ask := self.exchange.unverified:
+            raise unpinned(ask)
         limits = self.policy.timeout
         if self.exchange.attempt is not None:
             self._context.health.called(self.exchange.attempt.ask.server)

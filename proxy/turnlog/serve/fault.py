@@ -7,8 +7,10 @@ from typing import Final, TypeVar
 from turnlog.core.classify import MEANINGS, UNSENT, Past
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
+from turnlog.core.provenance import Provenance
 from turnlog.core.rules import Timeouts
 
+from .attempt import Ask
 from .patience import Patience
 
 _T = TypeVar("_T")
@@ -56,9 +58,7 @@ class Failure(Exception):
     def sentence(self, server: str, past: Past | None = None) -> str:
         """Return what an agent is told; `past` is what other attempts of the call came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
-            return (
-                f"a tool of {server!r} is not pinned, and a rule demands it; the call was not sent"
-            )
+            return f"{self.detail}; a rule demands it as pinned, and the call was not sent"
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
             return f"the tool server {server!r} {said}; {_unsent(past)}"
@@ -71,6 +71,20 @@ class Failure(Exception):
         ran = past is not None and past.executed is Executed.YES
         executed = _BEFORE[Executed.YES] if ran else "the call may have been executed"
         return f"the tool server {server!r} {said}; {executed}"
+
+
+def unpinned(ask: Ask) -> Failure:
+    """Return why a call is not sent whose tool is not as it was pinned, and a rule demands that."""
+    tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
+    if not ask.is_mcp:
+        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
+    elif ask.standing.provenance is Provenance.MISMATCH:
+        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
+    elif not ask.definition:
+        said = f"the definition of {tool} was not seen: list the tools first"
+    else:
+        said = f"{tool} is not pinned ({pinning} does that)"
+    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
 
 
 def _unsent(past: Past | None) -> str:

@@ -12,12 +12,12 @@ from turnlog.core.delivery import is_delivered
 from turnlog.core.kinds import (
     CommitKind,
     Effect,
-    ErrorFamily,
     ErrorKind,
     Flag,
     NoteKind,
     Phase,
 )
+from turnlog.core.outliving import runs_on
 from turnlog.core.repeats import Earlier
 from turnlog.store.base import Corrupt, Ticket, View
 
@@ -157,11 +157,12 @@ def earlier_of(
     abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
     alive = lives((outcome or intent).link.epoch)
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
-    given_up = ended if cancelled is None else min(ended, (now - cancelled) / _NS)
-    runs_on = abandoned and cancelled is None and ended < drain
+    over = cancelled or notes.get(NoteKind.UNANSWERED)
+    given_up = ended if over is None else min(ended, (now - over) / _NS)
+    goes_on = outcome is not None and runs_on(commits, outcome, alive=alive) and ended < drain
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
     return Earlier(
-        ending=_ending(intent, outcome, alive=alive, runs_on=runs_on),
+        ending=None if goes_on else _ending(intent, outcome, alive=alive),
         began=(now - began) / _NS,
         ended=given_up,
         abandoned=abandoned,
@@ -171,13 +172,9 @@ def earlier_of(
     )
 
 
-def _ending(intent: Commit, outcome: Commit | None, *, alive: bool, runs_on: bool) -> Ending | None:
-    """Return how a call ended; `None` while a process is at it.
-
-    That may be so after its caller was told that its time is over.
-    """
+def _ending(intent: Commit, outcome: Commit | None, *, alive: bool) -> Ending | None:
+    """Return how a call ended; `None` while a process is at it."""
     if outcome is None:
         unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.facts.effect)
         return None if alive else unknown
-    timed_out = outcome.facts.error == ErrorFamily.TIMEOUT
-    return None if timed_out and runs_on and alive else ending_of(outcome.facts)
+    return ending_of(outcome.facts)

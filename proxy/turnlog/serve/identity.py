@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.identity import Evidence, Identity, Vendor, identify
@@ -58,10 +58,16 @@ class Sessions:
     """The sessions that this process has met lately."""
 
     def __init__(
-        self, clock: Clock, table: tuple[Vendor, ...], clean: Callable[[str], tuple[str, bool]]
+        self,
+        clock: Clock,
+        table: tuple[Vendor, ...],
+        clean: Callable[[str], str],
+        digest: Callable[[bytes], bytes],
     ) -> None:
+        """`clean` cuts secrets out of a text, `digest` is keyed."""
         self._clock = clock
         self._clean = clean
+        self._digest = digest
         self._table = table
         vendor_keys = {
             keys[0] for vendor in table for keys in (*vendor.session, *vendor.turn, *vendor.call)
@@ -117,7 +123,7 @@ class Sessions:
             or evidence.environment
             or not self._telling_keys.isdisjoint(evidence.meta)
         ):
-            return identify(evidence, self._table)
+            return self._recordable(identify(evidence, self._table))
         key = (
             evidence.path_session,
             evidence.header_session,
@@ -132,8 +138,18 @@ class Sessions:
         if identity is None:
             if len(self._identities) >= _IDENTITIES:
                 self._identities.clear()
-            identity = self._identities[key] = identify(evidence, ())
+            identity = self._identities[key] = self._recordable(identify(evidence, ()))
         return identity
+
+    def _recordable(self, found: Identity) -> Identity:
+        """Return an identity without secrets; a session whose name holds one goes by its digest."""
+        name, turn, client = map(self._clean, (found.name, found.turn_label, found.client))
+        if name != found.name:
+            # Without the secret, other sessions would be called the same.
+            name = f"hmac-sha256:{self._digest(b'session name' + bytes(1) + found.name.encode()).hex()}"
+        elif turn == found.turn_label and client == found.client:
+            return found
+        return structs.replace(found, name=name, turn_label=turn, client=client)
 
     def _open(self, identity: Identity, client: Client, aliases: tuple[str, ...]) -> SessionRef:
         metadata = {
@@ -147,9 +163,7 @@ class Sessions:
             rung=identity.rung,
             aliases=aliases,
             metadata={
-                name: self._clean(value[:_NAME_CHARS])[0]
-                for name, value in metadata.items()
-                if value
+                name: self._clean(value[:_NAME_CHARS]) for name, value in metadata.items() if value
             },
         )
 

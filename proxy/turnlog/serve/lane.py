@@ -62,10 +62,11 @@ class Lane:
         recorder: Recorder,
         tasks: asyncio.TaskGroup,
         startup: Callable[[], float],
+        clean: Callable[[str], str],
         *,
         renames: bool,
     ) -> None:
-        """`startup` tells how long a process may take to say anything, in s."""
+        """`startup` tells how long a process may take to say anything, in s; `clean` cuts secrets."""
         self._name = name
         self._command = command
         self._log = log
@@ -74,7 +75,7 @@ class Lane:
         self._limit = startup
         self._startup = Startup(inf, self.close)
         """Of the latest process."""
-        self._board = Switchboard(name, log, recorder, renames=renames)
+        self._board = Switchboard(name, log, recorder, clean, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0

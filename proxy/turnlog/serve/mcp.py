@@ -147,9 +147,9 @@ class McpExchange:
             raise
 
     @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands pinned definitions and one is not."""
-        return any(attempt.ask.is_unverified for attempt in self._underway.attempts)
+    def unverified(self) -> Ask | None:
+        """The first call whose tool is not as it was pinned, where a rule demands that."""
+        return next((a.ask for a in self._underway.attempts if a.ask.is_unverified), None)
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""

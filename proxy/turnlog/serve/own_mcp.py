@@ -181,6 +181,9 @@ class _Desk:
         return self._context.states
 
     async def look(self, work: Callable[[View, bytes], T]) -> T:
+        # A read's outcome waits for nothing: its agent may ask before it is written.
+        await self._context.store.flush()
+
         def looked() -> T:
             with self._context.store.view() as view:
                 return work(view, _on_disk(view, self._session))
@@ -202,7 +205,10 @@ def _on_disk(view: View, session: SessionRef) -> bytes:
     for name in session.aliases:
         if found := view.find_sessions(name):
             return found[0]
-    raise NoSessionError("nothing is recorded yet of the session that you name")
+    raise NoSessionError(
+        "nothing is recorded yet of the session that you name; call a tool in it or write a note, or "
+        "correct the name: it counts together with your credential"
+    )
 
 
 def _begins(content: Message | Batch) -> bool:

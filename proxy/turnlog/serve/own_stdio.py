@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 from turnlog.core import ids
-from turnlog.core.identity import Evidence, identify
 from turnlog.core.kinds import Rung
 from turnlog.core.note import Note
 from turnlog.core.redact import Redactor
@@ -31,6 +30,7 @@ from turnlog.wire.mcp import STATELESS_SINCE
 
 from .clock import Clock
 from .dialogue import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, refused
+from .readers import session_name
 from .tools import NoSessionError
 
 T = TypeVar("T")
@@ -105,12 +105,11 @@ class StoreDesk:
         report: Callable[[StoreError], None],
     ) -> None:
         """`report` gets what no caller sees. Raises `ValueError` for what can name no session."""
-        identity = identify(Evidence(path_session=session), ())
-        if identity.rung is not Rung.EXPLICIT:
-            raise ValueError(f"{session!r} can name no session, write one line of text")
+        if redactor.text(session)[1]:
+            raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
         self._data = data
         self._given = session
-        self._name = identity.name
+        self._name = session_name(session)
         self._clock = clock
         self._redactor = redactor
         self._report = report
@@ -129,7 +128,10 @@ class StoreDesk:
         with self._view() as view:
             found = self._found(view) if view is not None else None
             if view is None or found is None:
-                raise NoSessionError(f"nothing is recorded yet of the session {self._given!r}")
+                raise NoSessionError(
+                    f"nothing is recorded yet of the session {self._given!r}; call a tool in it or "
+                    "write a note, or correct the --session of turnlog mcp"
+                )
             return work(view, found)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> Noted:

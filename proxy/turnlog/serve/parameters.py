@@ -34,7 +34,7 @@ Tool = Annotated[
     Meta(
         min_length=1,
         max_length=_LONGEST,
-        description="A glob; with a `/` in it also SERVER/TOOL.",
+        description="A glob; with a `/` or a `.` in it also SERVER/TOOL or SERVER.TOOL.",
     ),
 ]
 Server = Annotated[

@@ -118,9 +118,9 @@ class PlainCall:
         return sent if ending is not None and ending.phase is Phase.DONE else None
 
     @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands a pinned definition: a plain tool has none."""
-        return self._ask.is_unverified
+    def unverified(self) -> Ask | None:
+        """The call, where a rule demands a pinned definition: a plain tool has none."""
+        return self._ask if self._ask.is_unverified else None
 
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
@@ -321,7 +321,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
         why=request.why,
-        client=context.clean(identity.client),
+        client=identity.client,
     )
     link = effect_link(ask, read, context.store.keyed)
     return structs.replace(ask, effect_link=link) if link else ask

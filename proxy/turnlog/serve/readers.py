@@ -11,6 +11,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
+from turnlog.core.identity import Evidence, identify
+from turnlog.core.kinds import Rung
 from turnlog.core.values import size
 from turnlog.packs.sources import RuleSource, pack
 
@@ -25,6 +27,11 @@ _LAUNCHER = re.compile(
     r"(npx|npm|pnpm|yarn|bunx?|deno|node|uvx?|pipx|python[0-9.]*|docker|podman|env|(ba|z|da)?sh"
     r"|run|exec|dlx|tool|x)(\.exe|\.cmd)?"
 )
+_SCRIPTED = re.compile(
+    r"((ba|z|da)?sh|python[0-9.]*|npx)(\.exe|\.cmd)? -[A-Za-z]*c"
+    r"|(node|bun|deno)(\.exe|\.cmd)? (-e|-p|--eval|--print)"
+)
+"""A launcher and its option behind which a script stands, which names nothing."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _URL_ADVICE = "write one like http://127.0.0.1:9000/mcp"
@@ -79,6 +86,14 @@ def allowed_host(value: object) -> str:
         raise ValueError(f"{str(value)!r} is no host, write one like proxy.internal:7411") from None
 
 
+def session_name(value: str) -> str:
+    """Return what an explicit session of this name is known by: a long name by its hash."""
+    identity = identify(Evidence(path_session=value), ())
+    if identity.rung is not Rung.EXPLICIT:
+        raise ValueError(f"{value!r} can name no session, write one line of text")
+    return identity.name
+
+
 def upstream_name(value: object) -> str:
     """Read a name that is one safe path segment and not reserved."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
@@ -94,10 +109,16 @@ def name_of_command(command: Sequence[str]) -> str:
     """Return what to call the server that a command starts: the first word that is its own.
 
     Launchers, their options and variables are passed over, and of a package only its name counts:
-    `npx -y @scope/server-files@1.2 DIR` is `server-files`.
+    `npx -y @scope/server-files@1.2 DIR` is `server-files`. Where a launcher is given a script, it is
+    that launcher: `sh -c 'exec server'` is `sh`.
     """
+    launcher = ""
     for word in command:
         base = word.rstrip("/").rpartition("/")[2]
+        if _SCRIPTED.fullmatch(f"{launcher} {word}"):
+            return launcher.removesuffix(".exe").removesuffix(".cmd")
+        if _LAUNCHER.fullmatch(base):
+            launcher = base
         if word.startswith("-") or _ASSIGNMENT.match(word) or _LAUNCHER.fullmatch(base):
             continue
         name = _NO_NAME.sub("-", base.partition("@")[0].removesuffix(".py").removesuffix(".js"))
@@ -168,6 +189,10 @@ def rule_source(value: object) -> RuleSource:
     if isinstance(value, RuleSource):
         return value
     if not isinstance(value, str) or not value or "\0" in value:
+        if isinstance(value, dict):
+            raise ValueError(
+                "here stands a rule: give a file of rules with --rules, or name its path here"
+            )
         raise ValueError(f"{str(value)!r} is no file, write a path")
     return RuleSource(Path(value), value)
 

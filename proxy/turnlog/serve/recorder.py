@@ -16,7 +16,7 @@ from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, WhenFull
+from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
 from turnlog.observe.call_events import (
@@ -37,7 +37,7 @@ from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, S
 
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
-from .drafts import Drafter
+from .drafts import Drafter, retell
 
 _OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
@@ -135,12 +135,16 @@ class Recorder:
                 attempt.intent = None
                 self._unrecorded(error)
 
-    def unsent(self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None) -> Attempt:
-        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from.
+    def unsent(
+        self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None, *, waited: float = 0.0
+    ) -> Attempt:
+        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from,
+        and `waited` how long, in s, its caller has waited for that.
 
         Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
         """
-        draft = self._drafter.intent(structs.replace(ask, effect_link=b""))
+        asked = structs.replace(ask, effect_link=b"")
+        draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
         attempt = self._attempt(ask, draft.facts)
         attempt.ended, attempt.ending = True, ending
@@ -148,6 +152,8 @@ class Recorder:
         self._notice_loop(attempt, ending)
         attempt.flags = (*ask.flags, *sorted(attempt.marks), *reply.flags)
         outcome = self._drafter.outcome(attempt, ending, reply)
+        if ending.status is Status.REPLAYED:
+            retell(outcome, source)
         draft.more = outcome
         try:
             attempt.intent = self._store.submit(draft, wait=attempt.waits)
@@ -310,7 +316,7 @@ class Recorder:
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        return Attempt(ask, facts, self._clock.monotonic(), waits=self._waits(ask.effect))
+        return Attempt(ask, facts, facts.clock, waits=self._waits(ask.effect))
 
     def _waits(self, effect: Effect) -> bool:
         match self._durability:

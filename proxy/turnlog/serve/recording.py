@@ -180,7 +180,7 @@ def _context(
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
-        sessions=Sessions(clock, table, redactor.text),
+        sessions=Sessions(clock, table, clean, store.keyed),
         clients=Clients(),
         catalog=Catalog(),
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),

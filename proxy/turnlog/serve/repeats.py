@@ -137,7 +137,7 @@ class Repeats:
                 ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
             case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
                 assert found is not None  # only an earlier call keeps one from being sent
-                raise self._repeated(ask, found, verdict, joined=joined)
+                raise self._repeated(ask, found, verdict, since=since)
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
@@ -179,7 +179,7 @@ class Repeats:
                 else:
                     await asyncio.sleep(_POLL)
         except TimeoutError:
-            late = self._repeated(joins.ask, joins.found, Verdict.LATE, joined=True)
+            late = self._repeated(joins.ask, joins.found, Verdict.LATE, since=joins.since)
             raise late from None
         except asyncio.CancelledError:
             self._left(joins)
@@ -196,11 +196,12 @@ class Repeats:
             ending, detail = LEFT, "left while the call it had joined ran on"
         asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
         reply = Reply(flags=(Flag.JOINED,), detail=detail)
-        self._recorder.unsent(asked, ending, reply, joins.found.source)
+        waited = _waited(joins.since)
+        self._recorder.unsent(asked, ending, reply, joins.found.source, waited=waited)
 
     def unknown(self, joins: Joins) -> Repeated:
         """Record a call that will not learn how the one ended that it waited for."""
-        return self._repeated(joins.ask, joins.found, Verdict.UNKNOWN, joined=True)
+        return self._repeated(joins.ask, joins.found, Verdict.UNKNOWN, since=joins.since)
 
     def arrived(self, repeated: Repeated) -> None:
         """Note that the earlier answer was handed to a caller whole: a further call is a new one."""
@@ -371,8 +372,14 @@ class Repeats:
 
     # -- the answer ------------------------------------------------------------------------
 
-    def _repeated(self, ask: Ask, found: Found, verdict: Verdict, *, joined: bool) -> Repeated:
-        """Record a call that is not sent; return what its caller gets."""
+    def _repeated(
+        self, ask: Ask, found: Found, verdict: Verdict, *, since: float | None
+    ) -> Repeated:
+        """Record a call that is not sent; return what its caller gets.
+
+        `since` is when it began to wait, on the loop's clock, if it did.
+        """
+        joined = since is not None
         answer: Made | None = None
         flags: tuple[Flag, ...] = ()
         links = NO_LINKS
@@ -393,7 +400,7 @@ class Repeats:
         # It is not found by what it asks: nothing is answered from an answer.
         asked = structs.replace(ask, links=links)
         reply = Reply(flags=flags, detail=said, said=said)
-        attempt = self._recorder.unsent(asked, ending, reply, found.source)
+        attempt = self._recorder.unsent(asked, ending, reply, found.source, waited=_waited(since))
         return Repeated(attempt, answer, said, found)
 
     def _kept(self, found: Found) -> Made | None:
@@ -461,6 +468,10 @@ class Repeats:
         for link in _found_by(running):
             if self._known.get(link) is running:
                 del self._known[link]
+
+
+def _waited(since: float | None) -> float:
+    return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
 
 def _answered(links: Links, found: Found) -> Links:

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.call_events import UpstreamFailed
@@ -24,7 +24,7 @@ from .attempt import Attempt
 from .context import Context
 from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
-from .fault import Failure, Progress, in_time
+from .fault import Failure, Progress, in_time, unpinned
 from .heads import AnswerHead, Heads, Raw, lines
 from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
@@ -144,8 +144,8 @@ class Runner:
 
     async def queued(self) -> None:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
-        if self._exchange.is_unverified:
-            raise Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, "not pinned")
+        if ask := self._exchange.unverified:
+            raise unpinned(ask)
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
         self._place = self._context.places.claim(self._exchange.attempt)

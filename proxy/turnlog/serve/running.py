@@ -160,10 +160,19 @@ class Running:
     def over(self) -> None:
         """Learn that it has ended, or ended anew: whoever joined it looks at how."""
         self._disarm()
+        self._note_silence()
         self._ended_at = self._loop.time()
         self.is_over = True
         if self._waited_for is not None:
             self._waited_for.set()
+
+    def _note_silence(self) -> None:
+        """Note that no answer came in the end: the log holds no more than that its time was over."""
+        attempt = self.attempt
+        if self.is_over or not self._abandoned or self._cancelled_at is not None or not attempt:
+            return
+        if attempt.n and not attempt.ended:
+            self._note(NoteKind.UNANSWERED, attempt.outcome)
 
     def settled(self) -> None:
         """Learn that an attempt has ended. Where its stream had ended before, the answer counts: from

@@ -6,7 +6,7 @@ to one agent where nobody else can be meant. With an agent of its own a command 
 they came, and all that it says is that agent's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, assert_never
 
@@ -49,9 +49,12 @@ _LEFT: Final = "the session has ended"
 class Switchboard:
     """The conversations of one command. `renames` tells whether several agents may talk to it."""
 
-    def __init__(self, name: str, log: Log, recorder: Recorder, *, renames: bool) -> None:
+    def __init__(
+        self, name: str, log: Log, recorder: Recorder, clean: Callable[[str], str], *, renames: bool
+    ) -> None:
         self._name = name
         self._log = log
+        self._clean = clean
         self._recorder = recorder
         self.renames = renames
         self.process: Process | None = None
@@ -304,7 +307,8 @@ class Switchboard:
             # It asks whether anybody is there.
             self.write(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % message.id)
         else:
-            self._log.emit(QuestionRefused(server=self._name, method=message.method))
+            method = self._clean(message.method)
+            self._log.emit(QuestionRefused(server=self._name, method=method))
             self.write(refusal(message.id, _NOBODY))
 
     def _asking(self, seat: Seat, message: Message, line: bytes) -> bytes:

@@ -11,8 +11,17 @@ from turnlog.core.table import Field, Table, Value, diff, table
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
-from .log import Turns
-from .state import Point, commit_at, end_of_turn, head_of, point, state_at
+from .log import Turns, reaches_back, turn_number
+from .state import (
+    Point,
+    commit_at,
+    end_of,
+    end_of_turn,
+    head_of,
+    newest_turn,
+    point,
+    state_at,
+)
 
 
 class By(Struct, frozen=True, kw_only=True):
@@ -65,21 +74,14 @@ def ends_of_turns(view: View, session: bytes, turns: Turns) -> tuple[int, int]:
 
     Raises `NotFoundError`.
     """
-    first, last = turns.first, turns.last
+    newest, first, last = newest_turn(view, session), turns.first, turns.last
     if first is not None and first == last:
-        end = end_of_turn(view, session, first)
-        number = _turn_number(view, session, first)
-        return end_of_turn(view, session, number - 1), end
+        number = turn_number(first, newest)
+        return end_of(view, session, number - 1), end_of(view, session, number)
     return (
-        0 if first is None else end_of_turn(view, session, first),
+        0 if first is None or reaches_back(turns, newest) else end_of_turn(view, session, first),
         head_of(view, session) if last is None else end_of_turn(view, session, last),
     )
-
-
-def _turn_number(view: View, session: bytes, turn: int) -> int:
-    """Return the number of a turn that may count from the newest."""
-    row = view.session(session)
-    return turn if turn >= 0 or row is None else max(row.place.turn + 1 + turn, 1)
 
 
 def ends_of_seqs(view: View, session: bytes, text: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from turnlog.core.kinds import (
     Phase,
     Status,
 )
+from turnlog.core.outliving import runs_on
 from turnlog.store.base import Filter, View
 
 from .payloads import Kept, Payload, payload
@@ -156,17 +157,27 @@ def _open(view: View, wanted: Wanted, left: _Left) -> Iterator[Found]:
     # Attempts of one process come together: each is asked after once.
     lives = lru_cache(maxsize=None)(view.lives)
     for attempt in view.unsettled(sessions):
-        intent, last = attempt[0], attempt[-1].facts
-        if len(attempt) > 1:
-            standing = Standing.PARKED if last.status.parked else Standing.UNKNOWN
-        elif lives(intent.link.epoch):
-            standing = Standing.IN_FLIGHT
-        else:
-            ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, last.effect)
-            unknown = ending.status is Status.UNKNOWN
-            standing = Standing.UNKNOWN if unknown else Standing.UNDELIVERED
-        abandoned = _speaks(left.get(last.call, ()), NoteKind.ABANDONED, intent)
+        intent = attempt[0]
+        noted = left.get(intent.facts.call, ())
+        standing = _standing(attempt, noted, alive=lives(attempt[-1].link.epoch))
+        abandoned = _speaks(noted, NoteKind.ABANDONED, intent)
         yield Found(standing=standing, abandoned=abandoned, attempt=attempt)
+
+
+def _standing(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> Standing:
+    """Return why the call of an attempt is open; `noted` is all of it, where its agent left.
+
+    `alive` tells whether the process that wrote last of the attempt runs.
+    """
+    last = attempt[-1]
+    if len(attempt) > 1:
+        if runs_on(noted, last, alive=alive):
+            return Standing.IN_FLIGHT
+        return Standing.PARKED if last.facts.status.parked else Standing.UNKNOWN
+    if alive:
+        return Standing.IN_FLIGHT
+    ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, last.facts.effect)
+    return Standing.UNKNOWN if ending.status is Status.UNKNOWN else Standing.UNDELIVERED
 
 
 def _left(left: _Left) -> Iterator[Found]:

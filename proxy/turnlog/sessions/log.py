@@ -141,21 +141,47 @@ def filter_of(view: View, query: Query) -> Filter:
         wanted = structs.replace(wanted, sessions=(query.session,))
     if query.turns == Turns():
         return wanted
-    newest = _session_row(view, query.session).place.turn if _relative(query.turns) else 0
+    newest = _newest_turn(view, query)
     return structs.replace(
         wanted,
-        first_turn=_turn(query.turns.first, newest),
-        last_turn=_turn(query.turns.last, newest),
+        first_turn=_begin(query.turns, newest),
+        last_turn=_number(query.turns.last, newest),
     )
 
 
-def _relative(turns: Turns) -> bool:
-    return any(turn is not None and turn < 0 for turn in (turns.first, turns.last))
+def turn_number(turn: int, newest: int) -> int:
+    """Return the number of a turn; -1 is the newest. Raises `NotFoundError` where there is none."""
+    number = newest + 1 + turn if turn < 0 else turn
+    if 1 <= number <= newest:
+        return number
+    known = "turns are counted from 1" if turn == 0 else f"its newest is {newest}"
+    raise NotFoundError(f"the session has no turn {turn}, {known}")
 
 
-def _turn(turn: int | None, newest: int) -> int | None:
-    """Return an absolute turn; -1 is the newest."""
-    return newest + 1 + turn if turn is not None and turn < 0 else turn
+def reaches_back(turns: Turns, newest: int) -> bool:
+    """Tell whether a range begins before the first turn: the last five, of three, are all."""
+    first = turns.first
+    if first is None or first == turns.last:
+        return False
+    return first == 0 or (first < 0 and newest + 1 + first < 1)
+
+
+def _begin(turns: Turns, newest: int | None) -> int | None:
+    if newest is not None and reaches_back(turns, newest):
+        return 1
+    return _number(turns.first, newest)
+
+
+def _number(turn: int | None, newest: int | None) -> int | None:
+    return turn if turn is None or newest is None else turn_number(turn, newest)
+
+
+def _newest_turn(view: View, query: Query) -> int | None:
+    """Return the number of the session's newest turn; `None` where all sessions are asked."""
+    turns = (query.turns.first, query.turns.last)
+    if query.session is None and not any(turn is not None and turn < 0 for turn in turns):
+        return None
+    return _session_row(view, query.session).place.turn
 
 
 def _session_row(view: View, session: bytes | None) -> SessionRow:

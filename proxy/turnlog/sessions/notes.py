@@ -23,14 +23,12 @@ from turnlog.core.summary import SUMMARY_BYTES, preview
 from turnlog.store.base import Draft, SessionRef, Store, View
 
 from .log import find_session
+from .mistakes import UNREADABLE, mistake
 
 NOTE_BYTES: Final = 64 * 1024
 """Of one note, as it is stored."""
 ID_CHARS: Final = 512
 """Of the id that a note's writer gives it."""
-
-
-_KINDS: Final = "decision, fact, evict, recall, turn, user_input, metadata, budget"
 
 
 class NoteError(ValueError):
@@ -133,9 +131,8 @@ def read_note(data: bytes | str) -> Note:
     try:
         note = _decode_note(data)
         strange = _decode_names(data).keys() - {"kind", *note.__struct_fields__}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error)[:1].lower() + str(error)[1:]
-        raise NoteError(f"this is no note: {reason}; its kind is one of {_KINDS}") from error
+    except UNREADABLE as error:
+        raise NoteError(f"this is no note: {mistake(error, data, Note, 'it')}") from error
     if strange:
         raise NoteError(f"a note of kind {kind_of(note).value!r} has no {min(strange)!r}")
     return note

@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Body, Commit
 from turnlog.core.diff import Answer, Comparison, compare
 from turnlog.core.differences import Part
-from turnlog.core.kinds import Actor, CommitKind, Flag, Status
+from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
+from turnlog.core.note import decode_note
 from turnlog.core.times import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
@@ -40,7 +42,7 @@ class Payload(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One commit as it stands in the chain, without its content."""
+    """One commit as it stands in the chain; of its content only what a note says."""
 
     session: str
     seq: int
@@ -50,6 +52,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     ref: int | None
     summary: str
     metadata: dict[str, str]
+    note_kind: NoteKind | None
+    """What a note is about; `None` for every other commit."""
+    content: dict[str, object]
+    """What it says besides. A proxy's note on a call (abandoned, delivered, ...) says no more."""
     hash: str
     prev: str
 
@@ -164,9 +170,17 @@ def entry(commit: Commit) -> Entry:
         ref=commit.link.ref,
         summary=body.summary,
         metadata=body.metadata,
+        note_kind=NoteKind(commit.facts.note) if commit.facts.note in set(NoteKind) else None,
+        content=_said(body),
         hash=f"sha256:{commit.hash.hex()}",
         prev=f"sha256:{commit.link.prev.hex()}",
     )
+
+
+def _said(body: Body) -> dict[str, object]:
+    note = decode_note(body.note) if body.note else None
+    told: dict[str, object] = msgspec.to_builtins(note)
+    return {} if note is None else {name: told[name] for name in told if name != "kind"}
 
 
 def payload(view: View, handle: bytes) -> Payload:

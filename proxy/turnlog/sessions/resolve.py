@@ -1,6 +1,7 @@
 """Settle a call of which nobody knows whether it happened, by the word of an operator."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from msgspec import Struct, structs
 
@@ -17,9 +18,11 @@ from turnlog.core.kinds import (
     Rung,
     Status,
 )
+from turnlog.core.outliving import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
 from .errors import Reason, UnresolvableError
+from .log import NotFoundError
 from .payloads import find_call
 from .rows import Row, row_of
 
@@ -42,13 +45,13 @@ async def resolve(
 ) -> Row:
     """Append the outcome that a claim is; return the attempt as it stands then.
 
-    `runs` tells of a call that runs on in this process although its outcome says otherwise.
+    `runs` tells of a call that runs on in this process, before anything on disk says so.
     Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
     """
     # What a dead process left in flight is unknown, and is called that first.
     await store.recover()
     with store.view() as view:
-        call = find_call(view, name)
+        call = find_resolvable(view, name)
         if runs(call):
             raise _in_flight(call)
         attempt = _open_attempt(view, call)
@@ -61,6 +64,37 @@ async def resolve(
     return row_of([*attempt, placed])
 
 
+def find_resolvable(view: View, name: str) -> bytes:
+    """Return the call that `name` means: of several that it begins, the one that can be settled.
+
+    Ids begin with the clock, so that one beginning names all calls of a minute. Raises
+    `NotFoundError`.
+    """
+    if len(view.find_calls(name)) < 2:
+        return find_call(view, name)
+    found = [call for call in _resolvable(view) if ids.begins(call, name)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError(
+            f"no call that begins with {name!r} can be resolved, `turnlog dangling` lists the unknown"
+        )
+    some = ", ".join(map(ids.to_text, found[:5]))
+    raise NotFoundError(
+        f"{name!r} begins {len(found)} calls that can be resolved, name one of: {some}"
+    )
+
+
+def _resolvable(view: View) -> list[bytes]:
+    """Return the calls that are unknown or parked, or whose process has died."""
+    lives = lru_cache(maxsize=None)(view.lives)
+    return [
+        attempt[0].facts.call
+        for attempt in view.unsettled()
+        if len(attempt) > 1 or not lives(attempt[0].link.epoch)
+    ]
+
+
 def _open_attempt(view: View, call: bytes) -> list[Commit]:
     """Return the attempt that leaves a call open: intent, then outcomes. Raises `UnresolvableError`."""
     attempt = view.standing(call)
@@ -70,8 +104,9 @@ def _open_attempt(view: View, call: bytes) -> list[Commit]:
             name = ids.to_text(call)
             raise StoreError(f"the records of call {name} are damaged; run `turnlog verify`")
         raise _refused(call, outcomes[-1])
-    intent, last = attempt[0], attempt[-1]
-    if last is intent and view.lives(intent.link.epoch):
+    last = attempt[-1]
+    alive = view.lives(last.link.epoch)
+    if runs_on(view.readable(call), last, alive=alive) or (alive and len(attempt) == 1):
         raise _in_flight(call)
     return attempt
 

@@ -18,7 +18,7 @@ from turnlog.core.times import timestamp
 from turnlog.store.base import SessionRow, View
 from turnlog.store.states import SavedStates
 
-from .log import NotFoundError
+from .log import NotFoundError, turn_number
 from .payloads import Kept, Payload, payload
 
 EVERY: Final = 1024
@@ -134,20 +134,24 @@ def head_of(view: View, session: bytes) -> int:
 
 
 def end_of_turn(view: View, session: bytes, turn: int) -> int:
-    """Return the seq of the last commit before another turn than `turn` began after it.
+    """Return the last commit before a later turn than this one began; -1 is the newest turn.
 
-    Negative turns count from the newest, which is -1. A turn before the first one ends where the
-    session opened. Raises `NotFoundError` for a turn that is to come.
+    Raises `NotFoundError` for a turn that the session does not have.
     """
-    row = _row(view, session)
-    newest = row.place.turn
-    wanted = newest + 1 + turn if turn < 0 else turn
-    if wanted > newest:
-        raise NotFoundError(f"the session has no turn {turn}, its newest is {newest}")
-    low, high = 0, row.head_seq
+    return end_of(view, session, turn_number(turn, newest_turn(view, session)))
+
+
+def newest_turn(view: View, session: bytes) -> int:
+    """Return the number of the turn that a session is in. Raises `NotFoundError`."""
+    return _row(view, session).place.turn
+
+
+def end_of(view: View, session: bytes, number: int) -> int:
+    """Return the last commit before a later turn than `number` began; of 0, that which opened it."""
+    low, high = 0, head_of(view, session)
     while low < high:
         middle = (low + high + 1) // 2
-        if _turn_at(view, session, middle) <= wanted:
+        if _turn_at(view, session, middle) <= number:
             low = middle
         else:
             high = middle - 1

@@ -44,10 +44,13 @@ class Wanted(Struct, frozen=True):
 
     server: str | None = None
     tool: str | None = None
+    among: frozenset[str] | None = None
+    """The servers that come into question at all."""
 
     def covers(self, server: str, tool: str) -> bool:
         """Tell whether a tool is meant."""
-        return self.server in (None, server) and self.tool in (None, tool)
+        among = self.among is None or server in self.among
+        return among and self.server in (None, server) and self.tool in (None, tool)
 
 
 class Offer(Struct, frozen=True):

@@ -99,7 +99,8 @@ def wants_tool(want: Filter, server: str, tool: str) -> bool:
     if not want.tool or fnmatchcase(tool, want.tool):
         return True
     # Names of plain HTTP tools hold a slash themselves: neither reading excludes the other.
-    return "/" in want.tool and fnmatchcase(f"{server}/{tool}", want.tool)
+    whole = (f"{server}{mark}{tool}" for mark in "/." if mark in want.tool)
+    return any(fnmatchcase(name, want.tool) for name in whole)
 
 
 def wants_outcome(want: Filter, attempt: Attempt) -> bool:

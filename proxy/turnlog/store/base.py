@@ -206,7 +206,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     first_turn: int | None = None
     last_turn: int | None = None
     tool: str = ""
-    """A tool's name; with a `/` in it also `server/tool`."""
+    """A tool's name; with a `/` or a `.` in it also `server/tool` or `server.tool`."""
     server: str = ""
     error: str = ""
     kind: str = ""
@@ -393,6 +393,10 @@ class Store(Protocol):
 
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
         ...
 
     async def recover(self) -> list[Commit]:

@@ -166,6 +166,9 @@ class LmdbStore:
     def keyed(self, data: bytes) -> bytes:
         return hmac.digest(self._key, data, "sha256")
 
+    async def flush(self) -> None:
+        await self._writer.run(_nothing)
+
     async def recover(self) -> list[Commit]:
         return await self._writer.run(self._engine.recover)
 
@@ -221,6 +224,10 @@ class LmdbReader:
     def close(self) -> None:
         self._blobs.close()
         folder.close_environment(self._env)
+
+
+def _nothing() -> None:
+    """Be a job that is done once the queue is."""
 
 
 def _enter(

@@ -6,7 +6,7 @@ from typing import Self
 from uuid import UUID
 
 from turnlog.core.commit import Commit
-from turnlog.core.ids import to_text
+from turnlog.core.ids import begins
 from turnlog.core.kinds import NoteKind, Rung
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
@@ -248,10 +248,7 @@ def _by_prefix(text: str, find: Callable[[bytes], list[bytes]]) -> list[bytes]:
     if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
         return []
     whole_bytes = bytes.fromhex(digits[: len(digits) // 2 * 2])
-    start = text.lower()
-    return [
-        i for i in find(whole_bytes) if start in (to_text(i)[: len(start)], i.hex()[: len(start)])
-    ][:10]
+    return [i for i in find(whole_bytes) if begins(i, text)][:10]
 
 
 def _rung(text: str) -> Rung:

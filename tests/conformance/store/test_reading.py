@@ -80,6 +80,7 @@ async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: Store) -> 
     odd = await whole_call(store, ref, tool="x" * 600, server="git")
     with store.view() as view:
         assert find(view, Filter(tool="files/write_*")) == [write]
+        assert find(view, Filter(tool="files.write_*")) == [write]
         assert find(view, Filter(tool="git/*")) == [push, odd]
         assert find(view, Filter(tool="*/push")) == [push]
         assert find(view, Filter(tool="GET /items/*")) == [items]

@@ -48,6 +48,16 @@ async def test_a_session_has_no_id_before_it_is_on_disk(store: Store) -> None:
     assert ticket.placed == commit
 
 
+async def test_what_nobody_waited_for_can_be_waited_for(store: Store) -> None:
+    ref = session()
+    tickets = [store.submit(intent(ref, new_id()), wait=False) for _ in range(3)]
+    await store.flush()
+    assert all(ticket.placed for ticket in tickets)
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await store.flush()
+
+
 async def test_an_outcome_points_to_its_intent_and_stands_in_its_turn(store: Store) -> None:
     ref = session()
     call, other = new_id(), new_id()

@@ -1,0 +1,11 @@
+"""`cli.values`: what stands in a field of the state, in words."""
+
+from turnlog.cli.values import described
+from turnlog.core.state import ToolUse
+
+
+def test_calls_that_ended_as_an_unknown_error_are_told_apart_from_the_unknown() -> None:
+    used = ToolUse(calls=5, attempts=5, ok=1, errors={"unknown": 1}, replayed=1, last_seq=9)
+    assert described(used) == "5 calls, 1 ok, 1 error unknown, 1 replayed, last seq 9"
+    both = ToolUse(calls=3, attempts=3, errors={"unknown": 1}, unknown=2, last_seq=9)
+    assert described(both) == "3 calls, 1 error unknown, 2 unknown, last seq 9"

@@ -1,0 +1,59 @@
+"""`packs.idle`: what a file of rules says in vain."""
+
+from pathlib import Path
+
+import pytest
+
+from turnlog.packs.examples import check_both
+from turnlog.packs.rulebook import read_rules
+from turnlog.packs.sources import RuleSource
+
+
+def found(folder: Path, rule: str) -> list[str]:
+    (folder / "mine.yaml").write_text(f"rules:\n  - {rule}\n")
+    return [str(error) for error in check_both(RuleSource(folder / "mine.yaml", "mine.yaml"))]
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ('{match: {when: "$.result.x"}, effect: read}', "2:20: '$.result.x' does not look at args"),
+        (
+            "{match: {when: [$.args.a, \"$['status']\"]}, effect: read}",
+            "2:31: \"$['status']\" does not look at args",
+        ),
+        ("{match: {path: users/*}, effect: read}", "2:20: no path is like 'users/*', paths begin"),
+        ("{match: {method: get}, effect: read}", "2:22: no call has the method 'get', write 'GET'"),
+        ("{match: {method: [GET, post]}, effect: read}", "2:28: no call has the method 'post'"),
+        ("{name: a}", "2:5: this rule decides nothing"),
+        ("{name: a, match: {tool: x}}", "2:5: this rule decides nothing"),
+        ("{retry: {on: tool_failed}}", "2:18: 'tool_failed' is never tried again"),
+        ("{retry: {on: [timeout, auth]}}", "2:28: 'auth' is never tried again"),
+    ],
+)
+def test_what_can_never_count_is_told_with_its_place(
+    tmp_path: Path, rule: str, problem: str
+) -> None:
+    (message,) = found(tmp_path, rule)
+    assert message.startswith(f"mine.yaml:{problem}")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        '{match: {when: ["$.args.x", "$..x", "$[?@.x]", "$"]}, effect: read}',
+        "{match: {path: [/users/*, '**/users', '*/x']}, effect: read}",
+        "{match: {method: [GET, 'g*', tools/call, QUERY]}, effect: read}",
+        "{match: {path: /users/*}}",
+        "{delta: []}",
+        "{retry: {on: [tool_error, malformed_result, connection, conflict]}}",
+    ],
+)
+def test_what_may_count_is_fine(tmp_path: Path, rule: str) -> None:
+    assert found(tmp_path, rule) == []
+
+
+def test_a_proxy_takes_rules_that_are_idle(tmp_path: Path) -> None:
+    assert found(tmp_path, "{name: a}")
+    (placed,) = read_rules(RuleSource(tmp_path / "mine.yaml", "mine.yaml"))
+    assert placed.rule.name == "a"

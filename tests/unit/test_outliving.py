@@ -1,0 +1,54 @@
+"""`core.outliving`: whether a call goes on whose caller was told that its time is over."""
+
+import pytest
+from msgspec import structs
+
+from kit.commits import Log
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.core.outliving import runs_on
+
+LEFT = NoteKind.ABANDONED
+
+
+def noted(on: Commit, kind: NoteKind, attempt: int = 1) -> Commit:
+    facts = structs.replace(on.facts, kind=CommitKind.NOTE, note=kind, attempt=attempt)
+    return structs.replace(on, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("notes", "alive", "goes_on"),
+    [
+        ((LEFT,), True, True),
+        ((LEFT, NoteKind.DELIVERED), True, True),
+        ((LEFT,), False, False),
+        ((), True, False),
+        ((LEFT, NoteKind.CANCEL_FORWARDED), True, False),
+        ((LEFT, NoteKind.UNANSWERED), True, False),
+    ],
+)
+def test_it_goes_on_while_its_process_lives_and_nothing_says_that_it_is_over(
+    notes: tuple[NoteKind, ...], alive: bool, goes_on: bool
+) -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a")
+    begun, ended = log.commits[-2:]
+    commits = [begun, ended, *(noted(ended, kind) for kind in notes)]
+    assert runs_on(commits, ended, alive=alive) is goes_on
+
+
+def test_what_is_noted_of_another_attempt_says_nothing() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a")
+    ended = log.commits[-1]
+    assert not runs_on([ended, noted(ended, LEFT, attempt=2)], ended, alive=True)
+
+
+def test_a_call_that_ended_otherwise_does_not_go_on() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a", error="connection")
+    ended = log.commits[-1]
+    assert not runs_on([ended, noted(ended, LEFT)], ended, alive=True)
