@@ -74,7 +74,9 @@ def test_a_call_that_is_answered_from_another_has_no_effect(rig: Rig) -> None:
     rig.post(call("pay", {"order": 1}), key)
     rig.post(call("pay", {"order": 1}), key)
     sent, replayed = own_links(rig, 2)
-    assert len(sent) > len(replayed) == 0
+    (effect,) = set(sent) - set(replayed)
+    rig.post(call("pay", {"order": 1}))
+    assert effect in own_links(rig, 3)[-1]
 
 
 def test_in_a_pipe_it_is_the_same(tmp_path: Path) -> None:

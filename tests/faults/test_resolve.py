@@ -294,7 +294,7 @@ def test_a_call_that_was_timed_out_and_runs_on_is_not_settled_where_it_runs(tmp_
         given = client.request("POST", "/s/orders/mcp", call("pay_slowly"), headers=MCP_HEADERS)
         assert given.json()["result"]["isError"] is True
         (found,) = dangling(proxy)
-        assert (found["standing"], found["row"]["kind"]) == ("unknown", "response_timeout")
+        assert (found["standing"], found["row"]["kind"]) == ("in_flight", "response_timeout")
         path = f"/calls/{found['row']['call']}/resolve"
         refused = api(proxy, path, {"verdict": "did_not"})
         assert (refused.status, refused.json()["reason"]) == (409, "in_flight")

@@ -187,5 +187,7 @@ def _newest_turn(view: View, query: Query) -> int | None:
 def _session_row(view: View, session: bytes | None) -> SessionRow:
     row = view.session(session) if session is not None else None
     if row is None:
-        raise NotFoundError("turns that count from the end need a session that has some")
+        raise NotFoundError(
+            "turns need a session that has some; name one that `turnlog sessions` lists"
+        )
     return row
