@@ -77,7 +77,7 @@ def held(data: Path) -> Generator[None]:
 
 async def unknown(context: Context) -> str:
     """Record a call of which nobody knows; return its id."""
-    attempt = await context.recorder.begin(ask(session(), context.recorder.new_call()))
+    attempt = await context.recorder.begin(ask(session("orders"), context.recorder.new_call()))
     ending = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, attempt.ask.effect)
     ticket = context.recorder.end(attempt, ending, Reply())
     assert ticket is not None
@@ -98,7 +98,7 @@ async def test_what_is_written_late_is_answered_late_and_truly(tmp_path: Path, w
     async with recording(settings, Collected()) as context, served(context) as url:
         call = await unknown(context)
         said = {
-            "note": ("/sessions/work/notes", b'{"kind": "decision", "text": "ask first"}'),
+            "note": ("/sessions/orders/notes", b'{"kind": "decision", "text": "ask first"}'),
             "verdict": (f"/calls/{call}/resolve", b'{"verdict": "happened"}'),
         }
         with held(settings.data):
@@ -109,6 +109,6 @@ async def test_what_is_written_late_is_answered_late_and_truly(tmp_path: Path, w
         assert given.status == 200
         written = given.json()
         with context.store.view() as view:
-            (found,) = view.find_sessions("work")
+            (found,) = view.find_sessions("orders")
             (*_, last) = view.commits(found)
     assert written["seq"] == last.link.seq
