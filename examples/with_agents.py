@@ -22,7 +22,7 @@ from turnlog.client import Outcome, Retry, outcome_of
 def advice(said: object) -> str:
     """Say what turnlog knows of a call."""
     match outcome_of(said):
-        case None:
+        case None | Outcome(retry=None):
             return "the server's own answer"
         case Outcome(retry=Retry.SAFE, kind=kind, retry_after=seconds):
             return f"{kind}, again after {seconds} s"

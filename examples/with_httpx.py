@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}; install what this needs: pip install httpx")
 
-from turnlog.client import Outcome, Retry, Status, outcome_of_headers
+from turnlog.client import Outcome, Retry, outcome_of_headers
 
 
 def call(client: httpx.Client, tool: str, arguments: dict[str, Any]) -> str:
@@ -17,7 +17,7 @@ def call(client: httpx.Client, tool: str, arguments: dict[str, Any]) -> str:
     for _ in range(3):
         response = client.post(f"/api/{tool}", json=arguments)
         match outcome_of_headers(response.headers):
-            case None | Outcome(status=None | Status.OK):
+            case None | Outcome(retry=None):
                 return response.json()
             case Outcome(retry=Retry.SAFE, kind=kind, retry_after=seconds):
                 print(f"{tool}: {kind}, again after {seconds} s")

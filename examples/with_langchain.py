@@ -18,7 +18,7 @@ async def decide(request: MCPToolCallRequest, handler) -> MCPToolCallResult:
     for _ in range(3):
         result = await handler(request)
         match outcome_of(result):
-            case None:
+            case None | Outcome(retry=None):
                 return result
             case Outcome(retry=Retry.SAFE, kind=kind, retry_after=seconds):
                 print(f"{request.name}: {kind}, again after {seconds} s")

@@ -17,7 +17,7 @@ async def call(client: Client, tool: str, arguments: dict[str, Any]) -> str:
     for _ in range(3):
         result = await client.call_tool(tool, arguments)
         match outcome_of(result):
-            case None:
+            case None | Outcome(retry=None):
                 return result.content[0].text
             case Outcome(retry=Retry.SAFE, kind=kind, retry_after=seconds):
                 print(f"{tool}: {kind}, again after {seconds} s")

@@ -1,8 +1,8 @@
 """For runtimes: what turnlog says of a call, as types that retry logic can branch on.
 
     match outcome_of(result):
-        case None:
-            ...  # the server's own answer
+        case None | Outcome(retry=None):
+            ...  # the server's own answer, maybe one that came before and is given again
         case Outcome(retry=Retry.SAFE) as outcome:
             ...  # make the call again, after outcome.retry_after seconds where it is not None
         case Outcome(retry=Retry.NEVER):

@@ -27,6 +27,7 @@ from turnlog.client import (
 from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.core.policy import Policy
+from turnlog.core.repeats import replayed
 from turnlog.core.rules import Surface
 from turnlog.serve.answers import envelope, failed_request, problem
 from turnlog.wire.jsonrpc import Kind, Message
@@ -103,7 +104,7 @@ def test_what_turnlog_answers_is_read_back(said: object) -> None:
 
 def decide(said: object) -> str:
     match outcome_of(said):
-        case None:
+        case None | Outcome(retry=None):
             return "done"
         case Outcome(retry=Retry.SAFE, retry_after=wait):
             return f"again after {wait}"
@@ -122,6 +123,9 @@ def test_retry_logic_is_one_match() -> None:
     assert decide({"_meta": {"turnlog/outcome": envelope(None, busy, 1.5)}}) == "again after 1.5"
     assert decide({"_meta": {"turnlog/outcome": envelope(None, wrong)}}) == "give up"
     assert decide(CallToolResult(content=TEXT)) == "done"
+    again, lost = (replayed(classify.succeeded(), whole=whole) for whole in (True, False))
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, again)}}) == "done"
+    assert decide({"_meta": {"turnlog/outcome": envelope(None, lost)}}) == "give up"
 
 
 FIELDS = [
