@@ -267,7 +267,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ),
         ("upstreams: {a: {url: http://a, share: all}}", "1:39: only a command can be shared, remove this line"),
         ("upstreams: {a: {url: http://a, transport: sse}}",
-         "1:43: 'upstreams.a.transport' 'sse' is not supported yet, choose another"),
+         "1:43: 'upstreams.a.transport' 'sse' is not supported yet, leave it out"),
         ("upstreams: {a: {url: 'http://127.0.0.1:7411/mcp'}}",
          "1:22: 'http://127.0.0.1:7411/mcp' is where turnlog itself listens, name the server"),
     ],

@@ -121,7 +121,7 @@ def test_a_value_of_a_coming_version_is_no_mistake() -> None:
 
     error = _refused(data, frozenset({"leaves.*.colour=blue"}))
 
-    assert error.message == "'leaves.a.colour' 'blue' is not supported yet, choose another"
+    assert error.message == "'leaves.a.colour' 'blue' is not supported yet, leave it out"
 
 
 def test_dig_ends_where_there_is_nothing() -> None:

@@ -251,7 +251,7 @@ def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = Non
 def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]) -> str:
     value = dig(data, steps)
     if _is_later(steps, later, value):
-        return f"{called(steps)} {value!r} is not supported yet, choose another"
+        return f"{called(steps)} {value!r} is not supported yet, leave it out"
     info = _type_at(kind, steps)
     members = [str(item.value) for item in info.cls] if isinstance(info, inspect.EnumType) else []
     return f"{called(steps)} cannot be {value!r}, {suggest(str(value), members)}"

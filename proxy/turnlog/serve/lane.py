@@ -180,8 +180,8 @@ class Lane:
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
-            self._log.emit(ProcessFailed(server=self._name, reason=reason))
             detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
+            self._log.emit(ProcessFailed(server=self._name, reason=detail))
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
         self._startup = Startup(self._limit(), lambda: self._overdue(process))
         self._board.begin(process, self._startup)
