@@ -441,6 +441,12 @@ def test_a_closed_stream_is_no_error(data: Path, closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_nothing_stands_around_what_is_not_there(data: Path) -> None:
+    done = turnlog("log", "work", "--around", "300", data=data)
+    assert done.returncode == 2
+    assert "the session has no commit 300, its newest is " in done.stderr
+
+
 @pytest.mark.parametrize("option", ["--last", "--before", "--after", "--around"])
 def test_a_number_beyond_all_numbers_is_wrong_use(data: Path, option: str) -> None:
     done = turnlog("log", option, "9" * 23, data=data)

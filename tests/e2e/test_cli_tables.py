@@ -42,6 +42,12 @@ def test_no_table_is_wider_than_its_terminal(
     assert all(columns_of(line) <= columns for line in lines), lines
 
 
+def test_narrow_tables_keep_the_verdict(data: Path) -> None:
+    head, *rows = printed(data, 40, "verify")
+    assert head.split()[:2] == ["SESSION", "VERDICT"]
+    assert {row.split()[1] for row in rows} == {"ok"}
+
+
 def test_the_table_of_what_is_pending_fits_as_well(data: Path) -> None:
     lines = printed(data, 80, "status")
     table = lines[lines.index("") + 1 :]

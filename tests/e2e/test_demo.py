@@ -152,18 +152,29 @@ def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
     assert "unsafe" in run(*commands[3])
 
 
-def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*TURNLOG, "demo", "--data", str(tmp_path)],
+def into(folder: Path | str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TURNLOG, "demo", "--data", str(folder)],
         check=False,
         capture_output=True,
         text=True,
         timeout=60,
         stdin=subprocess.DEVNULL,
     )
+
+
+def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
+    done = into(tmp_path)
     assert done.returncode == 2
     assert "exists already: name a folder to make" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_says_where_it_cannot_make_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = into(tmp_path / "file" / "demo")
+    assert "not a directory; name another folder" in done.stderr
+    assert "'' is no folder" in into("").stderr
 
 
 class Leaving:

@@ -23,7 +23,7 @@ from turnlog.sessions.log import Query
 from turnlog.sessions.rows import Row
 
 from .attempts import outcome_cells
-from .options import open_view
+from .options import FolderName, open_view
 from .render import aligned, cut
 
 _WIDTH = 84
@@ -36,10 +36,10 @@ _LEAST = (16, 5, 4, 0)
 @click.option(
     "--data",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FolderName(),
     help="Folder to make and keep everything in.  [default: a temporary one]",
 )
-def command(folder: Path | None) -> None:
+def command(folder: str | None) -> None:
     """Watch an agent's calls go through turnlog to tools that hang, refuse, crash and change.
 
     Below each call stand what the agent saw and what the log says.
@@ -85,12 +85,17 @@ async def _played(printer: "_Printer") -> signal.Signals | None:
     return came[0] if came else None
 
 
-def _made(folder: Path | None) -> Path:
-    if folder is None:
+def _made(name: str | None) -> Path:
+    if name is None:
         return Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
-    if folder.exists():
-        raise click.ClickException(f"{str(folder)!r} exists already: name a folder to make")
-    folder.mkdir(parents=True)
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise click.ClickException(f"{name!r} exists already: name a folder to make") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise click.ClickException(f"cannot make {name!r}: {reason}; name another folder") from None
     return folder
 
 

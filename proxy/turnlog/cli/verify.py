@@ -12,6 +12,7 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
 from turnlog.store.base import Flaw, FlawKind, View
 
+from .attempts import session_id_cell
 from .failures import FAILED, FINE
 from .options import data_option, json_option, open_view, printout
 from .render import Cell, Column, Style, json_line, table, terminal_width
@@ -68,7 +69,7 @@ def command(session: str | None, anchor: BinaryIO | None, data: str, as_json: bo
     with printout() as write, open_view(data) as view:
         wanted = None if session is None else find_session(view, session)
         lines = list(_check(view, wanted, anchors))
-        for text in map(json_line, lines) if as_json else _text(lines):
+        for text in map(json_line, lines) if as_json else _text(view, lines):
             write(text)
     return FINE if all(line.verdict.intact for line in lines) else FAILED
 
@@ -128,14 +129,15 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
     return anchors
 
 
-def _text(lines: list[_Line]) -> list[str]:
-    return table(_COLUMNS, map(_cells, lines), width=terminal_width())
+def _text(view: View, lines: list[_Line]) -> list[str]:
+    rows = (_cells(view, line) for line in lines)
+    return table(_COLUMNS, rows, width=terminal_width())
 
 
-def _cells(line: _Line) -> list[Cell]:
+def _cells(view: View, line: _Line) -> list[Cell]:
     style = Style.GOOD if line.verdict.intact else Style.BAD
     return [
-        Cell(line.session or "-"),
+        session_id_cell(view, line.session) if line.session else Cell("-"),
         Cell(line.verdict, style),
         Cell(str(line.commits)),
         Cell("" if line.bad_seq is None else str(line.bad_seq)),

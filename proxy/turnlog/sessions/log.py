@@ -127,6 +127,10 @@ def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
 def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
     """Return `count` attempts with the one that holds the query's seq in the middle."""
     seq = query.around or 0
+    if query.session is not None and view.get(query.session, seq) is None:
+        row = view.session(query.session)
+        newest = f", its newest is {row.head_seq}" if row is not None else ""
+        raise NotFoundError(f"the session has no commit {seq}{newest}")
     until = _newest(view, query, structs.replace(wanted, before=seq + 1), count // 2 + 1)
     later = _rows(view, query, structs.replace(wanted, after=seq), newest_first=False)
     return until + list(islice(later, count - len(until)))

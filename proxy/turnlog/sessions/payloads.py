@@ -89,7 +89,8 @@ def find_call(view: View, name: str) -> bytes:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise NotFoundError(f"no call begins with {name!r}, `turnlog log --json` names them")
+        log = f"log {name} --json" if view.find_sessions(name) else "log --json"
+        raise NotFoundError(f"no call begins with {name!r}, `turnlog {log}` names them")
     some = ", ".join(ids.to_text(call) for call in found[:5])
     raise NotFoundError(f"{name!r} begins {len(found)} calls or more, name one of: {some}")
 
