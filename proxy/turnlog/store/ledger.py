@@ -5,8 +5,9 @@ Other processes write to the same log: `begin` takes in what they added. Every s
 behind the watermark has its head here, so a head read from disk is complete.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -53,6 +54,8 @@ from .tables import (
 )
 from .tickets import Pending
 
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
 MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
 
@@ -112,44 +115,37 @@ class Ledger:
 
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
-        draft = pending.draft
+        draft, body = pending.draft, pending.sealed
         session = self._session(txn, draft)
-        if self._is_known(txn, session, pending):
+        facts = self._unwritten(txn, session, pending)
+        if facts is None:
             return
-        answered = self._answered(txn, session, draft, before)
+        follows = self._answered(txn, session, draft, before)
         if refused := self._conflict(txn, session, pending):
             pending.refused = refused
             return
-        facts, body = pending.moved or draft.facts, pending.sealed
-        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
-        entry = self._extend(
-            session,
-            facts,
-            encode_facts(facts) if pending.moved else pending.facts,
-            pending.body,
-            place=None if begins else answered,
-            ref=answered.seq if answered else None,
-            linked=body is not None and is_linked(body),
-        )
-        if body and entry.link.linked:
+        raw = pending.facts if facts is draft.facts else encode_facts(facts)
+        linked = body is not None and is_linked(body)
+        entry = self._extend(session, facts, raw, pending.body, follows, linked=linked)
+        if body and linked:
             self.tail.add_body(entry.position, session, body)
-        pending.position, pending.link = entry.position, entry.link
-        pending.hash = self.heads[session].hash
+        pending.entry, pending.hash = entry, self.heads[session].hash
 
-    def _is_known(self, txn: Txn, session: bytes, pending: Pending) -> bool:
-        """Tell whether a draft says what a commit says already, and place it there.
+    def _unwritten(self, txn: Txn, session: bytes, pending: Pending) -> Facts | None:
+        """Return what is to be stored of a draft; `None` where a commit says it already: that is
+        its place then.
 
-        An outcome that has to give way to one of the store's own gets another number instead.
+        An outcome that has to give way to one of the store's own gets another number.
         """
         facts = pending.draft.facts
         found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
         if found and late.displaced(facts, found.facts):
-            facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
+            facts = late.moved(facts, self._outcomes(txn, session, facts))
             found = self._find(txn, session, facts)
-        if found:
-            pending.position, pending.link = found.position, found.link
-            pending.commit = self._read(txn, found)
-        return found is not None
+        if found is None:
+            return facts
+        pending.entry, pending.commit = found, self._read(txn, found)
+        return None
 
     def _extend(
         self,
@@ -157,33 +153,31 @@ class Ledger:
         facts: Facts,
         raw: bytes,
         body: bytes,
+        follows: Link | None = None,
         *,
-        place: Link | None = None,
-        ref: int | None = None,
         linked: bool = False,
     ) -> Entry:
-        head = self.heads.get(session)
+        head, position = self.heads.get(session), self.tail.last + 1
         now = next_place(head.place if head else NOWHERE, facts)
-        where = place or now
+        begins = facts.kind is _INTENT and facts.attempt == 1
+        place = None if begins else follows
         link = Link(
             session=session,
             seq=head.seq + 1 if head else 0,
             epoch=self._epoch,
-            turn=where.turn,
-            step=where.step,
+            turn=(place or now).turn,
+            step=(place or now).step,
             turn_source=place.turn_source if place else now.source,
-            ref=ref,
+            ref=follows.seq if follows else None,
             body_hash=body_digest(body),
             prev=head.hash if head else GENESIS,
             linked=linked,
         )
         header = encode_header(link, raw)
-        position = self.tail.last + 1
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        self.heads[session] = Head(
-            link.seq, digest(header), now, position, head.opened if head else position
-        )
+        opened = head.opened if head else position
+        self.heads[session] = Head(link.seq, digest(header), now, position, opened)
         self._headers.append(header)
         self._bodies.append(body)
         return entry
@@ -250,12 +244,13 @@ class Ledger:
 
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
-        call = facts.call
-        if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
+        kind = facts.kind
+        if not facts.call or not (kind is _OUTCOME or kind is _INTENT):
             return None
-        if call not in self.tail.calls and call > self._newest_call:
-            return None
-        return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
+        for entry in self._of_call(txn, facts.call):
+            if _same(entry, session, facts):
+                return entry
+        return None
 
     def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:
         """Return the note of a session that was written under the same id."""
@@ -291,47 +286,47 @@ class Ledger:
             if _same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
 
-    def _of_call(self, txn: Txn, call: bytes) -> Iterator[Entry]:
-        """Yield the commits of a call that can be read, those behind the watermark first."""
-        yield from self.tail.pick(self.tail.calls.get(call, ()))
+    def _of_call(self, txn: Txn, call: bytes) -> Sequence[Entry]:
+        """Return the commits of a call that can be read, those behind the watermark first."""
+        positions = self.tail.calls.get(call)
+        recent = self.tail.pick(positions) if positions else ()
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        if call <= self._newest_call:
-            yield from call_entries(txn, self._tables, call)
+        if call > self._newest_call:
+            return recent
+        return (*recent, *call_entries(txn, self._tables, call))
 
     def _answered(
         self, txn: Txn, session: bytes, draft: Draft, before: Pending | None
     ) -> Link | None:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
-        if draft.facts.kind is CommitKind.INTENT and draft.facts.attempt > 1:
-            earlier = msgspec.structs.replace(
-                draft.facts, kind=CommitKind.OUTCOME, attempt=draft.facts.attempt - 1, n=0
-            )
+        facts, kind = draft.facts, draft.facts.kind
+        if kind is _OUTCOME:
+            intent = draft.intent or before
+            if isinstance(intent, Pending):
+                return self._followed(txn, intent)
+            begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
+            found = self._find(txn, session, begun)
+            return found.link if found else None
+        if kind is _INTENT and facts.attempt > 1:
+            earlier = msgspec.structs.replace(facts, kind=_OUTCOME, attempt=facts.attempt - 1, n=0)
             found = self._find(txn, session, earlier)
             return found.link if found else None
-        if draft.facts.kind is CommitKind.NOTE or draft.facts.kind is CommitKind.INTENT:
-            followed = self._followed(txn, draft.intent)
-            # A key holds across sessions; a seq does not.
-            return followed if followed and followed.session == session else None
-        if draft.facts.kind is not CommitKind.OUTCOME:
+        if draft.intent is None or not (kind is _INTENT or kind is CommitKind.NOTE):
             return None
-        intent = draft.intent or before
-        if isinstance(intent, Pending):
-            return self._followed(txn, intent)
-        begun = msgspec.structs.replace(draft.facts, kind=CommitKind.INTENT, n=0)
-        found = self._find(txn, session, begun)
-        return found.link if found else None
+        followed = self._followed(txn, draft.intent)
+        # A key holds across sessions; a seq does not.
+        return followed if followed and followed.session == session else None
 
-    def _followed(self, txn: Txn, ticket: Ticket | None) -> Link | None:
+    def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return where the commit of a ticket stands; one that failed is written along."""
-        if isinstance(ticket, Pending) and ticket.link is None:
+        if not isinstance(ticket, Pending):
+            return ticket.placed.link if ticket.placed else None
+        if ticket.entry is None:
             # Its transaction failed: an outcome without its intent would tell nothing.
             self.append(txn, ticket)
             self.again.append(ticket)
-        if isinstance(ticket, Pending):
-            return ticket.link
-        placed = ticket.placed if ticket is not None else None
-        return placed.link if placed is not None else None
+        return ticket.entry.link if ticket.entry else None
 
     def _read(self, txn: Txn, entry: Entry) -> Commit:
         position = entry.position

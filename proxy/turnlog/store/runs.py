@@ -8,6 +8,7 @@ raises on damaged bytes: what cannot be read is no record, or one that no decode
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -23,14 +24,13 @@ _pair = struct.Struct(">II")
 
 def cut(records: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
     """Yield records in runs, each with how many records there are up to its end."""
-    start = size = 0
-    for end, record in enumerate(records, 1):
-        size += len(record)
-        if size >= MOST_BYTES or end - start == MOST:
-            yield end, records[start:end]
-            start, size = end, 0
-    if start < len(records):
-        yield len(records), records[start:]
+    start = 0
+    while start < len(records):
+        run = records[start : start + MOST]
+        if sum(map(len, run)) >= MOST_BYTES:
+            run = run[: 1 + bisect_left([*accumulate(map(len, run))], MOST_BYTES)]
+        start += len(run)
+        yield start, run
 
 
 def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:

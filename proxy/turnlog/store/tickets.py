@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
+from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 
 from .base import Conflict, Draft, StoreError
+from .index import Entry
 
 
 class Pending:
@@ -20,11 +21,9 @@ class Pending:
     # Defaults stand here: two of these are made for each call.
     lazy = False
     """Whether nobody waits for it."""
-    position = 0
-    link: Link | None = None
+    entry: Entry | None = None
+    """The commit as the log holds it, once it has its place there."""
     hash = b""
-    moved: Facts | None = None
-    """What is stored instead of the draft's facts, where another outcome had taken its n."""
     commit: Commit | None = None
     """Set where the commit existed before, and by `placed` once it was asked for."""
     refused: Conflict | None = None
@@ -49,11 +48,12 @@ class Pending:
 
     @property
     def placed(self) -> Commit | None:
-        if self.commit is None and self._landed and self.link:
+        entry = self.entry
+        if self.commit is None and self._landed and entry:
             self.commit = Commit(
-                position=self.position,
-                link=self.link,
-                facts=self.moved or self.draft.facts,
+                position=entry.position,
+                link=entry.link,
+                facts=entry.facts,
                 hash=self.hash,
                 body=self.sealed,
             )
@@ -85,9 +85,7 @@ class Pending:
 
     def forget(self) -> None:
         """Undo what placing set, because the transaction failed."""
-        self.position = 0
-        self.link = None
-        self.moved = None
+        self.entry = None
         self.commit = None
         self.refused = None
 
