@@ -75,15 +75,19 @@ def begin(place: Place, at: int, label: str) -> Place:
 def touch(place: Place, at: int, *, ended: int) -> Place:
     """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
     as many began again where it is negative."""
-    active, left = place.active_at, place.in_flight - ended
+    active_at, in_flight = place.active_at, place.in_flight - ended
+    if at > active_at:
+        active_at = at
+    if in_flight < 0:
+        in_flight = 0
     return Place(
         turn=place.turn,
         step=place.step,
         label=place.label,
         source=place.source,
         started_at=place.started_at,
-        active_at=at if at > active else active,
-        in_flight=left if left > 0 else 0,
+        active_at=active_at,
+        in_flight=in_flight,
     )
 
 

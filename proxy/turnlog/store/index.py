@@ -136,16 +136,13 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
-        for term in terms_of(entry.facts):
-            self.terms[term].append(entry.position)
-        self._place(entry)
-
-    def _place(self, entry: Entry) -> None:
-        position, call = entry.position, entry.facts.call
+        position, facts = entry.position, entry.facts
+        for term in terms_of(facts):
+            self.terms[term].append(position)
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
-        if call:
-            self.calls[call].append(position)
+        if facts.call:
+            self.calls[facts.call].append(position)
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: Body) -> None:
@@ -175,13 +172,16 @@ class Segment:
     def after_position(self, position: int) -> "Segment":
         """Return what of this run stands behind `position`."""
         rest = Segment(min(position, self.last))
-        for entry in self.entries[rest.after - self.after :]:
-            if entry is None:
-                rest.last += 1
-                rest.entries.append(None)
-            else:
-                rest._place(entry)
-        for found, kept in ((self.links, rest.links), (self.terms, rest.terms)):
+        if rest.after == self.last:
+            return rest
+        rest.last = self.last
+        rest.entries = self.entries[rest.after - self.after :]
+        for found, kept in (
+            (self.sessions, rest.sessions),
+            (self.calls, rest.calls),
+            (self.links, rest.links),
+            (self.terms, rest.terms),
+        ):
             for key, positions in found.items():
                 later = [p for p in positions if p > position]
                 if later:

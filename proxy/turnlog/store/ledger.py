@@ -5,7 +5,7 @@ Other processes write to the same log: `begin` takes in what they added. Every s
 behind the watermark has its head here, so a head read from disk is complete.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -131,14 +131,22 @@ class Ledger:
             self.tail.add_body(entry.position, session, body)
         pending.entry, pending.hash = entry, self.heads[session].hash
 
+    def append_more(self, txn: Txn, pending: Pending) -> None:
+        """Place what follows in the chain of a draft that has its place."""
+        while pending.more:
+            self.append(txn, pending.more, pending)
+            pending = pending.more
+
     def _unwritten(self, txn: Txn, session: bytes, pending: Pending) -> Facts | None:
         """Return what is to be stored of a draft; `None` where a commit says it already: that is
         its place then.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
-        facts = pending.draft.facts
-        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
+        facts, body = pending.draft.facts, pending.sealed
+        found = self._find(txn, session, facts)
+        if found is None and body and body.note_key:
+            found = self._linked(txn, session + body.note_key)
         if found and late.displaced(facts, found.facts):
             facts = late.moved(facts, self._outcomes(txn, session, facts))
             found = self._find(txn, session, facts)
@@ -244,19 +252,18 @@ class Ledger:
 
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
-        kind = facts.kind
-        if not facts.call or not (kind is _OUTCOME or kind is _INTENT):
+        call, kind = facts.call, facts.kind
+        if not call or not (kind is _OUTCOME or kind is _INTENT):
             return None
-        for entry in self._of_call(txn, facts.call):
-            if _same(entry, session, facts):
+        for position in self.tail.calls.get(call, ()):
+            entry = self.tail.entry(position)
+            if entry and entry.facts.kind is kind and _same(entry, session, facts):
                 return entry
-        return None
-
-    def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:
-        """Return the note of a session that was written under the same id."""
-        if not (body and body.note_key):
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        if call > self._newest_call:
             return None
-        return self._linked(txn, session + body.note_key)
+        stored = call_entries(txn, self._tables, call)
+        return next((entry for entry in stored if _same(entry, session, facts)), None)
 
     def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
         draft, body = pending.draft, pending.sealed
@@ -280,20 +287,12 @@ class Ledger:
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""
+        recent = self.tail.pick(self.tail.calls.get(facts.call, ()))
         return [
             entry.facts
-            for entry in self._of_call(txn, facts.call)
+            for entry in (*recent, *call_entries(txn, self._tables, facts.call))
             if _same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
-
-    def _of_call(self, txn: Txn, call: bytes) -> Sequence[Entry]:
-        """Return the commits of a call that can be read, those behind the watermark first."""
-        positions = self.tail.calls.get(call)
-        recent = self.tail.pick(positions) if positions else ()
-        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        if call > self._newest_call:
-            return recent
-        return (*recent, *call_entries(txn, self._tables, call))
 
     def _answered(
         self, txn: Txn, session: bytes, draft: Draft, before: Pending | None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
+from msgspec import Struct, structs
 
 from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 
@@ -11,40 +11,35 @@ from .base import Conflict, Draft, StoreError
 from .index import Entry
 
 
-class Pending:
+class Pending(Struct, eq=False):
     """The `Ticket` of one draft.
 
     The fields without underscore belong to the writer's thread until the batch is resolved on the
     loop; what follows is the loop's alone.
     """
 
-    # Defaults stand here: two of these are made for each call.
-    lazy = False
+    draft: Draft
+    facts: bytes
+    sealed: Body | None
+    """The draft's body with its salt and blobs."""
+    body: bytes
+    more: "Pending | None"
+    size: int
+    """Bytes that it takes while it waits, with what follows in its chain."""
+    lazy: bool = False
     """Whether nobody waits for it."""
     entry: Entry | None = None
     """The commit as the log holds it, once it has its place there."""
-    hash = b""
+    hash: bytes = b""
     commit: Commit | None = None
     """Set where the commit existed before, and by `placed` once it was asked for."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
-    _landed = False
+    _landed: bool = False
     _waiters: "Sequence[asyncio.Future[None]]" = ()
     _error: StoreError | None = None
-
-    def __init__(
-        self, draft: Draft, facts: bytes, sealed: Body | None, more: "Pending | None"
-    ) -> None:
-        self.draft = draft
-        self.facts = facts
-        self.more = more
-        self.sealed = sealed
-        """The draft's body with its salt and blobs."""
-        self.body = encode_body(sealed) if sealed else b""
-        self.size = _weight(draft, len(facts) + len(self.body), more)
-        """Bytes that it takes while it waits, with what follows in its chain."""
 
     @property
     def placed(self) -> Commit | None:
@@ -76,7 +71,9 @@ class Pending:
             self.fail(self.refused)
             return
         self._landed = True
-        self._wake()
+        # Mostly nobody waits: two of these land for each call.
+        if self.told is not None or self._waiters:
+            self._wake()
 
     def fail(self, error: StoreError) -> None:
         """Say that the commit was not written. Called on the loop."""
@@ -99,15 +96,16 @@ class Pending:
                 waiter.set_result(None)
 
 
-def _weight(draft: Draft, size: int, more: Pending | None) -> int:
-    for blob in (draft.input_blob, draft.output_blob):
-        if blob:
-            size += len(blob.data)
-    return size + more.size if more else size
-
-
-def pend(draft: Draft, salt: bytes, more: Pending | None = None) -> Pending:
+def pend(draft: Draft, salt: bytes, more: Pending | None = None, *, lazy: bool = False) -> Pending:
     """Return the ticket of a draft. Raises `ValueError` for text that cannot be stored."""
-    body = draft.body
-    sealed = msgspec.structs.replace(body, salt=salt) if body else None
-    return Pending(draft, encode_facts(draft.facts), sealed, more)
+    facts = encode_facts(draft.facts)
+    sealed = structs.replace(draft.body, salt=salt) if draft.body else None
+    body = encode_body(sealed) if sealed else b""
+    size = len(facts) + len(body)
+    if draft.input_blob:
+        size += len(draft.input_blob.data)
+    if draft.output_blob:
+        size += len(draft.output_blob.data)
+    if more:
+        size += more.size
+    return Pending(draft, facts, sealed, body, more, size, lazy)
