@@ -12,7 +12,7 @@ from turnlog.core.kinds import Flag, Rung
 
 from . import ground, recovery
 from .attention import abandoned, overdue
-from .base import Blob, Draft, SessionRef, StoreError
+from .base import Draft, SessionRef, StoreError
 from .blobs import BlobWriter, Packed, pack
 from .epochs import EpochLock, lock_epoch
 from .flush import flush
@@ -259,10 +259,18 @@ class LmdbEngine:
         return epoch in locks
 
     def _prepare(self, drafts: list[Pending]) -> None:
-        full = [p for p in drafts if p.draft.input_blob or p.draft.output_blob]
+        full: list[Pending] = []
+        blobs: list[Packed] = []
+        for pending in drafts:
+            draft = pending.draft
+            if draft.input_blob:
+                blobs.append(pack(draft.input_blob))
+            if draft.output_blob:
+                blobs.append(pack(draft.output_blob))
+            if draft.input_blob or draft.output_blob:
+                full.append(pending)
         if not full:
             return
-        blobs = [pack(blob) for pending in full for blob in _blobs(pending.draft)]
         handles = iter(self._stored(blobs))
         for pending in full:
             body = pending.sealed or Body(salt=self._sources.entropy(16))
@@ -295,13 +303,6 @@ class LmdbEngine:
                 action()
         except StoreError as error:
             self._sources.report(error)
-
-
-def _blobs(draft: Draft) -> Sequence[Blob]:
-    one, other = draft.input_blob, draft.output_blob
-    if one and other:
-        return (one, other)
-    return (one,) if one else (other,) if other else ()
 
 
 def _with_handles(body: Body, draft: Draft, handles: Iterator[bytes]) -> Body:

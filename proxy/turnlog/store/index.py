@@ -217,8 +217,9 @@ def settled_within(entries: Sequence[Entry]) -> bool:
     if len(entries) != 2 or not begins_call(entries[0]):
         return False
     link, facts = entries[1].link, entries[1].facts
+    status = facts.status
     return (
-        (facts.status is _OK or facts.status is _ERROR)
+        (status is _OK or status is _ERROR)
         and link.ref == entries[0].link.seq
         and facts.kind is _OUTCOME
         and facts.leg == 0
