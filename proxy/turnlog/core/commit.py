@@ -170,6 +170,7 @@ class Commit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_HEADER_START = _encode((VERSION, None, None))[:-2]
 _T = TypeVar("_T")
 
 
@@ -197,7 +198,8 @@ encode_facts: Final[Callable[[Facts], bytes]] = _encode
 
 def encode_header(link: Link, facts: bytes) -> bytes:
     """Return a header's bytes, from the bytes of its facts."""
-    return _encode((VERSION, link, Raw(facts)))
+    # The parts side by side are what encoding the three of them together gives, and cost less.
+    return _HEADER_START + _encode(link) + facts
 
 
 def decode_link(header: bytes) -> Link:

@@ -137,12 +137,13 @@ class Segment:
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
         position, facts = entry.position, entry.facts
+        call = facts.call
         for term in terms_of(facts):
             self.terms[term].append(position)
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
-        if facts.call:
-            self.calls[facts.call].append(position)
+        if call:
+            self.calls[call].append(position)
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: Body) -> None:

@@ -61,7 +61,8 @@ class Intake:
         begins = kind is _INTENT
         if len(facts.call) != 16 and (begins or kind is _OUTCOME):
             raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if begins or (draft.body is not None and draft.body.note):
+        is_refusable = begins or (draft.body is not None and draft.body.note)
+        if is_refusable and (queued > self._backlog.intents or self._room.spare <= 0):
             self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
@@ -78,8 +79,6 @@ class Intake:
                 f"no room for {what} in memory: {queued} bytes wait to be written to "
                 f"{str(self._data)!r}; wait, or use a faster disk"
             )
-        if self._room.spare > 0:
-            return
         try:
             has_room = self._room.has_room()
         except OSError as error:

@@ -116,7 +116,9 @@ class Ledger:
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
         draft, body = pending.draft, pending.sealed
-        session = self._session(txn, draft)
+        session = draft.session.id
+        if session is None or session not in self.heads:
+            session = self._session(txn, draft)
         facts = self._unwritten(txn, session, pending)
         if facts is None:
             return
@@ -144,14 +146,19 @@ class Ledger:
         An outcome that has to give way to one of the store's own gets another number.
         """
         facts, body = pending.draft.facts, pending.sealed
-        found = self._find(txn, session, facts)
+        call = facts.call
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        is_new = call > self._newest_call and call not in self.tail.calls
+        found = None if is_new else self._find(txn, session, facts)
         if found is None and body and body.note_key:
             found = self._linked(txn, session + body.note_key)
-        if found and late.displaced(facts, found.facts):
-            facts = late.moved(facts, self._outcomes(txn, session, facts))
-            found = self._find(txn, session, facts)
         if found is None:
             return facts
+        if late.displaced(facts, found.facts):
+            facts = late.moved(facts, self._outcomes(txn, session, facts))
+            found = self._find(txn, session, facts)
+            if found is None:
+                return facts
         pending.entry, pending.commit = found, self._read(txn, found)
         return None
 
@@ -166,26 +173,34 @@ class Ledger:
         linked: bool = False,
     ) -> Entry:
         head, position = self.heads.get(session), self.tail.last + 1
-        now = next_place(head.place if head else NOWHERE, facts)
-        begins = facts.kind is _INTENT and facts.attempt == 1
-        place = None if begins else follows
+        if head is None:
+            seq, prev, opened, now = 0, GENESIS, position, next_place(NOWHERE, facts)
+        else:
+            seq, prev, opened, now = (
+                head.seq + 1,
+                head.hash,
+                head.opened,
+                next_place(head.place, facts),
+            )
+        turn, step, source = now.turn, now.step, now.source
+        if follows is not None and not (facts.kind is _INTENT and facts.attempt == 1):
+            turn, step, source = follows.turn, follows.step, follows.turn_source
         link = Link(
             session=session,
-            seq=head.seq + 1 if head else 0,
+            seq=seq,
             epoch=self._epoch,
-            turn=(place or now).turn,
-            step=(place or now).step,
-            turn_source=place.turn_source if place else now.source,
-            ref=follows.seq if follows else None,
+            turn=turn,
+            step=step,
+            turn_source=source,
+            ref=None if follows is None else follows.seq,
             body_hash=body_digest(body),
-            prev=head.hash if head else GENESIS,
+            prev=prev,
             linked=linked,
         )
         header = encode_header(link, raw)
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        opened = head.opened if head else position
-        self.heads[session] = Head(link.seq, digest(header), now, position, opened)
+        self.heads[session] = Head(seq, digest(header), now, position, opened)
         self._headers.append(header)
         self._bodies.append(body)
         return entry
