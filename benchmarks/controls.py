@@ -63,7 +63,7 @@ class AppendLog:
 
     def submit(self, draft: Draft, *, wait: bool) -> Pending:
         """Queue a draft, as a store does."""
-        pending = pend(draft, bytes(16))
+        pending = pend(draft, bytes)
         self._writer.submit(pending, wait=wait)
         return pending
 

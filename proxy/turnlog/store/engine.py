@@ -1,13 +1,12 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lmdb
-import msgspec
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit, encode_body
+from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import Flag, Rung
 
 from . import ground, recovery
@@ -22,7 +21,7 @@ from .ledger import Ledger
 from .redo import Redo
 from .room import Room
 from .tables import Tables, Txn
-from .tickets import Pending, pend
+from .tickets import SALT, Pending, pend
 from .writer import chained
 
 FLUSH_EVERY = 2000
@@ -247,7 +246,7 @@ class LmdbEngine:
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
-        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy(16))
+        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int, locks: dict[int, EpochLock]) -> bool:
         if epoch == self._epoch:
@@ -272,10 +271,9 @@ class LmdbEngine:
         if not full:
             return
         handles = iter(self._stored(blobs))
-        for pending in full:
-            body = pending.sealed or Body(salt=self._sources.entropy(16))
-            pending.sealed = _with_handles(body, pending.draft, handles)
-            pending.body = encode_body(pending.sealed)
+        salts = self._sources.entropy(SALT * len(full))
+        for i, pending in enumerate(full):
+            pending.seal(salts[SALT * i : SALT * (i + 1)], handles)
 
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.
@@ -303,11 +301,3 @@ class LmdbEngine:
                 action()
         except StoreError as error:
             self._sources.report(error)
-
-
-def _with_handles(body: Body, draft: Draft, handles: Iterator[bytes]) -> Body:
-    return msgspec.structs.replace(
-        body,
-        input_blob=next(handles) if draft.input_blob else body.input_blob,
-        output_blob=next(handles) if draft.output_blob else body.output_blob,
-    )

@@ -66,7 +66,7 @@ class Intake:
             self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
-        pending = pend(draft, self._entropy.take(16), more, lazy=not wait)
+        pending = pend(draft, self._entropy.take, more, lazy=not wait)
         limit = self._commit_limit
         if len(pending.facts) > limit or len(pending.body) > limit:
             size = max(len(pending.facts), len(pending.body))

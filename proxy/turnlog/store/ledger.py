@@ -52,7 +52,7 @@ from .tables import (
     read_record,
     read_segment,
 )
-from .tickets import Pending
+from .tickets import SALT, Pending
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -123,8 +123,8 @@ class Ledger:
         if facts is None:
             return
         follows = self._answered(txn, session, draft, before)
-        if refused := self._conflict(txn, session, pending):
-            pending.refused = refused
+        pending.refused = self._conflict(txn, session, pending)
+        if pending.refused is not None:
             return
         raw = pending.facts if facts is draft.facts else encode_facts(facts)
         linked = body is not None and is_linked(body)
@@ -270,8 +270,9 @@ class Ledger:
         call, kind = facts.call, facts.kind
         if not call or not (kind is _OUTCOME or kind is _INTENT):
             return None
+        entries, first = self.tail.entries, self.tail.after + 1
         for position in self.tail.calls.get(call, ()):
-            entry = self.tail.entry(position)
+            entry = entries[position - first]
             if entry and entry.facts.kind is kind and _same(entry, session, facts):
                 return entry
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
@@ -284,9 +285,11 @@ class Ledger:
         draft, body = pending.draft, pending.sealed
         if draft.claim:
             return stale.taken(self._linked(txn, draft.claim), draft.seen)
-        refused = draft.intent.refused if isinstance(draft.intent, Pending) else None
-        if refused or not (body and body.fact_key):
-            return refused
+        intent = draft.intent
+        if isinstance(intent, Pending) and intent.refused is not None:
+            return intent.refused
+        if body is None or not body.fact_key:
+            return None
         newest = self._linked(txn, session + body.fact_key)
         return stale.conflict(newest, draft.seen, self.heads[session].seq)
 
@@ -338,6 +341,9 @@ class Ledger:
             return ticket.placed.link if ticket.placed else None
         if ticket.entry is None:
             # Its transaction failed: an outcome without its intent would tell nothing.
+            if ticket.sealed and not ticket.sealed.salt:
+                # It did not even come to a transaction, for want of room.
+                ticket.seal(self._entropy(SALT), iter(()))
             self.append(txn, ticket)
             self.again.append(ticket)
         return ticket.entry.link if ticket.entry else None
@@ -388,7 +394,7 @@ class Ledger:
             status=Status.OK,
             protocol=cause.protocol,
         )
-        body = Body(salt=self._entropy(16), metadata=named_by(ref))
+        body = Body(salt=self._entropy(SALT), metadata=named_by(ref))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
 
 

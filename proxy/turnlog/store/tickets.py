@@ -1,7 +1,8 @@
 """A draft on its way to the disk, and the promise that the caller holds for it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -9,6 +10,10 @@ from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 
 from .base import Conflict, Draft, StoreError
 from .index import Entry
+
+SALT: Final = 16
+"""Bytes of a body's salt."""
+_EMPTY: Final = Body()
 
 
 class Pending(Struct, eq=False):
@@ -21,7 +26,7 @@ class Pending(Struct, eq=False):
     draft: Draft
     facts: bytes
     sealed: Body | None
-    """The draft's body with its salt and blobs."""
+    """The draft's body; with salt and blobs once it is ready to be written."""
     body: bytes
     more: "Pending | None"
     size: int
@@ -80,6 +85,17 @@ class Pending(Struct, eq=False):
         self._error = error
         self._wake()
 
+    def seal(self, salt: bytes, handles: Iterator[bytes]) -> None:
+        """Give the body its salt and the handles of its blobs, as far as there are any."""
+        draft, body = self.draft, self.draft.body or _EMPTY
+        self.sealed = structs.replace(
+            body,
+            salt=salt,
+            input_blob=next(handles, b"") if draft.input_blob else body.input_blob,
+            output_blob=next(handles, b"") if draft.output_blob else body.output_blob,
+        )
+        self.body = encode_body(self.sealed)
+
     def forget(self) -> None:
         """Undo what placing set, because the transaction failed."""
         self.entry = None
@@ -96,16 +112,24 @@ class Pending(Struct, eq=False):
                 waiter.set_result(None)
 
 
-def pend(draft: Draft, salt: bytes, more: Pending | None = None, *, lazy: bool = False) -> Pending:
-    """Return the ticket of a draft. Raises `ValueError` for text that cannot be stored."""
-    facts = encode_facts(draft.facts)
-    sealed = structs.replace(draft.body, salt=salt) if draft.body else None
-    body = encode_body(sealed) if sealed else b""
-    size = len(facts) + len(body)
+def pend(
+    draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, *, lazy: bool = False
+) -> Pending:
+    """Return the ticket of a draft; `salt` gives random bytes for its body.
+
+    A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
+    Raises `ValueError` for text that cannot be stored.
+    """
+    facts, sealed = encode_facts(draft.facts), draft.body
+    size = len(facts)
     if draft.input_blob:
         size += len(draft.input_blob.data)
     if draft.output_blob:
         size += len(draft.output_blob.data)
+    if sealed and not (draft.input_blob or draft.output_blob):
+        sealed = structs.replace(sealed, salt=salt(SALT))
+    body = encode_body(sealed) if sealed else b""
+    size += len(body)
     if more:
         size += more.size
     return Pending(draft, facts, sealed, body, more, size, lazy)
