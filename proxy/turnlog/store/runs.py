@@ -9,7 +9,7 @@ raises on damaged bytes: what cannot be read is no record, or one that no decode
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from .keys import number
@@ -22,15 +22,21 @@ _u32 = struct.Struct(">I")
 _pair = struct.Struct(">II")
 
 
-def cut(records: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Yield records in runs, each with how many records there are up to its end."""
+_tables = [struct.Struct(f">{held + 1}I").pack for held in range(MOST + 1)]
+"""Pack the offsets of so many records."""
+
+
+def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
+    """Return records in runs, each with how many records there are up to its end."""
+    found: list[tuple[int, Sequence[bytes]]] = []
     start = 0
     while start < len(records):
         run = records[start : start + MOST]
         if sum(map(len, run)) >= MOST_BYTES:
             run = run[: 1 + bisect_left([*accumulate(map(len, run))], MOST_BYTES)]
         start += len(run)
-        yield start, run
+        found.append((start, run))
+    return found
 
 
 def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
@@ -40,9 +46,9 @@ def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 def pack(records: Sequence[bytes]) -> bytes:
     """Return the bytes of a run."""
-    table = 4 * (len(records) + 1)
-    offsets = accumulate(map(len, records), initial=table)
-    return struct.pack(f">{len(records) + 1}I", *offsets) + b"".join(records)
+    held = len(records)
+    offsets = accumulate(map(len, records), initial=4 * (held + 1))
+    return _tables[held](*offsets) + b"".join(records)
 
 
 def unpack(data: bytes) -> list[bytes]:
