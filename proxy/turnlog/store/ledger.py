@@ -13,7 +13,6 @@ import msgspec
 
 from turnlog.core.commit import (
     GENESIS,
-    Body,
     Commit,
     Facts,
     Link,
@@ -23,9 +22,9 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind, Phase, Status
+from turnlog.core.kinds import CommitKind
 
-from . import late, runs, seals, stale
+from . import late, opening, runs, seals, stale
 from .base import Conflict, Draft, SessionRef, Ticket
 from .index import (
     NOWHERE,
@@ -384,17 +383,7 @@ class Ledger:
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
-        facts = Facts(
-            kind=CommitKind.OPEN,
-            at=cause.at,
-            clock=cause.clock,
-            actor=cause.actor,
-            server=cause.server,
-            phase=Phase.DONE,
-            status=Status.OK,
-            protocol=cause.protocol,
-        )
-        body = Body(salt=self._entropy(SALT), metadata=named_by(ref))
+        facts, body = opening.facts(cause), opening.body(ref, self._entropy(SALT))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
 
 
@@ -407,9 +396,3 @@ def _same(entry: Entry, session: bytes, facts: Facts) -> bool:
         and other.n == facts.n
         and entry.link.session == session
     )
-
-
-def named_by(ref: SessionRef) -> dict[str, str]:
-    """Return what an `open` commit says of how its session was named."""
-    aliases = msgspec.json.encode(ref.aliases).decode()
-    return {**ref.metadata, "rung": ref.rung.value, "aliases": aliases}
