@@ -1,7 +1,9 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 import lmdb
 from msgspec import Struct
@@ -26,6 +28,8 @@ from .writer import chained
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
+
+_is_lazy: Final[Callable[[Pending], bool]] = attrgetter("lazy")
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -219,7 +223,7 @@ class LmdbEngine:
                         self._ledger.append_more(txn, pending)
                 appended = self._ledger.put(txn)
                 # What nobody waits for may be undone when the machine goes down.
-                kept = all(pending.lazy for pending in (*drafts, *self._ledger.again)) or (
+                kept = all(map(_is_lazy, (*drafts, *self._ledger.again))) or (
                     self._redo is not None and self._redo.write(txn, appended)
                 )
             if not kept:
@@ -292,7 +296,7 @@ class LmdbEngine:
                     else explained("write blobs to", self._data, error)
                 )
             self._blobs_fail = True
-        self._room.wrote(sum(len(blob.value) for blob in blobs))
+        self._room.wrote(sum([len(blob.value) for blob in blobs]))
         return handles
 
     def _reported(self, doing: str, action: Callable[[], None]) -> None:

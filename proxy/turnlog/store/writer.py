@@ -191,7 +191,7 @@ class Writer:
         full = self._again() if self._kept else None
         if batch:
             self._write(batch, full)
-            self._finished += sum(pending.size for pending in batch)
+            self._finished += sum([pending.size for pending in batch])
             with self._lock:
                 self._writing = []
         while jobs:
