@@ -218,6 +218,24 @@ async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
     assert "writer has ended: SystemExit()" in str(reports[0])
 
 
+async def test_what_was_not_yet_handed_over_when_the_thread_ended_is_refused() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), lambda _: None)
+    engine.error = SystemExit()
+    engine.gate.clear()
+    taken, gathered = draft(), draft()
+    writer.submit(taken, wait=True)
+    assert await asyncio.to_thread(engine.began.wait, 10)
+    writer.submit(gathered, wait=False)
+    engine.gate.set()
+    async with asyncio.timeout(10):
+        for one in (taken, gathered):
+            with pytest.raises(StoreClosed, match="writer has ended"):
+                await one.done()
+        await writer.stop()
+    assert engine.batches == [[taken]]
+
+
 async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     engine = Recorder()
     reports: list[StoreError] = []
