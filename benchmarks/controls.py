@@ -10,22 +10,28 @@ import time
 from pathlib import Path
 from statistics import median
 
-from turnlog.core.commit import Link
-from turnlog.core.kinds import TurnSource
+from turnlog.core.commit import Facts, Link
+from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
+from turnlog.store.index import Entry
 from turnlog.store.tickets import Pending, pend
 from turnlog.store.writer import Writer
 
-_ANYWHERE = Link(
-    session=bytes(16),
-    seq=0,
-    epoch=0,
-    turn=0,
-    step=0,
-    turn_source=TurnSource.GAP,
-    ref=None,
-    body_hash=b"",
-    prev=b"",
+_ANYWHERE = Entry(
+    position=0,
+    header=b"",
+    link=Link(
+        session=bytes(16),
+        seq=0,
+        epoch=0,
+        turn=0,
+        step=0,
+        turn_source=TurnSource.GAP,
+        ref=None,
+        body_hash=b"",
+        prev=b"",
+    ),
+    facts=Facts(kind=CommitKind.OPEN, at=0, clock=0),
 )
 
 
@@ -39,7 +45,7 @@ class AppendEngine:
         os.write(self._file, b"".join(map(_record, batch)))
         os.fdatasync(self._file)
         for pending in batch:
-            pending.link = _ANYWHERE
+            pending.entry = _ANYWHERE
         return []
 
     def tend(self) -> None:
@@ -57,7 +63,7 @@ class AppendLog:
 
     def submit(self, draft: Draft, *, wait: bool) -> Pending:
         """Queue a draft, as a store does."""
-        pending = pend(draft, bytes(16))
+        pending = pend(draft, bytes)
         self._writer.submit(pending, wait=wait)
         return pending
 

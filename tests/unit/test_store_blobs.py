@@ -188,8 +188,8 @@ def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> No
 
 def test_damaged_content_is_no_content(tmp_path: Path, pair: Pair) -> None:
     packed = blobs.pack(Blob(b"x" * 3000))
-    wrong = blobs.Packed(packed.digest, packed.value[:-3] + b"abc")
-    other = blobs.Packed(sha256(b"other").digest(), b"\0not the content")
+    wrong = blobs.Packed(packed.name, packed.value[:-3] + b"abc")
+    other = blobs.Packed(sha256(b"other").digest() + b"\0", b"\0not the content")
     for handle in pair.writer.write([wrong, other], 10):
         assert pair.reader.get(handle) is None
     pair.close()
@@ -257,7 +257,7 @@ def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path, pair: Pai
 
 def test_other_content_under_a_digest_is_told_from_none(tmp_path: Path, pair: Pair) -> None:
     fine = pair.put(b"one", 10)
-    wrong = blobs.Packed(sha256(b"two").digest(), b"\0twX")
+    wrong = blobs.Packed(sha256(b"two").digest() + b"\0", b"\0twX")
     (handle,) = pair.writer.write([wrong], 10)
     assert pair.reader.altered(handle)
     assert not pair.reader.altered(fine)

@@ -9,9 +9,10 @@ from msgspec import structs
 from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import Body
 from turnlog.core.kinds import Actor
-from turnlog.store.base import StoreError, StoreFull
+from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.folder import explained
 from turnlog.store.kept import Kept
+from turnlog.store.lmdb import LmdbStore
 from turnlog.store.tickets import Pending, pend
 from turnlog.store.writer import Writer
 
@@ -41,11 +42,11 @@ class Disk:
 
 
 def ended(size: int = 0, begun: Pending | None = None) -> Pending:
-    return pend(outcome(session(), new_id(), begun, body=Body(summary="x" * size)), bytes(16))
+    return pend(outcome(session(), new_id(), begun, body=Body(summary="x" * size)), bytes)
 
 
 def begun(size: int = 0) -> Pending:
-    return pend(intent(session(), new_id(), body=Body(summary="x" * size)), bytes(16))
+    return pend(intent(session(), new_id(), body=Body(summary="x" * size)), bytes)
 
 
 async def refused(writer: Writer, *drafts: Pending) -> None:
@@ -128,8 +129,27 @@ async def test_an_operators_word_that_was_refused_is_not_written_later() -> None
     writer = Writer(disk, asyncio.get_running_loop(), print)
     draft = outcome(session(), new_id())
     facts = structs.replace(draft.facts, actor=Actor.OPERATOR)
-    word, end = pend(structs.replace(draft, facts=facts), bytes(16)), ended()
+    word, end = pend(structs.replace(draft, facts=facts), bytes), ended()
     await refused(writer, word, end)
     disk.room = 9
     await writer.stop()
     assert disk.written == [end]
+
+
+async def test_an_intent_that_found_no_room_is_salted_with_its_outcome(tmp_path: Path) -> None:
+    store = LmdbStore.open(tmp_path / "data")
+    ref, call = session(), new_id()
+    draft = intent(ref, call, body=Body(summary="x"), blob=Blob(b"content"))
+    refused = pend(draft, bytes)
+    after = await store.submit(outcome(ref, call, refused), wait=True).done()
+    assert refused.placed is not None
+    assert after.link.ref == refused.placed.link.seq
+    body = refused.placed.body
+    assert body is not None
+    assert body.summary == "x"
+    assert len(body.salt) == 16
+    assert body.input_blob == b""
+    with store.view() as view:
+        stored = view.get(refused.placed.link.session, refused.placed.link.seq)
+    assert stored == refused.placed
+    await store.close()

@@ -19,7 +19,7 @@ from turnlog.store.tickets import pend
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
     draft = structs.replace(intent(session(), new_id()), body=Body(links=(link,)))
     ledger.begin(txn)
-    ledger.append(txn, pend(draft, bytes(16)))
+    ledger.append(txn, pend(draft, bytes))
     ledger.put(txn)
 
 

@@ -47,7 +47,7 @@ class Recorder:
 
 def draft() -> Pending:
     """Return a ticket that nobody placed."""
-    return pend(intent(session(), new_id()), bytes(16))
+    return pend(intent(session(), new_id()), bytes)
 
 
 async def until_landed(pending: Pending) -> None:
@@ -218,6 +218,24 @@ async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
     assert "writer has ended: SystemExit()" in str(reports[0])
 
 
+async def test_what_was_not_yet_handed_over_when_the_thread_ended_is_refused() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), lambda _: None)
+    engine.error = SystemExit()
+    engine.gate.clear()
+    taken, gathered = draft(), draft()
+    writer.submit(taken, wait=True)
+    assert await asyncio.to_thread(engine.began.wait, 10)
+    writer.submit(gathered, wait=False)
+    engine.gate.set()
+    async with asyncio.timeout(10):
+        for one in (taken, gathered):
+            with pytest.raises(StoreClosed, match="writer has ended"):
+                await one.done()
+        await writer.stop()
+    assert engine.batches == [[taken]]
+
+
 async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     engine = Recorder()
     reports: list[StoreError] = []
@@ -226,7 +244,7 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     async def write(count: int, *, lazy: bool = True) -> None:
         chain: Pending | None = None
         for _ in range(count):
-            chain = pend(intent(session(), new_id()), bytes(16), chain)
+            chain = pend(intent(session(), new_id()), bytes, chain)
             chain.lazy = lazy
         assert chain is not None
         writer.submit(chain, wait=False)
@@ -253,7 +271,7 @@ async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
     writer = Writer(engine, asyncio.get_running_loop(), print)
     content = intent(session(), new_id(), body=Body(), blob=Blob(bytes(1000)))
-    chained_draft = pend(content, bytes(16), draft())
+    chained_draft = pend(content, bytes, draft())
     writer.submit(chained_draft, wait=True)
     assert 1000 < writer.queued < 2000
     assert writer.queued == chained_draft.size > 1000 + draft().size
@@ -267,12 +285,7 @@ async def test_the_queue_is_weighed() -> None:
 
 def test_a_chain_is_read_in_order() -> None:
     last = draft()
-    middle = pend(intent(session(), new_id()), bytes(16), last)
-    first = pend(intent(session(), new_id()), bytes(16), middle)
+    middle = pend(intent(session(), new_id()), bytes, last)
+    first = pend(intent(session(), new_id()), bytes, middle)
     alone = draft()
-    assert list(chained([first, alone])) == [
-        (first, None),
-        (middle, first),
-        (last, middle),
-        (alone, None),
-    ]
+    assert chained([first, alone]) == [first, middle, last, alone]

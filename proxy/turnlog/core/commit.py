@@ -7,7 +7,7 @@ the record stands in its session: the store makes it, inside the write transacti
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -170,6 +170,7 @@ class Commit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_HEADER_START = _encode((VERSION, None, None))[:-2]
 _T = TypeVar("_T")
 
 
@@ -191,14 +192,14 @@ _decode_start = _decoder(_Start)
 _decode_body = _decoder(Body)
 
 
-def encode_facts(facts: Facts) -> bytes:
-    """Return the bytes of one header's facts."""
-    return _encode(facts)
+encode_facts: Final[Callable[[Facts], bytes]] = _encode
+"""Return the bytes of one header's facts."""
 
 
 def encode_header(link: Link, facts: bytes) -> bytes:
     """Return a header's bytes, from the bytes of its facts."""
-    return _encode((VERSION, link, Raw(facts)))
+    # The parts side by side are what encoding the three of them together gives, and cost less.
+    return _HEADER_START + _encode(link) + facts
 
 
 def decode_link(header: bytes) -> Link:
@@ -212,9 +213,8 @@ def decode_header(header: bytes) -> tuple[Link, Facts]:
     return record.link, record.facts
 
 
-def encode_body(body: Body) -> bytes:
-    """Return a body's bytes."""
-    return _encode(body)
+encode_body: Final[Callable[[Body], bytes]] = _encode
+"""Return a body's bytes."""
 
 
 def decode_body(body: bytes) -> Body:

@@ -1,8 +1,13 @@
 """Place calls in turns and steps, from what a session's head remembers."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from .kinds import TurnSource
+
+# A member of an enum takes Python 3.11 a slow look-up, and this runs for each commit.
+_GAP: Final = TurnSource.GAP
 
 STEP_GAP = 250_000_000
 """ns: calls that start closer together than this belong to one step."""
@@ -30,17 +35,18 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
 
     `label` is the turn as `source` names it; empty leaves it to the gaps.
     """
-    turn, step = place.turn, place.step
-    turn_changed = _turn_changed(place, at, label)
-    if turn_changed:
-        turn, step = turn + 1, 1
-    elif place.step == 0 or (place.in_flight == 0 and at - place.started_at >= STEP_GAP):
+    turn, step, named, given = place.turn, place.step, place.label, place.source
+    if _turn_changed(place, at, label):
+        turn, step, named, given = turn + 1, 1, "", _GAP
+    elif step == 0 or (place.in_flight == 0 and at - place.started_at >= STEP_GAP):
         step += 1
+    if label:
+        named, given = label, source
     return Place(
         turn=turn,
         step=step,
-        label=label or ("" if turn_changed else place.label),
-        source=_source(place, source if label else None, turn_changed),
+        label=named,
+        source=given,
         started_at=at,
         active_at=at,
         in_flight=place.in_flight + 1,
@@ -69,14 +75,19 @@ def begin(place: Place, at: int, label: str) -> Place:
 def touch(place: Place, at: int, *, ended: int) -> Place:
     """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
     as many began again where it is negative."""
+    active_at, in_flight = place.active_at, place.in_flight - ended
+    if at > active_at:
+        active_at = at
+    if in_flight < 0:
+        in_flight = 0
     return Place(
         turn=place.turn,
         step=place.step,
         label=place.label,
         source=place.source,
         started_at=place.started_at,
-        active_at=max(place.active_at, at),
-        in_flight=max(0, place.in_flight - ended),
+        active_at=active_at,
+        in_flight=in_flight,
     )
 
 
@@ -86,9 +97,3 @@ def _turn_changed(place: Place, at: int, label: str) -> bool:
     if label:
         return label != place.label
     return place.in_flight == 0 and at - place.active_at >= TURN_GAP
-
-
-def _source(place: Place, given: TurnSource | None, turn_changed: bool) -> TurnSource:
-    if given is not None:
-        return given
-    return TurnSource.GAP if turn_changed else place.source

@@ -22,9 +22,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import lmdb
 import msgspec
@@ -33,7 +33,7 @@ from msgspec import Meta, Struct
 from . import runs
 from .base import Blob, StoreDamaged, StoreError
 from .epochs import lock_epoch
-from .folder import close_environment, identity, open_environment
+from .folder import close_environment, identity, inode, open_environment
 from .keys import number, unpack
 
 if sys.version_info >= (3, 14):
@@ -54,15 +54,19 @@ _GONE = "gone-"
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
 
 
-_Name = tuple[bytes, int]
-"""Digest and marks."""
+_MARKS: Final = tuple(bytes((marks,)) for marks in range(2 * _ZSTD))
 
 
 class Packed(Struct, frozen=True, gc=False):
     """A blob as it is stored: a byte of marks, then the content."""
 
-    digest: bytes
+    name: bytes
+    """The content's digest, then that byte."""
     value: bytes
+
+    @property
+    def digest(self) -> bytes:
+        return self.name[:_DIGEST]
 
 
 def pack(blob: Blob) -> Packed:
@@ -74,7 +78,8 @@ def pack(blob: Blob) -> Packed:
         if len(smaller) < len(data):
             marks |= _ZSTD
             data = smaller
-    return Packed(sha256(blob.data).digest(), bytes((marks,)) + data)
+    mark = _MARKS[marks]
+    return Packed(sha256(blob.data).digest() + mark, mark + data)
 
 
 def unpack_blob(value: bytes) -> Blob:
@@ -263,10 +268,13 @@ class BlobWriter:
         self._epoch = epoch
         self._mark = f"written-{boot}-{epoch}"
         self._bucket: Bucket | None = None
+        self._path = self._folder
+        """Of that bucket, once it is open."""
+        self._file = self._path / "data.mdb"
         self._identity = 0
         self._env: lmdb.Environment | None = None
-        self._known: dict[_Name, int] = {}
-        """Numbers of blobs in the present bucket."""
+        self._known: dict[bytes, bytes] = {}
+        """Handles of blobs in the present bucket, by `Packed.name`."""
 
     def write(self, blobs: Sequence[Packed], now: int) -> list[bytes]:
         """Put blobs into the bucket of `now`; return their handles.
@@ -274,27 +282,26 @@ class BlobWriter:
         Raises `StoreError`, `OSError`, `lmdb.Error`.
         """
         env, bucket = self._current(now)
-        named = [((blob.digest, blob.value[0]), blob) for blob in blobs]
-        new = {name: blob for name, blob in named if name not in self._known}
+        known = self._known
+        new = {blob.name: blob.value for blob in blobs if blob.name not in known}
         if new:
-            self._append(env, new, now)
-        handles = [
-            blob.digest
-            + _encode_place(_Place(bucket.span, bucket.number, self._known[name], blob.value[0]))
-            for name, blob in named
-        ]
-        for name in list(islice(self._known, max(0, len(self._known) - self._remembered))):
-            del self._known[name]
+            self._append(env, bucket, new, now)
+        handles = [known[blob.name] for blob in blobs]
+        for name in list(islice(known, max(0, len(known) - self._remembered))):
+            del known[name]
         return handles
 
-    def _append(self, env: lmdb.Environment, new: dict[_Name, Packed], now: int) -> None:
+    def _append(
+        self, env: lmdb.Environment, bucket: Bucket, new: dict[bytes, bytes], now: int
+    ) -> None:
         with env.begin(write=True) as txn, txn.cursor() as cursor:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
-            records = [blob.value for blob in new.values()]
-            cursor.putmulti(runs.items(last, records), append=True)
-        self._known.update(zip(new, count(last + 1), strict=False))
+            cursor.putmulti(runs.items(last, list(new.values())), append=True)
+        for n, name in enumerate(new, last + 1):
+            place = _Place(bucket.span, bucket.number, n, name[_DIGEST])
+            self._known[name] = name[:_DIGEST] + _encode_place(place)
 
     def unlink(self, bucket: Bucket) -> None:
         """Remove a bucket from disk; if it is the present one, another is begun."""
@@ -316,18 +323,14 @@ class BlobWriter:
         env, self._env = self._env, None
         self._known = {}
         try:
-            if identity(self._path) == self._identity:
+            if inode(self._file) == self._identity:
                 env.sync(True)
                 (self._path / self._mark).unlink(missing_ok=True)
         finally:
             close_environment(env)
 
-    @property
-    def _path(self) -> Path:
-        return self._folder / (self._bucket.name if self._bucket else "")
-
     def _current(self, now: int) -> tuple[lmdb.Environment, Bucket]:
-        if self._env and self._bucket and identity(self._path) != self._identity:
+        if self._env and self._bucket and inode(self._file) != self._identity:
             # Another process needed the room.
             self._reader.drop(self._bucket)
             self.close()
@@ -338,7 +341,9 @@ class BlobWriter:
         self.close()
         self._env, bucket = self._enter(bucket)
         self._bucket = bucket
-        self._identity = identity(self._path)
+        self._path = self._folder / bucket.name
+        self._file = self._path / "data.mdb"
+        self._identity = inode(self._file)
         return self._env, bucket
 
     def _wanted(self, span: int) -> Bucket:

@@ -1,36 +1,35 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 import lmdb
-import msgspec
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit, encode_body
+from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import Flag, Rung
 
 from . import ground, recovery
 from .attention import abandoned, overdue
-from .base import Blob, Draft, SessionRef, StoreError
-from .blobs import BlobWriter, pack
+from .base import Draft, SessionRef, StoreError
+from .blobs import BlobWriter, Packed, pack
 from .epochs import EpochLock, lock_epoch
 from .flush import flush
-from .folder import close_environment, translated
+from .folder import FAILURES, close_environment, explained, translated
 from .index import Entry, Segment
 from .ledger import Ledger
 from .redo import Redo
 from .room import Room
 from .tables import Tables, Txn
-from .tickets import Pending, pend
+from .tickets import SALT, Pending, pend
 from .writer import chained
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
 
-
-Drafts = Sequence[tuple[Pending, Pending | None]]
-"""Drafts, each with the one before it in its chain."""
+_is_lazy: Final[Callable[[Pending], bool]] = attrgetter("lazy")
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -97,12 +96,12 @@ class LmdbEngine:
 
         Raises `StoreError`; then nothing of the batch is on disk.
         """
-        drafts = list(chained(batch))
-        self._prepare([pending for pending, _ in drafts])
+        drafts = chained(batch)
+        self._prepare(drafts)
         try:
-            return self._commit(lambda txn: drafts)
+            return self._commit(lambda txn: batch)
         except BaseException:
-            for pending, _ in drafts:
+            for pending in drafts:
                 pending.forget()
             raise
 
@@ -110,7 +109,8 @@ class LmdbEngine:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
         if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
-        self._reported("make room in", self._make_room)
+        if self._room.is_due():
+            self._reported("make room in", self._make_room)
         if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
             self._appended = 0
             self._reported("extend the log of", self._extend)
@@ -192,10 +192,10 @@ class LmdbEngine:
             return []
         found: list[Pending] = []
 
-        def fill(txn: Txn) -> Drafts:
+        def fill(txn: Txn) -> Sequence[Pending]:
             found.extend(find(txn))
             self._prepare(found)
-            return [(pending, None) for pending in found]
+            return found
 
         self._commit(fill)
         for pending in found:
@@ -211,27 +211,29 @@ class LmdbEngine:
             self._ledger.forget()
             raise
 
-    def _commit(self, fill: Callable[[Txn], Drafts]) -> list[Pending]:
-        """Append what `fill` returns, in one transaction; return what went along."""
+    def _commit(self, fill: Callable[[Txn], Sequence[Pending]]) -> list[Pending]:
+        """Append what `fill` returns, and their chains, in one transaction; return what went along."""
         try:
-            with translated("write to", self._data):
-                with self._env.begin(write=True) as txn:
-                    self._ledger.begin(txn)
-                    drafts = fill(txn)
-                    for pending, before in drafts:
-                        self._ledger.append(txn, pending, before)
-                    appended = self._ledger.put(txn)
-                    # What nobody waits for may be undone when the machine goes down.
-                    placed = (*(pending for pending, _ in drafts), *self._ledger.again)
-                    kept = all(pending.lazy for pending in placed) or (
-                        self._redo is not None and self._redo.write(txn, appended)
-                    )
-                if not kept:
-                    self._env.sync(True)
-        except BaseException:
+            with self._env.begin(write=True) as txn:
+                self._ledger.begin(txn)
+                drafts = fill(txn)
+                for pending in drafts:
+                    self._ledger.append(txn, pending)
+                    if pending.more:
+                        self._ledger.append_more(txn, pending)
+                appended = self._ledger.put(txn)
+                # What nobody waits for may be undone when the machine goes down.
+                kept = all(map(_is_lazy, (*drafts, *self._ledger.again))) or (
+                    self._redo is not None and self._redo.write(txn, appended)
+                )
+            if not kept:
+                self._env.sync(True)
+        except BaseException as error:
             self._ledger.forget()
             self._room.doubt()
             self._reported("clean up in", self._clear)
+            if isinstance(error, FAILURES):
+                raise explained("write to", self._data, error) from error
             raise
         size = sum(len(value) for _, value in (*appended.log, *appended.bodies, *appended.aliases))
         self._appended += size
@@ -248,7 +250,7 @@ class LmdbEngine:
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
-        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy(16))
+        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int, locks: dict[int, EpochLock]) -> bool:
         if epoch == self._epoch:
@@ -260,25 +262,42 @@ class LmdbEngine:
         return epoch in locks
 
     def _prepare(self, drafts: list[Pending]) -> None:
-        full = [p for p in drafts if p.draft.input_blob or p.draft.output_blob]
-        blobs = [pack(blob) for pending in full for blob in _blobs(pending.draft)]
-        if not blobs:
+        full: list[Pending] = []
+        blobs: list[Packed] = []
+        for pending in drafts:
+            draft = pending.draft
+            if draft.input_blob:
+                blobs.append(pack(draft.input_blob))
+            if draft.output_blob:
+                blobs.append(pack(draft.output_blob))
+            if draft.input_blob or draft.output_blob:
+                full.append(pending)
+        if not full:
             return
-        # A commit without its blob is worth more than none: readers say `payload lost`.
-        handles = [blob.digest for blob in blobs]
+        handles = iter(self._stored(blobs))
+        salts = self._sources.entropy(SALT * len(full))
+        for i, pending in enumerate(full):
+            pending.seal(salts[SALT * i : SALT * (i + 1)], handles)
+
+    def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
+        """Write blobs; return their handles.
+
+        A commit without its blob is worth more than none: readers say `payload lost`.
+        """
         try:
-            with translated("write blobs to", self._data):
-                handles = self._blobs.write(blobs, self._sources.now())
+            handles = self._blobs.write(blobs, self._sources.now())
             self._blobs_fail = False
-        except StoreError as error:
+        except (StoreError, *FAILURES) as error:
+            handles = [blob.digest for blob in blobs]
             if not self._blobs_fail:
-                self._sources.report(error)
+                self._sources.report(
+                    error
+                    if isinstance(error, StoreError)
+                    else explained("write blobs to", self._data, error)
+                )
             self._blobs_fail = True
-        self._room.wrote(sum(len(blob.value) for blob in blobs))
-        left = iter(handles)
-        for pending in full:
-            pending.sealed = _with_handles(pending, self._sources.entropy, left)
-            pending.body = encode_body(pending.sealed)
+        self._room.wrote(sum([len(blob.value) for blob in blobs]))
+        return handles
 
     def _reported(self, doing: str, action: Callable[[], None]) -> None:
         try:
@@ -286,19 +305,3 @@ class LmdbEngine:
                 action()
         except StoreError as error:
             self._sources.report(error)
-
-
-def _blobs(draft: Draft) -> Iterable[Blob]:
-    return (blob for blob in (draft.input_blob, draft.output_blob) if blob)
-
-
-def _with_handles(
-    pending: Pending, entropy: Callable[[int], bytes], handles: Iterator[bytes]
-) -> Body:
-    draft = pending.draft
-    body = pending.sealed or Body(salt=entropy(16))
-    return msgspec.structs.replace(
-        body,
-        input_blob=next(handles) if draft.input_blob else body.input_blob,
-        output_blob=next(handles) if draft.output_blob else body.output_blob,
-    )

@@ -60,8 +60,8 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[byt
         if not settled_within(entries):
             _write_open(txn, tables, entries)
             _write_call_state(txn, tables, call, entries)
-    ats = [max(0, entry.facts.at) for entry in segment.entries if entry] or [0]
-    bounds = pack_many((segment.last, min(ats), max(ats)))
+    ats = [entry.facts.at for entry in segment.entries if entry] or [0]
+    bounds = pack_many((segment.last, max(0, min(ats)), max(0, max(ats))))
     txn.put(number(segment.after + 1), bounds, db=tables.segments)
     txn.put(WATERMARK, number(segment.last), db=tables.meta)
 
@@ -88,17 +88,16 @@ def _blocks(found: dict[bytes, list[int]]) -> Iterator[tuple[bytes, bytes]]:
 
 def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
     for session, positions in segment.sessions.items():
-        run: list[int] = []
-        first = seq = -1
-        for entry in segment.pick(positions):
-            if entry.link.seq != seq + 1 and run:
-                yield session + number(first), pack_many(run)
-                run = []
-            seq = entry.link.seq
-            first = first if run else seq
-            run.append(entry.position)
-        if run:
-            yield session + number(first), pack_many(run)
+        seqs = [entry.link.seq for entry in segment.pick(positions)]
+        start = 0
+        # Where no record is damaged all of them are one run.
+        while start < len(seqs):
+            first, end = seqs[start], len(seqs)
+            if seqs[start:] != list(range(first, first + end - start)):
+                gaps = (i for i in range(start + 1, end) if seqs[i] != first + i - start)
+                end = next(gaps)
+            yield session + number(first), pack_many(positions[start:end])
+            start = end
 
 
 def _write_heads(txn: Txn, tables: Tables, segment: Segment, known: Mapping[bytes, Head]) -> None:

@@ -373,8 +373,13 @@ def _key(path: Path) -> tuple[int, str, int]:
 
 def identity(path: Path) -> int:
     """Return what tells the environment in folder `path` from a later one; 0 for none."""
+    return inode(path / "data.mdb")
+
+
+def inode(file: Path) -> int:
+    """Return what tells a file from a later one; 0 for none."""
     try:
-        return (path / "data.mdb").stat().st_ino
+        return file.stat().st_ino
     except FileNotFoundError:
         return 0
 

@@ -7,6 +7,7 @@ rebuild (the whole log), so that an index made at once equals one made bit by bi
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +28,11 @@ from turnlog.core.turns import Place, begin, start, touch
 from .keys import change_terms, terms_of
 
 NOWHERE = Place()
+# A member of an enum takes Python 3.11 a slow look-up, and these are asked for at each commit.
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
+_OK: Final = Status.OK
+_ERROR: Final = Status.ERROR
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -75,15 +81,17 @@ def commit_of(entry: Entry, body: bytes | None) -> Commit:
 
 def next_place(place: Place, facts: Facts) -> Place:
     """Return where a session stands after one more commit."""
-    if facts.kind is CommitKind.INTENT and facts.attempt > 1:
+    kind = facts.kind
+    if kind is _OUTCOME:
+        return touch(place, facts.at, ended=1 if facts.n == 0 else 0)
+    if kind is _INTENT and facts.attempt > 1:
         # Of a call that has its place already; with it something is in flight again.
         return touch(place, facts.at, ended=-1)
-    if facts.kind is CommitKind.INTENT:
+    if kind is _INTENT:
         return start(place, facts.at, facts.turn_label, facts.turn_source)
-    if facts.kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
+    if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
         return begin(place, facts.at, facts.turn_label)
-    first_outcome = facts.kind is CommitKind.OUTCOME and facts.n == 0
-    return touch(place, facts.at, ended=1 if first_outcome else 0)
+    return touch(place, facts.at, ended=0)
 
 
 def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
@@ -106,7 +114,7 @@ def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallS
 def begins_call(entry: Entry) -> bool:
     """Tell whether no commit of the same call can stand before this one."""
     facts = entry.facts
-    return facts.kind is CommitKind.INTENT and facts.leg == 0 and facts.attempt == 1
+    return facts.kind is _INTENT and facts.leg == 0 and facts.attempt == 1
 
 
 class Segment:
@@ -128,16 +136,14 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
-        for term in terms_of(entry.facts):
-            self.terms[term].append(entry.position)
-        self._place(entry)
-
-    def _place(self, entry: Entry) -> None:
-        position = entry.position
+        position, facts = entry.position, entry.facts
+        call = facts.call
+        for term in terms_of(facts):
+            self.terms[term].append(position)
         self.entries.append(entry)
         self.sessions[entry.link.session].append(position)
-        if entry.facts.call:
-            self.calls[entry.facts.call].append(position)
+        if call:
+            self.calls[call].append(position)
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: Body) -> None:
@@ -167,13 +173,16 @@ class Segment:
     def after_position(self, position: int) -> "Segment":
         """Return what of this run stands behind `position`."""
         rest = Segment(min(position, self.last))
-        for entry in self.entries[rest.after - self.after :]:
-            if entry is None:
-                rest.last += 1
-                rest.entries.append(None)
-            else:
-                rest._place(entry)
-        for found, kept in ((self.links, rest.links), (self.terms, rest.terms)):
+        if rest.after == self.last:
+            return rest
+        rest.last = self.last
+        rest.entries = self.entries[rest.after - self.after :]
+        for found, kept in (
+            (self.sessions, rest.sessions),
+            (self.calls, rest.calls),
+            (self.links, rest.links),
+            (self.terms, rest.terms),
+        ):
             for key, positions in found.items():
                 later = [p for p in positions if p > position]
                 if later:
@@ -186,7 +195,8 @@ class Segment:
 
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
-        return [entry for entry in map(self.entry, positions) if entry]
+        entries, first = self.entries, self.after + 1
+        return [entry for position in positions if (entry := entries[position - first])]
 
 
 def is_linked(body: Body) -> bool:
@@ -208,10 +218,11 @@ def settled_within(entries: Sequence[Entry]) -> bool:
     if len(entries) != 2 or not begins_call(entries[0]):
         return False
     link, facts = entries[1].link, entries[1].facts
+    status = facts.status
     return (
-        (facts.status is Status.OK or facts.status is Status.ERROR)
+        (status is _OK or status is _ERROR)
         and link.ref == entries[0].link.seq
-        and facts.kind is CommitKind.OUTCOME
+        and facts.kind is _OUTCOME
         and facts.leg == 0
         and facts.attempt == 1
         and not facts.guarded
@@ -226,9 +237,9 @@ def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttem
     found: dict[tuple[bytes, int], OpenAttempt | None] = {}
     for entry in entries:
         link = entry.link
-        if entry.facts.kind is CommitKind.INTENT:
+        if entry.facts.kind is _INTENT:
             found[link.session, link.seq] = OpenAttempt(link.epoch, entry.position)
-        elif entry.facts.kind is CommitKind.OUTCOME and link.ref is not None:
+        elif entry.facts.kind is _OUTCOME and link.ref is not None:
             intent = (link.session, link.ref)
             if found.pop(intent, None) is None:
                 found[intent] = None

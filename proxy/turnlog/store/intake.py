@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -15,6 +16,9 @@ from .folder import explained
 from .room import Room
 from .tickets import Pending, pend
 from .writer import KEPT
+
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
@@ -53,21 +57,20 @@ class Intake:
         Raises `StoreFull`, `StoreError`, `ValueError`.
         """
         more = self.take(draft.more, wait=wait, queued=queued) if draft.more else None
-        facts = draft.facts
-        begins = facts.kind is CommitKind.INTENT
-        if len(facts.call) != 16 and (begins or facts.kind is CommitKind.OUTCOME):
-            raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if begins or (draft.body is not None and draft.body.note):
+        facts, kind = draft.facts, draft.facts.kind
+        begins = kind is _INTENT
+        if len(facts.call) != 16 and (begins or kind is _OUTCOME):
+            raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
+        is_refusable = begins or (draft.body is not None and draft.body.note)
+        if is_refusable and (queued > self._backlog.intents or self._room.spare <= 0):
             self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
-        pending = pend(draft, self._entropy.take(16), more)
-        pending.lazy = not wait
-        size = max(len(pending.facts), len(pending.body))
-        if size > self._commit_limit:
-            raise ValueError(
-                f"a commit of {size} bytes is over the cap of {self._commit_limit}; cut it"
-            )
+        pending = pend(draft, self._entropy.take, more, lazy=not wait)
+        limit = self._commit_limit
+        if len(pending.facts) > limit or len(pending.body) > limit:
+            size = max(len(pending.facts), len(pending.body))
+            raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
         return pending
 
     def _check_room(self, what: str, queued: int) -> None:

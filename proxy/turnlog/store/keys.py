@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -47,6 +48,7 @@ SEAL = 16
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _u64 = struct.Struct(">Q")
+_pair = struct.Struct(">2Q").pack
 number = _u64.pack
 """Return 8 bytes that sort as the number does."""
 
@@ -58,6 +60,9 @@ def unpack(data: bytes) -> int:
 
 def pack_many(numbers: Sequence[int]) -> bytes:
     """Return 8 bytes for each number."""
+    if len(numbers) == 2:
+        # Of a call: one for each, and no format to put together.
+        return _pair(*numbers)
     return struct.pack(f">{len(numbers)}Q", *numbers)
 
 
@@ -133,22 +138,24 @@ def link_key(key: bytes) -> bytes:
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
 CHANGE, PATH = b"c", b"p"
+# A member of an enum takes Python 3.11 a slow look-up, and these are asked for at each commit.
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
 
 
 def terms_of(facts: Facts) -> list[bytes]:
     """Return the posting lists that a commit belongs to."""
-    if facts.kind is CommitKind.INTENT:
+    kind = facts.kind
+    if kind is _INTENT:
         return [tool_term(facts.server, facts.tool)]
-    if facts.kind is CommitKind.NOTE and facts.note:
-        return [text_term(NOTE, facts.note)]
-    if facts.kind is not CommitKind.OUTCOME:
-        return []
-    terms = [text_term(FLAG, flag) for flag in facts.flags] if facts.flags else []
-    if facts.error:
-        terms.append(text_term(ERROR, facts.error))
-    if facts.error_kind:
-        terms.append(text_term(KIND, facts.error_kind))
-    return terms
+    if kind is _OUTCOME:
+        terms = [text_term(FLAG, flag) for flag in facts.flags] if facts.flags else []
+        if facts.error:
+            terms.append(text_term(ERROR, facts.error))
+        if facts.error_kind:
+            terms.append(text_term(KIND, facts.error_kind))
+        return terms
+    return [text_term(NOTE, facts.note)] if kind is CommitKind.NOTE and facts.note else []
 
 
 def change_terms(delta: Iterable[Raw]) -> list[bytes]:

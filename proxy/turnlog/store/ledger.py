@@ -5,14 +5,14 @@ Other processes write to the same log: `begin` takes in what they added. Every s
 behind the watermark has its head here, so a head read from disk is complete.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from turnlog.core.commit import (
     GENESIS,
-    Body,
     Commit,
     Facts,
     Link,
@@ -22,9 +22,9 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind, Phase, Status
+from turnlog.core.kinds import CommitKind
 
-from . import late, runs, seals, stale
+from . import late, opening, runs, seals, stale
 from .base import Conflict, Draft, SessionRef, Ticket
 from .index import (
     NOWHERE,
@@ -51,8 +51,10 @@ from .tables import (
     read_record,
     read_segment,
 )
-from .tickets import Pending
+from .tickets import SALT, Pending
 
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
 MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
 
@@ -112,44 +114,52 @@ class Ledger:
 
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
-        draft = pending.draft
-        session = self._session(txn, draft)
-        if self._is_known(txn, session, pending):
+        draft, body = pending.draft, pending.sealed
+        session = draft.session.id
+        if session is None or session not in self.heads:
+            session = self._session(txn, draft)
+        facts = self._unwritten(txn, session, pending)
+        if facts is None:
             return
-        answered = self._answered(txn, session, draft, before)
-        if refused := self._conflict(txn, session, pending):
-            pending.refused = refused
+        follows = self._answered(txn, session, draft, before)
+        pending.refused = self._conflict(txn, session, pending)
+        if pending.refused is not None:
             return
-        facts, body = pending.moved or draft.facts, pending.sealed
-        begins = facts.kind is CommitKind.INTENT and facts.attempt == 1
-        entry = self._extend(
-            session,
-            facts,
-            encode_facts(facts) if pending.moved else pending.facts,
-            pending.body,
-            place=None if begins else answered,
-            ref=answered.seq if answered else None,
-            linked=body is not None and is_linked(body),
-        )
-        if body and entry.link.linked:
+        raw = pending.facts if facts is draft.facts else encode_facts(facts)
+        linked = body is not None and is_linked(body)
+        entry = self._extend(session, facts, raw, pending.body, follows, linked=linked)
+        if body and linked:
             self.tail.add_body(entry.position, session, body)
-        pending.position, pending.link = entry.position, entry.link
-        pending.hash = self.heads[session].hash
+        pending.entry, pending.hash = entry, self.heads[session].hash
 
-    def _is_known(self, txn: Txn, session: bytes, pending: Pending) -> bool:
-        """Tell whether a draft says what a commit says already, and place it there.
+    def append_more(self, txn: Txn, pending: Pending) -> None:
+        """Place what follows in the chain of a draft that has its place."""
+        while pending.more:
+            self.append(txn, pending.more, pending)
+            pending = pending.more
 
-        An outcome that has to give way to one of the store's own gets another number instead.
+    def _unwritten(self, txn: Txn, session: bytes, pending: Pending) -> Facts | None:
+        """Return what is to be stored of a draft; `None` where a commit says it already: that is
+        its place then.
+
+        An outcome that has to give way to one of the store's own gets another number.
         """
-        facts = pending.draft.facts
-        found = self._find(txn, session, facts) or self._noted(txn, session, pending.sealed)
-        if found and late.displaced(facts, found.facts):
-            facts = pending.moved = late.moved(facts, self._outcomes(txn, session, facts))
+        facts, body = pending.draft.facts, pending.sealed
+        call = facts.call
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        is_new = call > self._newest_call and call not in self.tail.calls
+        found = None if is_new else self._find(txn, session, facts)
+        if found is None and body and body.note_key:
+            found = self._linked(txn, session + body.note_key)
+        if found is None:
+            return facts
+        if late.displaced(facts, found.facts):
+            facts = late.moved(facts, self._outcomes(txn, session, facts))
             found = self._find(txn, session, facts)
-        if found:
-            pending.position, pending.link = found.position, found.link
-            pending.commit = self._read(txn, found)
-        return found is not None
+            if found is None:
+                return facts
+        pending.entry, pending.commit = found, self._read(txn, found)
+        return None
 
     def _extend(
         self,
@@ -157,33 +167,39 @@ class Ledger:
         facts: Facts,
         raw: bytes,
         body: bytes,
+        follows: Link | None = None,
         *,
-        place: Link | None = None,
-        ref: int | None = None,
         linked: bool = False,
     ) -> Entry:
-        head = self.heads.get(session)
-        now = next_place(head.place if head else NOWHERE, facts)
-        where = place or now
+        head, position = self.heads.get(session), self.tail.last + 1
+        if head is None:
+            seq, prev, opened, now = 0, GENESIS, position, next_place(NOWHERE, facts)
+        else:
+            seq, prev, opened, now = (
+                head.seq + 1,
+                head.hash,
+                head.opened,
+                next_place(head.place, facts),
+            )
+        turn, step, source = now.turn, now.step, now.source
+        if follows is not None and not (facts.kind is _INTENT and facts.attempt == 1):
+            turn, step, source = follows.turn, follows.step, follows.turn_source
         link = Link(
             session=session,
-            seq=head.seq + 1 if head else 0,
+            seq=seq,
             epoch=self._epoch,
-            turn=where.turn,
-            step=where.step,
-            turn_source=place.turn_source if place else now.source,
-            ref=ref,
+            turn=turn,
+            step=step,
+            turn_source=source,
+            ref=None if follows is None else follows.seq,
             body_hash=body_digest(body),
-            prev=head.hash if head else GENESIS,
+            prev=prev,
             linked=linked,
         )
         header = encode_header(link, raw)
-        position = self.tail.last + 1
         entry = Entry(position, header, link, facts)
         self.tail.add(entry)
-        self.heads[session] = Head(
-            link.seq, digest(header), now, position, head.opened if head else position
-        )
+        self.heads[session] = Head(seq, digest(header), now, position, opened)
         self._headers.append(header)
         self._bodies.append(body)
         return entry
@@ -250,26 +266,29 @@ class Ledger:
 
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
-        call = facts.call
-        if not call or not (facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME):
+        call, kind = facts.call, facts.kind
+        if not call or not (kind is _OUTCOME or kind is _INTENT):
             return None
-        if call not in self.tail.calls and call > self._newest_call:
+        entries, first = self.tail.entries, self.tail.after + 1
+        for position in self.tail.calls.get(call, ()):
+            entry = entries[position - first]
+            if entry and entry.facts.kind is kind and _same(entry, session, facts):
+                return entry
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        if call > self._newest_call:
             return None
-        return next((e for e in self._of_call(txn, call) if _same(e, session, facts)), None)
-
-    def _noted(self, txn: Txn, session: bytes, body: Body | None) -> Entry | None:
-        """Return the note of a session that was written under the same id."""
-        if not (body and body.note_key):
-            return None
-        return self._linked(txn, session + body.note_key)
+        stored = call_entries(txn, self._tables, call)
+        return next((entry for entry in stored if _same(entry, session, facts)), None)
 
     def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
         draft, body = pending.draft, pending.sealed
         if draft.claim:
             return stale.taken(self._linked(txn, draft.claim), draft.seen)
-        refused = draft.intent.refused if isinstance(draft.intent, Pending) else None
-        if refused or not (body and body.fact_key):
-            return refused
+        intent = draft.intent
+        if isinstance(intent, Pending) and intent.refused is not None:
+            return intent.refused
+        if body is None or not body.fact_key:
+            return None
         newest = self._linked(txn, session + body.fact_key)
         return stale.conflict(newest, draft.seen, self.heads[session].seq)
 
@@ -285,53 +304,48 @@ class Ledger:
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""
+        recent = self.tail.pick(self.tail.calls.get(facts.call, ()))
         return [
             entry.facts
-            for entry in self._of_call(txn, facts.call)
+            for entry in (*recent, *call_entries(txn, self._tables, facts.call))
             if _same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
-
-    def _of_call(self, txn: Txn, call: bytes) -> Iterator[Entry]:
-        """Yield the commits of a call that can be read, those behind the watermark first."""
-        yield from self.tail.pick(self.tail.calls.get(call, ()))
-        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        if call <= self._newest_call:
-            yield from call_entries(txn, self._tables, call)
 
     def _answered(
         self, txn: Txn, session: bytes, draft: Draft, before: Pending | None
     ) -> Link | None:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
-        if draft.facts.kind is CommitKind.INTENT and draft.facts.attempt > 1:
-            earlier = msgspec.structs.replace(
-                draft.facts, kind=CommitKind.OUTCOME, attempt=draft.facts.attempt - 1, n=0
-            )
+        facts, kind = draft.facts, draft.facts.kind
+        if kind is _OUTCOME:
+            intent = draft.intent or before
+            if isinstance(intent, Pending):
+                return self._followed(txn, intent)
+            begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
+            found = self._find(txn, session, begun)
+            return found.link if found else None
+        if kind is _INTENT and facts.attempt > 1:
+            earlier = msgspec.structs.replace(facts, kind=_OUTCOME, attempt=facts.attempt - 1, n=0)
             found = self._find(txn, session, earlier)
             return found.link if found else None
-        if draft.facts.kind is CommitKind.NOTE or draft.facts.kind is CommitKind.INTENT:
-            followed = self._followed(txn, draft.intent)
-            # A key holds across sessions; a seq does not.
-            return followed if followed and followed.session == session else None
-        if draft.facts.kind is not CommitKind.OUTCOME:
+        if draft.intent is None or not (kind is _INTENT or kind is CommitKind.NOTE):
             return None
-        intent = draft.intent or before
-        if isinstance(intent, Pending):
-            return self._followed(txn, intent)
-        begun = msgspec.structs.replace(draft.facts, kind=CommitKind.INTENT, n=0)
-        found = self._find(txn, session, begun)
-        return found.link if found else None
+        followed = self._followed(txn, draft.intent)
+        # A key holds across sessions; a seq does not.
+        return followed if followed and followed.session == session else None
 
-    def _followed(self, txn: Txn, ticket: Ticket | None) -> Link | None:
+    def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return where the commit of a ticket stands; one that failed is written along."""
-        if isinstance(ticket, Pending) and ticket.link is None:
+        if not isinstance(ticket, Pending):
+            return ticket.placed.link if ticket.placed else None
+        if ticket.entry is None:
             # Its transaction failed: an outcome without its intent would tell nothing.
+            if ticket.sealed and not ticket.sealed.salt:
+                # It did not even come to a transaction, for want of room.
+                ticket.seal(self._entropy(SALT), iter(()))
             self.append(txn, ticket)
             self.again.append(ticket)
-        if isinstance(ticket, Pending):
-            return ticket.link
-        placed = ticket.placed if ticket is not None else None
-        return placed.link if placed is not None else None
+        return ticket.entry.link if ticket.entry else None
 
     def _read(self, txn: Txn, entry: Entry) -> Commit:
         position = entry.position
@@ -369,17 +383,7 @@ class Ledger:
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
-        facts = Facts(
-            kind=CommitKind.OPEN,
-            at=cause.at,
-            clock=cause.clock,
-            actor=cause.actor,
-            server=cause.server,
-            phase=Phase.DONE,
-            status=Status.OK,
-            protocol=cause.protocol,
-        )
-        body = Body(salt=self._entropy(16), metadata=named_by(ref))
+        facts, body = opening.facts(cause), opening.body(ref, self._entropy(SALT))
         self._extend(session, facts, encode_facts(facts), encode_body(body))
 
 
@@ -392,9 +396,3 @@ def _same(entry: Entry, session: bytes, facts: Facts) -> bool:
         and other.n == facts.n
         and entry.link.session == session
     )
-
-
-def named_by(ref: SessionRef) -> dict[str, str]:
-    """Return what an `open` commit says of how its session was named."""
-    aliases = msgspec.json.encode(ref.aliases).decode()
-    return {**ref.metadata, "rung": ref.rung.value, "aliases": aliases}

@@ -154,7 +154,8 @@ class LmdbStore:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
         pending = self._intake.take(draft, wait=wait, queued=self._writer.queued)
-        pending.told = told
+        if told is not None:
+            pending.told = told
         self._writer.submit(pending, wait=wait)
         return pending
 

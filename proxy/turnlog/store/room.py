@@ -88,13 +88,17 @@ class Room:
             self.spare = 0
             self._unmade = self._every
 
+    def is_due(self) -> bool:
+        """Tell whether enough was written since for `make` to look again."""
+        return self.spare <= 0 or self._unmade >= max(self._every, self.spare // _SHARE)
+
     def make(self, unlink: Callable[[Bucket], None]) -> int:
         """Unlink the oldest buckets while all that is kept exceeds what it may take.
 
         Saved states go first: they can be worked out again. The present bucket goes only if it
         alone is left. Return the bytes of content that were given up. Raises `OSError`.
         """
-        if self._unmade < max(self._every, self.spare // _SHARE) and self.spare > 0:
+        if not self.is_due():
             return 0
         self._unmade = 0
         try:

@@ -8,7 +8,8 @@ raises on damaged bytes: what cannot be read is no record, or one that no decode
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from .keys import number
@@ -21,16 +22,21 @@ _u32 = struct.Struct(">I")
 _pair = struct.Struct(">II")
 
 
-def cut(records: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Yield records in runs, each with how many records there are up to its end."""
-    start = size = 0
-    for end, record in enumerate(records, 1):
-        size += len(record)
-        if size >= MOST_BYTES or end - start == MOST:
-            yield end, records[start:end]
-            start, size = end, 0
-    if start < len(records):
-        yield len(records), records[start:]
+_tables = [struct.Struct(f">{held + 1}I").pack for held in range(MOST + 1)]
+"""Pack the offsets of so many records."""
+
+
+def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
+    """Return records in runs, each with how many records there are up to its end."""
+    found: list[tuple[int, Sequence[bytes]]] = []
+    start = 0
+    while start < len(records):
+        run = records[start : start + MOST]
+        if sum(map(len, run)) >= MOST_BYTES:
+            run = run[: 1 + bisect_left([*accumulate(map(len, run))], MOST_BYTES)]
+        start += len(run)
+        found.append((start, run))
+    return found
 
 
 def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
@@ -40,9 +46,9 @@ def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 def pack(records: Sequence[bytes]) -> bytes:
     """Return the bytes of a run."""
-    table = 4 * (len(records) + 1)
-    offsets = accumulate(map(len, records), initial=table)
-    return struct.pack(f">{len(records) + 1}I", *offsets) + b"".join(records)
+    held = len(records)
+    offsets = accumulate(map(len, records), initial=4 * (held + 1))
+    return _tables[held](*offsets) + b"".join(records)
 
 
 def unpack(data: bytes) -> list[bytes]:

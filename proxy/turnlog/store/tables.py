@@ -137,10 +137,9 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
 def append(txn: Txn, tables: Tables, appended: Appended) -> None:
     """Put runs at the end of the log. Raises `StoreError` when that is not where it was."""
     for table, items in ((tables.log, appended.log), (tables.bodies, appended.bodies)):
-        with txn.cursor(table) as cursor:
-            _, added = cursor.putmulti(items, append=True)
-        if added != len(items):
-            raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
+        for key, value in items:
+            if not txn.put(key, value, append=True, db=table):
+                raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
     if appended.log:
         last, run = appended.log[-1]
         # In no table: the page of their names is written in each transaction anyway.

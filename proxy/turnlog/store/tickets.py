@@ -1,59 +1,59 @@
 """A draft on its way to the disk, and the promise that the caller holds for it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-import msgspec
+from msgspec import Struct, structs
 
-from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
+from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 
 from .base import Conflict, Draft, StoreError
+from .index import Entry
+
+SALT: Final = 16
+"""Bytes of a body's salt."""
+_EMPTY: Final = Body()
 
 
-class Pending:
+class Pending(Struct, eq=False):
     """The `Ticket` of one draft.
 
     The fields without underscore belong to the writer's thread until the batch is resolved on the
     loop; what follows is the loop's alone.
     """
 
-    # Defaults stand here: two of these are made for each call.
-    lazy = False
+    draft: Draft
+    facts: bytes
+    sealed: Body | None
+    """The draft's body; with salt and blobs once it is ready to be written."""
+    body: bytes
+    more: "Pending | None"
+    size: int
+    """Bytes that it takes while it waits, with what follows in its chain."""
+    lazy: bool = False
     """Whether nobody waits for it."""
-    position = 0
-    link: Link | None = None
-    hash = b""
-    moved: Facts | None = None
-    """What is stored instead of the draft's facts, where another outcome had taken its n."""
+    entry: Entry | None = None
+    """The commit as the log holds it, once it has its place there."""
+    hash: bytes = b""
     commit: Commit | None = None
     """Set where the commit existed before, and by `placed` once it was asked for."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
-    _landed = False
+    _landed: bool = False
     _waiters: "Sequence[asyncio.Future[None]]" = ()
     _error: StoreError | None = None
 
-    def __init__(
-        self, draft: Draft, facts: bytes, sealed: Body | None, more: "Pending | None"
-    ) -> None:
-        self.draft = draft
-        self.facts = facts
-        self.more = more
-        self.sealed = sealed
-        """The draft's body with its salt and blobs."""
-        self.body = encode_body(sealed) if sealed else b""
-        self.size = _weight(draft, len(facts) + len(self.body), more)
-        """Bytes that it takes while it waits, with what follows in its chain."""
-
     @property
     def placed(self) -> Commit | None:
-        if self.commit is None and self._landed and self.link:
+        entry = self.entry
+        if self.commit is None and self._landed and entry:
             self.commit = Commit(
-                position=self.position,
-                link=self.link,
-                facts=self.moved or self.draft.facts,
+                position=entry.position,
+                link=entry.link,
+                facts=entry.facts,
                 hash=self.hash,
                 body=self.sealed,
             )
@@ -76,18 +76,29 @@ class Pending:
             self.fail(self.refused)
             return
         self._landed = True
-        self._wake()
+        # Mostly nobody waits: two of these land for each call.
+        if self.told is not None or self._waiters:
+            self._wake()
 
     def fail(self, error: StoreError) -> None:
         """Say that the commit was not written. Called on the loop."""
         self._error = error
         self._wake()
 
+    def seal(self, salt: bytes, handles: Iterator[bytes]) -> None:
+        """Give the body its salt and the handles of its blobs, as far as there are any."""
+        draft, body = self.draft, self.draft.body or _EMPTY
+        self.sealed = structs.replace(
+            body,
+            salt=salt,
+            input_blob=next(handles, b"") if draft.input_blob else body.input_blob,
+            output_blob=next(handles, b"") if draft.output_blob else body.output_blob,
+        )
+        self.body = encode_body(self.sealed)
+
     def forget(self) -> None:
         """Undo what placing set, because the transaction failed."""
-        self.position = 0
-        self.link = None
-        self.moved = None
+        self.entry = None
         self.commit = None
         self.refused = None
 
@@ -101,15 +112,24 @@ class Pending:
                 waiter.set_result(None)
 
 
-def _weight(draft: Draft, size: int, more: Pending | None) -> int:
-    for blob in (draft.input_blob, draft.output_blob):
-        if blob:
-            size += len(blob.data)
-    return size + more.size if more else size
+def pend(
+    draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, *, lazy: bool = False
+) -> Pending:
+    """Return the ticket of a draft; `salt` gives random bytes for its body.
 
-
-def pend(draft: Draft, salt: bytes, more: Pending | None = None) -> Pending:
-    """Return the ticket of a draft. Raises `ValueError` for text that cannot be stored."""
-    body = draft.body
-    sealed = msgspec.structs.replace(body, salt=salt) if body else None
-    return Pending(draft, encode_facts(draft.facts), sealed, more)
+    A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
+    Raises `ValueError` for text that cannot be stored.
+    """
+    facts, sealed = encode_facts(draft.facts), draft.body
+    size = len(facts)
+    if draft.input_blob:
+        size += len(draft.input_blob.data)
+    if draft.output_blob:
+        size += len(draft.output_blob.data)
+    if sealed and not (draft.input_blob or draft.output_blob):
+        sealed = structs.replace(sealed, salt=salt(SALT))
+    body = encode_body(sealed) if sealed else b""
+    size += len(body)
+    if more:
+        size += more.size
+    return Pending(draft, facts, sealed, body, more, size, lazy)

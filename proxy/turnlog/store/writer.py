@@ -22,6 +22,7 @@ AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
 KEPT = 64 << 20
 """Bytes of such outcomes that are kept."""
+_GONE = "the store's writer has ended; open the store again"
 T = TypeVar("T")
 
 
@@ -59,14 +60,17 @@ class Writer:
         self._engine = engine
         self._loop = loop
         self._report = report
+        self._gathered: list[Pending] = []
+        """What was submitted since the thread was called; the loop's alone."""
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
         self._jobs: list[_Job] = []
         self._writing: list[Pending] = []
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
-        self.queued = 0
-        """Bytes of the drafts that are not on disk yet."""
+        # Two counts, each with one writer, need no lock.
+        self._submitted = self._finished = 0
+        """Bytes of all drafts, and of those that were written or have failed."""
         self._kept = Kept(keep)
         self._told = False
         """Whether writes fail, and that was reported."""
@@ -83,13 +87,17 @@ class Writer:
         self._thread = threading.Thread(target=self._live, name="turnlog-store", daemon=True)
         self._thread.start()
 
+    @property
+    def queued(self) -> int:
+        """Bytes of the drafts that are not on disk yet."""
+        return self._submitted - self._finished
+
     def submit(self, pending: Pending, *, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
-        with self._lock:
-            if self._closing:
-                raise StoreClosed("the store is closed; open it again to write")
-            self._queue.append(pending)
-            self.queued += pending.size
+        if self._closing:
+            raise StoreClosed("the store is closed; open it again to write")
+        self._gathered.append(pending)
+        self._submitted += pending.size
         if not wait and self._timer is None:
             self._timer = self._loop.call_later(LAZY, self._ring)
         if wait and not self._called:
@@ -100,6 +108,7 @@ class Writer:
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` in the writer's thread, after what is queued. Raises `StoreError`."""
         future: asyncio.Future[T] = self._loop.create_future()
+        self._hand_over()
         with self._lock:
             if self._closing:
                 raise StoreClosed("the store is closed; open it again to write")
@@ -109,6 +118,7 @@ class Writer:
 
     async def stop(self) -> None:
         """Write what is queued, then end the thread. May be called again."""
+        self._hand_over()
         with self._lock:
             self._closing = True
             self._nudge()
@@ -118,13 +128,22 @@ class Writer:
 
     def _call(self) -> None:
         self._called = False
-        with self._lock:
-            self._nudge()
+        self._hand_over()
 
     def _ring(self) -> None:
         self._timer = None
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the thread what was gathered, unless it has ended by itself meanwhile."""
+        gathered, self._gathered = self._gathered, []
         with self._lock:
-            self._nudge()
+            ended = self._closing
+            if not ended:
+                self._queue += gathered
+                self._nudge()
+        if ended:
+            _fail(gathered, StoreClosed(_GONE))
 
     def _nudge(self) -> None:
         if not self._awake:
@@ -151,7 +170,7 @@ class Writer:
             self._closing = True
             batch, self._queue = [*self._writing, *self._queue], []
             jobs, self._jobs = [*self._running, *self._jobs], []
-        closed = StoreClosed("the store's writer has ended; open the store again")
+        closed = StoreClosed(_GONE)
         if batch:
             self._tell(_fail, batch, closed)
         for _, future in jobs:
@@ -172,10 +191,9 @@ class Writer:
         full = self._again() if self._kept else None
         if batch:
             self._write(batch, full)
-            written = sum(pending.size for pending in batch)
+            self._finished += sum([pending.size for pending in batch])
             with self._lock:
                 self._writing = []
-                self.queued -= written
         while jobs:
             self._do(*jobs[0])
             jobs.pop(0)
@@ -217,7 +235,7 @@ class Writer:
         self._tell(_fail, batch, error)
         full = isinstance(error, StoreFull)
         gone = [pending for pending in batch if not (full and self._kept.take(pending))]
-        self._missed(sum(pending.lazy for pending, _ in chained(gone)), error)
+        self._missed(sum(pending.lazy for pending in chained(gone)), error)
 
     def _missed(self, unseen: int, error: StoreError) -> None:
         """Report the first failure of a row of drafts that nobody waits for."""
@@ -264,25 +282,24 @@ class Writer:
             self._ended.set_result(None)
 
 
-def chained(batch: Iterable[Pending]) -> Iterable[tuple[Pending, Pending | None]]:
-    """Yield every draft of a batch, with the one before it in its chain."""
+def chained(batch: Iterable[Pending]) -> list[Pending]:
+    """Return every draft of a batch, each before what follows in its chain."""
+    found: list[Pending] = []
     for first in batch:
-        before: Pending | None = None
         link: Pending | None = first
         while link:
-            yield link, before
-            before, link = link, link.more
+            found.append(link)
+            link = link.more
+    return found
 
 
 def _land(batch: list[Pending], along: list[Pending]) -> None:
-    for pending, _ in chained(batch):
-        pending.land()
-    for pending in along:
+    for pending in (*chained(batch), *along):
         pending.land()
 
 
 def _fail(batch: list[Pending], error: StoreError) -> None:
-    for pending, _ in chained(batch):
+    for pending in chained(batch):
         pending.fail(error)
 
 

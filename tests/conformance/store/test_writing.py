@@ -291,6 +291,17 @@ async def test_bodies_are_salted(store: Store) -> None:
     assert first.link.body_hash != second.link.body_hash
 
 
+async def test_bodies_with_content_are_salted_each_for_itself(store: Store) -> None:
+    ref, body = session(), Body(summary="the same")
+    drafts = [intent(ref, new_id(), body=body, blob=Blob(b"the same")) for _ in range(3)]
+    tickets = [store.submit(draft, wait=True) for draft in drafts]
+    bodies = [(await ticket.done()).body for ticket in tickets]
+    salts = {found.salt for found in bodies if found}
+    assert {len(salt) for salt in salts} == {16}
+    assert len(salts) == 3
+    assert len({found.input_blob for found in bodies if found}) == 1
+
+
 async def test_a_commit_without_body_has_none(store: Store) -> None:
     ref = session()
     commit = await put(store, intent(ref, new_id()))
