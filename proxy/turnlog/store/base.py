@@ -97,6 +97,8 @@ class Blob(Struct, frozen=True, gc=False):
     data: bytes
     redacted: bool = False
     cut: bool = False
+    digest: bytes = b""
+    """sha256 of `data`, where whoever made it had it anyway."""
 
 
 class Draft(Struct, kw_only=True, gc=False):

@@ -74,7 +74,7 @@ def pack(blob: Blob) -> Packed:
         if len(smaller) < len(data):
             marks |= _ZSTD
             data = smaller
-    return Packed(sha256(blob.data).digest(), bytes((marks,)) + data)
+    return Packed(blob.digest or sha256(blob.data).digest(), bytes((marks,)) + data)
 
 
 def unpack_blob(value: bytes) -> Blob:
