@@ -104,27 +104,29 @@ class Drafter:
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
         """Return what an intent says of an attempt that began `waited` ns ago."""
-        links = ask.links
-        return Facts(
+        facts = Facts(
             kind=_INTENT,
             at=self._clock.wall() - waited,
             clock=self._clock.monotonic() - waited,
             turn_label=ask.turn_label,
             turn_source=ask.turn_source,
             call=ask.call,
-            leg=ask.leg,
-            attempt=ask.number,
             server=ask.server,
             tool=ask.tool,
             method=ask.method,
             definition=ask.definition,
             effect=ask.effect,
             bytes_in=ask.size,
-            flags=flags,
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
-            guarded=bool(links.same or links.key) and not links.source,
+        )
+        guarded = bool(ask.links.same or ask.links.key) and not ask.links.source
+        if not (flags or guarded or ask.leg or ask.number > 1):
+            return facts
+        # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+        return structs.replace(
+            facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded
         )
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:
@@ -159,7 +161,6 @@ class Drafter:
             kind=_OUTCOME,
             at=now,
             clock=clock,
-            n=attempt.n,
             phase=ending.phase,
             executed=ending.executed,
             status=ending.status,
@@ -170,13 +171,10 @@ class Drafter:
             bytes_out=reply.size,
             flags=_marked(attempt.flags, read),
             http_status=reply.http_status,
-            code=reply.code,
-            expires=_expiry(now, ending.status, reply.ttl),
-            retry_after_ms=_milliseconds(reply.retry_after),
         )
         return Draft(
             session=ask.session,
-            facts=facts,
+            facts=_rest(facts, attempt, reply),
             body=_outcome_body(ask.policy.store, read, reply),
             intent=attempt.intent,
             output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
@@ -238,14 +236,14 @@ class Drafter:
 
     def _kept(self, content: bytes, *, touched: bool, complete: bool, digest: bytes = b"") -> Blob:
         """Return what is kept of some content without secrets; of it as it came `digest` is the sha256."""
-        most = self._record_limit + MARGIN
-        if len(content) > most:
-            content, complete = content[:most], False
+        limit = self._record_limit
+        if len(content) > limit + MARGIN:
+            content, complete = content[: limit + MARGIN], False
         left = self._redactor.json(content, complete=complete)
-        kept = left.data[: self._record_limit]
-        redacted = touched or left.touched
-        cut = not complete or len(kept) < len(left.data)
-        return Blob(kept, redacted, cut, b"" if redacted or cut else digest)
+        kept, redacted = left.data, touched or left.touched
+        if len(kept) > limit:
+            kept, complete = kept[:limit], False
+        return Blob(kept, redacted, not complete, digest if complete and not redacted else b"")
 
     def _unread(self, error: Exception) -> Content:
         self._report(error)
@@ -314,11 +312,21 @@ def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
     return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
 
 
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
+def _rest(facts: Facts, attempt: Attempt, reply: Reply) -> Facts:
+    """Return an outcome's facts with what few of them have."""
+    parked, wait = facts.status.parked, reply.retry_after
+    if not (attempt.n or parked) and reply.code is None and wait is None:
+        return facts
+    return structs.replace(
+        facts,
+        n=attempt.n,
+        code=reply.code,
+        expires=_expiry(facts.at, reply.ttl) if parked else 0,
+        retry_after_ms=None if wait is None else round(wait * 1000),
+    )
 
 
-def _expiry(now: int, status: Status, ttl: int | None) -> int:
-    if not status.parked or (ttl is not None and ttl < 0):
-        return 0
-    return now + (_PARKED_LIFE if ttl is None else ttl)
+def _expiry(now: int, ttl: int | None) -> int:
+    if ttl is None:
+        return now + _PARKED_LIFE
+    return now + ttl if ttl >= 0 else 0
