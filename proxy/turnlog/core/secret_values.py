@@ -62,9 +62,10 @@ _NEEDLES: Final = (
     r"ya29\.|hvs\.|sg\.[0-9a-z_-]|[?&]sig(?:nature)?=|:aa[0-9a-z_-]|-----begin |asia[0-9a-z]|atatt3",
     r"(?:pass|auth|otp)(?:[-_.0-9]*[\]\)]?[\s\v]*[:=>]|[\\\"'`]|[ \t])|pass(?:w|[-_ .]?(?:phrase|code))",
     r"pwd|bearer|basic[\s\v+]|connection.?string|sessid|mcp.?session",
-    # Somebody's name in an address; UTF-16 and UTF-32, which would hide every word.
-    r"://[^\s\"'<>\\]*@|\x00",
+    r"://[^\s\"'<>\\]*@",
 )
+# What any word may be covered by: escapes, percent signs, the other bytes of UTF-16 and UTF-32.
+_COVERS: Final = r"\\u00|\\/|%|\x00"
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
@@ -101,15 +102,14 @@ class FirstLook:
         self.patterns = (*_LOOKS, *(re.compile(name.encode()) for name in own))
         self._searches = tuple(pattern.search for pattern in self.patterns)
         self._needles = _any_of((*_NEEDLES, *own))
+        self._anything = _any_of((*_NEEDLES, *own, _COVERS))
 
     def finds(self, data: bytes) -> bool:
         """Tell whether `data` deserves a real look."""
-        found = self._needles(data)
-        covered = data.find(b"%") >= 0 or data.find(b"\\") >= 0
-        if not (found or covered):
+        if not self._anything(data):
             return False
         low = data.lower().replace(b"\0", b"")
-        return bool(found and self._hit(low)) or (covered and self._uncovers(low))
+        return self._hit(low) or self._uncovers(low)
 
     def places(self, data: bytes) -> list[int]:
         """Return where in `data` something deserves a real look, in order."""
@@ -139,6 +139,8 @@ class FirstLook:
         return chain.from_iterable(look.finditer(low) for look in self.patterns)
 
     def _hit(self, low: bytes) -> bool:
+        if not self._needles(low):
+            return False
         for search in self._searches:
             if search(low):
                 return True
@@ -151,7 +153,7 @@ class FirstLook:
         plain = decoded(low)
         if plain is None or plain == low:
             return plain is None
-        return bool(self._needles(plain)) and self._hit(plain.lower())
+        return self._hit(plain.lower())
 
 
 def _letters(name: str) -> str:

@@ -117,9 +117,10 @@ def _result(result: _Result, answer: bytes, limit: int) -> str:
         text = _without_content(result, answer, limit)
     if result.is_error:
         text = f"error: {text}"
+    if not tail:
+        return _cut(text, limit - 1).strip()
     room = max(limit - len(tail.encode()) - 1, limit // 2)
-    text = _cut(text, room)
-    return (f"{text} {tail}" if tail else text).strip()
+    return f"{_cut(text, room)} {tail}".strip()
 
 
 def _without_content(result: _Result, answer: bytes, limit: int) -> str:

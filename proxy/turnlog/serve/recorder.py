@@ -357,7 +357,10 @@ class Recorder:
 
 
 def _flags(attempt: Attempt, reply: Reply) -> tuple[Flag, ...]:
-    return (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
+    flags = attempt.ask.flags
+    if attempt.marks:
+        flags = (*flags, *sorted(attempt.marks))
+    return flags + reply.flags
 
 
 def _unwaited(durability: Durability) -> frozenset[Effect]:
