@@ -6,6 +6,7 @@ printable characters only, blanks folded, bounded in bytes.
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -92,8 +93,6 @@ def human_size(size: int) -> str:
 
 
 def _mcp(answer: bytes, size: int, limit: int) -> str:
-    if not answer.strip():
-        return EMPTY
     try:
         result = _decode_result(answer)
         if result.result:
@@ -198,7 +197,7 @@ def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
 
 def _is_text(answer: bytes, media_type: str) -> bool:
     if media_type:
-        return _TEXTUAL.search(media_type.lower()) is not None
+        return _is_textual(media_type)
     head = answer[:_SNIFFED]
     try:
         head.decode()
@@ -206,6 +205,11 @@ def _is_text(answer: bytes, media_type: str) -> bool:
         # The head may end within a character.
         return len(answer) > _SNIFFED and error.start > _SNIFFED - 4
     return b"\0" not in head
+
+
+@lru_cache(maxsize=256)
+def _is_textual(media_type: str) -> bool:
+    return _TEXTUAL.search(media_type.lower()) is not None
 
 
 def _head(data: bytes, limit: int) -> str:

@@ -125,9 +125,7 @@ class Drafter:
         if not (flags or guarded or ask.leg or ask.number > 1):
             return facts
         # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
-        return structs.replace(
-            facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded
-        )
+        return structs.replace(facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded)
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:
         """Return what a note says on a commit of a call."""
@@ -224,7 +222,8 @@ class Drafter:
         hashed = None
         if reply.size:
             keyed = blob.redacted or not reply.complete
-            hashed = f"hmac-sha256:{self._keyed(digest).hex()}" if keyed else f"sha256:{digest.hex()}"
+            kind, told = ("hmac-sha256", self._keyed(digest)) if keyed else ("sha256", digest)
+            hashed = f"{kind}:{told.hex()}"
         return Content(
             blob=blob,
             short=summarize(

@@ -20,12 +20,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
-from turnlog.observe.call_events import (
-    CallEnded,
-    CallRetried,
-    CallStarted,
-    RetryAbandoned,
-)
+from turnlog.observe.call_events import CallStarted
 from turnlog.observe.event import Log
 from turnlog.observe.events import (
     ProxyFaulted,
@@ -36,6 +31,7 @@ from turnlog.observe.events import (
 )
 from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
+from . import reports
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
 from .drafts import Drafter, retell
@@ -127,7 +123,7 @@ class Recorder:
         except ValueError as error:
             self._unrecorded(StoreError(str(error)))
         if self._says_started:
-            self._log.emit(_started(ask))
+            self._log.emit(reports.started(ask))
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
@@ -165,7 +161,7 @@ class Recorder:
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         unrecorded = attempt.intent is None
-        self._log.emit(_ended(attempt, outcome.facts, unrecorded=unrecorded))
+        self._log.emit(reports.ended(attempt, outcome.facts, unrecorded=unrecorded))
         return attempt
 
     def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
@@ -240,7 +236,7 @@ class Recorder:
         return ticket
 
     def _tell(self, attempt: Attempt, facts: Facts, written: bool) -> None:
-        self._log.emit(_ended(attempt, facts, unrecorded=not written))
+        self._log.emit(reports.ended(attempt, facts, unrecorded=not written))
 
     def _met(self, session: SessionRef) -> None:
         # Those whose intent fails never get an id; they must not pile up.
@@ -263,33 +259,12 @@ class Recorder:
 
     def retried(self, attempt: Attempt, delay: float) -> None:
         """Log that another attempt follows, after `delay` seconds."""
-        ask, ending = attempt.ask, attempt.ending
-        if ending is not None:
-            self._log.emit(
-                CallRetried(
-                    session=_session_of(ask),
-                    call=ids.to_text(ask.call),
-                    attempt=ask.number,
-                    server=ask.server,
-                    tool=ask.tool,
-                    kind=ending.kind,
-                    delay_ns=round(delay * 1e9),
-                )
-            )
+        if attempt.ending is not None:
+            self._log.emit(reports.retried(attempt.ask, attempt.ending, delay))
 
     def abandoned(self, attempt: Attempt, reason: Reason) -> None:
         """Log that the attempt which was to follow is not made."""
-        ask = attempt.ask
-        self._log.emit(
-            RetryAbandoned(
-                session=_session_of(ask),
-                call=ids.to_text(ask.call),
-                attempt=ask.number,
-                server=ask.server,
-                tool=ask.tool,
-                reason=reason,
-            )
-        )
+        self._log.emit(reports.abandoned(attempt.ask, reason))
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
         """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
@@ -372,65 +347,3 @@ def _unwaited(durability: Durability) -> frozenset[Effect]:
             return frozenset(Effect)
         case Durability.BALANCED:
             return frozenset({Effect.READ})
-
-
-def _session_of(ask: Ask) -> str:
-    """Return the session's id as text; nothing while it has none."""
-    return ids.to_text(ask.session.id) if ask.session.id is not None else ""
-
-
-def _started(ask: Ask) -> CallStarted:
-    return CallStarted(
-        session=_session_of(ask),
-        call=ids.to_text(ask.call),
-        leg=ask.leg,
-        attempt=ask.number,
-        server=ask.server,
-        tool=ask.tool,
-        method=ask.method if ask.is_mcp else "",
-        http_method="" if ask.is_mcp else ask.method,
-        protocol=ask.protocol if ask.is_mcp else "",
-        effect=ask.effect,
-        bytes_in=ask.size,
-        flags=ask.flags,
-        trace=ask.trace,
-    )
-
-
-def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
-    ask = attempt.ask
-    is_mcp = ask.is_mcp
-    event = CallEnded(
-        session=_session_of(ask),
-        call=ids.to_text(ask.call),
-        server=ask.server,
-        tool=ask.tool,
-        method=ask.method if is_mcp else "",
-        http_method="" if is_mcp else ask.method,
-        protocol=ask.protocol if is_mcp else "",
-        http_version="" if is_mcp else ask.protocol.partition("/")[2],
-        status=facts.status,
-        executed=facts.executed,
-        effect=facts.effect,
-        phase=facts.phase,
-        http_status=facts.http_status,
-        duration_ns=facts.duration,
-        trace=facts.trace,
-    )
-    placed = attempt.intent.placed if attempt.intent is not None else None
-    return structs.replace(
-        event,
-        seq=placed.link.seq if placed is not None else 0,
-        turn=placed.link.turn if placed is not None else 0,
-        step=placed.link.step if placed is not None else 0,
-        leg=ask.leg,
-        attempt=ask.number,
-        error=facts.error,
-        kind=facts.error_kind,
-        retry=facts.retry,
-        reason=attempt.reason,
-        code=facts.code,
-        bytes_in=facts.bytes_in,
-        bytes_out=facts.bytes_out,
-        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
-    )
