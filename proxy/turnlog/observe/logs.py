@@ -20,10 +20,8 @@ Render = Callable[[Event], bytes]
 
 _encode: Final = msgspec.json.Encoder().encode
 _URGENT: Final = Level.WARNING
-_STAMP: Final = b"%b.%06dZ"
-"""RFC 3339 in UTC, of the time up to the second and the microseconds."""
-_LINE: Final = b'{"timestamp":"' + _STAMP + b'","level":"%b",%b\n'
-_NAMES: Final = {level: level.name.lower().encode() for level in Level}
+_LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
+"""What stands between a line's timestamp and its fields."""
 
 
 class Logs:
@@ -94,7 +92,7 @@ def json_lines(clock: Clock) -> Render:
         except ValueError:
             # A lone surrogate: a name that came in as invalid UTF-8.
             fields = _encode(_plain(event))
-        return _LINE % (*stamp(), _NAMES[event.level], fields[1:])
+        return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.level], fields[1:], b"\n"))
 
     return render
 
@@ -108,8 +106,8 @@ def console_lines(clock: Clock, colors: bool) -> Render:
         fields = _plain(event)
         if isinstance(event, ProxyReady):
             fields = {"event": f"turnlog ready {' '.join(event.urls)}"}
-        level, at = _NAMES[event.level].decode(), _STAMP % stamp()
-        line = console(None, level, {"timestamp": at.decode(), "level": level, **fields})
+        level = event.level.name.lower()
+        line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"
 
     return render
@@ -129,17 +127,17 @@ def _printable(value: object) -> object:
     return value
 
 
-def _stamps(clock: Clock) -> Callable[[], tuple[bytes, int]]:
-    """Return what tells the time for `_STAMP`; the part up to the second is kept."""
+def _stamps(clock: Clock) -> Callable[[], bytes]:
+    """Return what writes the time as RFC 3339 in UTC; the part up to the second is kept."""
     known = -1
     prefix = b""
 
-    def stamp() -> tuple[bytes, int]:
+    def stamp() -> bytes:
         nonlocal known, prefix
         second, rest = divmod(clock(), 1_000_000_000)
         if second != known:
             known = second
-            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}".encode()
-        return prefix, rest // 1000
+            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.".encode()
+        return b"%b%06dZ" % (prefix, rest // 1000)
 
     return stamp
