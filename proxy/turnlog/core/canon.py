@@ -79,8 +79,9 @@ def _exactly(value: Any) -> bytes:
 
 
 def _fast(data: bytes) -> bytes | None:
-    # `find` and not `in`, which is for numbers, too, and takes five times as long to see that it got none.
-    if (data.find(b"\\u") >= 0 or not data.isascii()) and _find_astral(data):
+    # `find` and not `in`, which is for numbers, too; one byte is found far faster than two.
+    escaped = data.find(b"\\") >= 0 and data.find(b"\\u") >= 0
+    if (escaped or not data.isascii()) and _find_astral(data):
         return None
     try:
         form = _encode_sorted(_decode_plain(data))
