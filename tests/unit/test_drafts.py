@@ -1,6 +1,7 @@
 """What is written of a call under the rules that redact, keep less, or read changes out of it."""
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -157,6 +158,26 @@ def test_a_rule_says_what_is_kept(keep: Keep, short: bool, blobs: bool) -> None:
     )
     assert all((bodies[0].input_hash, bodies[1].output_hash))
     assert (made.facts.bytes_out, made.facts.flags) == (len(encoded(RESULT)), ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "known"),
+    [
+        (Policy(), {}, True),
+        (Policy(), {"is_mcp": False, "digest": sha256(encoded(RESULT)).digest()}, True),
+        (redacting("$.result.nothing"), {}, True),
+        (redacting("$.result.structuredContent"), {}, False),
+        (Policy(), {"result": b'{"api_key": "abcdefgh"}'}, False),
+        (Policy(), {"result": b"x " * 999, "complete": False, "digest": bytes(32)}, False),
+        (Policy(), {"result": b"x" * (2 << 20)}, False),
+    ],
+)
+def test_what_is_kept_has_the_answers_digest_only_where_it_is_the_answer(
+    policy: Policy, changes: dict[str, Any], known: bool
+) -> None:
+    blob = Made(policy, **changes).outcome.output_blob
+    assert blob is not None
+    assert blob.digest == (sha256(blob.data).digest() if known else b"")
 
 
 def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:

@@ -55,9 +55,19 @@ def filled() -> dict[str, set[str]]:
     for path in (*PACKAGE.glob("serve/*.py"), *PACKAGE.glob("observe/*.py")):
         for function in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                for name, words in made(function, set(found)):
+                for name, words in (*made(function, set(found)), *completed(function, set(found))):
                     found[name] |= words
     return found
+
+
+def completed(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str]
+) -> Iterator[tuple[str, set[str]]]:
+    """Events that a function returns with more in them than they were made with."""
+    if isinstance(function.returns, ast.Name) and function.returns.id in names:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "structs.replace":
+                yield function.returns.id, {word.arg for word in node.keywords if word.arg}
 
 
 def made(function: ast.AST, names: set[str]) -> Iterator[tuple[str, set[str]]]:

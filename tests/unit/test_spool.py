@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -118,3 +119,28 @@ def test_a_full_disk_costs_the_lines_that_did_not_fit_and_no_more() -> None:
     spool.put(b"two\n", urgent=True)
     spool.close()
     assert stream.getvalue() == b"two\n1 lost\n"
+
+
+class Chatty(bytes):
+    """A line in the middle of which another one is logged, as by what the collector finds."""
+
+    spool: Spool
+
+    def __len__(self) -> int:
+        self.spool.put(b"inner\n", urgent=False)
+        return super().__len__()
+
+
+def test_a_line_in_the_middle_of_another_holds_nobody_up() -> None:
+    stream = io.BytesIO()
+    spool = Spool(stream, gap)
+    line = Chatty(b"outer\n")
+    line.spool = spool
+    putting = threading.Thread(
+        target=spool.put, args=(line,), kwargs={"urgent": False}, daemon=True
+    )
+    putting.start()
+    putting.join(10)
+    assert not putting.is_alive()
+    spool.close()
+    assert sorted(set(stream.getvalue().splitlines())) == [b"inner", b"outer"]

@@ -23,6 +23,10 @@ def test_a_blob_is_packed_and_unpacked(data: bytes, redacted: bool, cut: bool) -
     assert blobs.unpack_blob(packed.value) == blob
 
 
+def test_a_digest_that_is_known_is_taken_as_it_is() -> None:
+    assert blobs.pack(Blob(b"content", digest=b"d" * 32)).digest == b"d" * 32
+
+
 def test_only_what_is_larger_than_a_kilobyte_is_compressed() -> None:
     assert len(blobs.pack(Blob(b"a" * 1024)).value) == 1025
     assert len(blobs.pack(Blob(b"a" * 1025)).value) < 100

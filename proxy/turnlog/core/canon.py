@@ -79,7 +79,9 @@ def _exactly(value: Any) -> bytes:
 
 
 def _fast(data: bytes) -> bytes | None:
-    if (b"\\u" in data or not data.isascii()) and _find_astral(data):
+    # `find` and not `in`, which is for numbers, too; one byte is found far faster than two.
+    escaped = data.find(b"\\") >= 0 and data.find(b"\\u") >= 0
+    if (escaped or not data.isascii()) and _find_astral(data):
         return None
     try:
         form = _encode_sorted(_decode_plain(data))

@@ -79,7 +79,7 @@ class Redactor:
         keeps `n` bytes of a longer text passes at least `n + MARGIN` of it, and cuts what comes
         back to `n`: a placeholder may break there, a secret not.
         """
-        if not self._own and not self._look(data):
+        if not self._own and not self._look.finds(data):
             if complete:
                 return Redacted(data, False)
             if not _UNNAMED.search(data):
@@ -132,7 +132,7 @@ class Redactor:
 
     def _text(self, text: str, depth: int) -> str:
         data = _to_bytes(text)
-        if not self._own and not self._look(data):
+        if not self._own and not self._look.finds(data):
             return text
         if depth > _DEEPEST:
             return PLACEHOLDER

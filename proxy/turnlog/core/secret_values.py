@@ -52,9 +52,8 @@ _LOOKS: Final = tuple(
         r"a(sia[0-9a-z]{12}|tatt3)",
     )
 )
-# What any of the above needs, without looking around: in a long text all of it is looked for in
-# one pass first, with other threads running. In a short one that pass costs more than it spares.
-_LONG: Final = 4096
+# What any of the above needs, without looking around: all of it is looked for in one pass first,
+# with other threads running, and nearly every text ends there.
 _NEEDLES: Final = (
     r"token|cookie|akia|slack\.com/|authoriz|aiza|eyj|jwt|request.?state|secret|cred(?:ential|s)",
     rf"(?:{'|'.join(_KEY_WORDS)}).?key",
@@ -63,7 +62,10 @@ _NEEDLES: Final = (
     r"ya29\.|hvs\.|sg\.[0-9a-z_-]|[?&]sig(?:nature)?=|:aa[0-9a-z_-]|-----begin |asia[0-9a-z]|atatt3",
     r"(?:pass|auth|otp)(?:[-_.0-9]*[\]\)]?[\s\v]*[:=>]|[\\\"'`]|[ \t])|pass(?:w|[-_ .]?(?:phrase|code))",
     r"pwd|bearer|basic[\s\v+]|connection.?string|sessid|mcp.?session",
+    r"://[^\s\"'<>\\]*@",
 )
+# What any word may be covered by: escapes, percent signs, the other bytes of UTF-16 and UTF-32.
+_COVERS: Final = r"\\u00|\\/|%|\x00"
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
@@ -100,20 +102,14 @@ class FirstLook:
         self.patterns = (*_LOOKS, *(re.compile(name.encode()) for name in own))
         self._searches = tuple(pattern.search for pattern in self.patterns)
         self._needles = _any_of((*_NEEDLES, *own))
+        self._anything = _any_of((*_NEEDLES, *own, _COVERS))
 
-    def __call__(self, data: bytes) -> bool:
+    def finds(self, data: bytes) -> bool:
         """Tell whether `data` deserves a real look."""
-        low = data.lower()
-        if b"\0" in low:
-            # UTF-16 and UTF-32 would hide every word.
-            low = low.replace(b"\0", b"")
-        if self._hit(low):
-            return True
-        escaped = b"\\" in low and (b"\\u00" in low or b"\\/" in low)
-        if not escaped and b"%" not in low:
+        if not self._anything(data):
             return False
-        plain = decoded(low)
-        return plain is None or (plain != low and self._hit(plain.lower()))
+        low = data.lower().replace(b"\0", b"")
+        return self._hit(low) or self._uncovers(low)
 
     def places(self, data: bytes) -> list[int]:
         """Return where in `data` something deserves a real look, in order."""
@@ -143,11 +139,21 @@ class FirstLook:
         return chain.from_iterable(look.finditer(low) for look in self.patterns)
 
     def _hit(self, low: bytes) -> bool:
-        if len(low) < _LONG or self._needles(low):
-            for search in self._searches:
-                if search(low):
-                    return True
+        if not self._needles(low):
+            return False
+        for search in self._searches:
+            if search(low):
+                return True
         return b"@" in low and any(b"@" in url[0] for url in _urls(low))
+
+    def _uncovers(self, low: bytes) -> bool:
+        """Tell whether escapes or percent signs cover something."""
+        if low.find(b"%") < 0 and low.find(b"\\u00") < 0 and low.find(b"\\/") < 0:
+            return False
+        plain = decoded(low)
+        if plain is None or plain == low:
+            return plain is None
+        return self._hit(plain.lower())
 
 
 def _letters(name: str) -> str:
@@ -161,6 +167,7 @@ def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
     options.encoding = options.Encoding.LATIN1
     options.dot_nl = True
     options.never_capture = True
+    options.case_sensitive = False
     options.max_mem = 32 << 20
     options.log_errors = False
     # A set of one: its search costs less than that of a pattern.

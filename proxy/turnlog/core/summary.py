@@ -6,6 +6,7 @@ printable characters only, blanks folded, bounded in bytes.
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -26,17 +27,19 @@ _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
 _TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
 _SEARCHED = 16 * SUMMARY_BYTES
 """Bytes of a broken result that are searched for its first text."""
+_VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))
+"""What translates ASCII so that only what is printable stays."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class _Resource(Struct):
+class _Resource(Struct, gc=False):
     uri: str = ""
     text: str = ""
     mime_type: str = field(name="mimeType", default="")
     blob: Raw = Raw(b"")
 
 
-class _Block(Struct):
+class _Block(Struct, gc=False):
     type: str = ""
     text: str = ""
     uri: str = ""
@@ -45,12 +48,12 @@ class _Block(Struct):
     resource: _Resource | None = None
 
 
-class _Error(Struct):
+class _Error(Struct, gc=False):
     code: int | float | str | None = None
     message: str = ""
 
 
-class _Result(Struct):
+class _Result(Struct, gc=False):
     """A result of `tools/call`, or the whole message around it."""
 
     content: list[_Block] | None = None
@@ -90,15 +93,13 @@ def human_size(size: int) -> str:
 
 
 def _mcp(answer: bytes, size: int, limit: int) -> str:
-    if not answer.strip():
-        return EMPTY
     try:
         result = _decode_result(answer)
         if result.result:
             result = _decode_result(result.result)
     except (ValueError, RecursionError):
         return _broken(answer, size, limit)
-    error = result.error or _Error(result.code, result.message)
+    error = result.error or result
     if error.code is not None:
         return _fold(f"error {error.code}: {error.message[:limit]}")
     return _result(result, answer, limit)
@@ -106,7 +107,7 @@ def _mcp(answer: bytes, size: int, limit: int) -> str:
 
 def _result(result: _Result, answer: bytes, limit: int) -> str:
     blocks = result.content or []
-    text = next((found for block in blocks if (found := _text_of(block, limit))), "")
+    text = _first_text(blocks, limit)
     # The tail names what else came; it must not be pushed out by a long text.
     tail = _others(blocks)
     if not text and result.structured:
@@ -115,6 +116,8 @@ def _result(result: _Result, answer: bytes, limit: int) -> str:
         text = _without_content(result, answer, limit)
     if result.is_error:
         text = f"error: {text}"
+    if not tail:
+        return _cut(text, limit - 1).strip()
     room = max(limit - len(tail.encode()) - 1, limit // 2)
     return f"{_cut(text, room)} {tail}".strip()
 
@@ -126,9 +129,12 @@ def _without_content(result: _Result, answer: bytes, limit: int) -> str:
     return EMPTY if result.content is not None or shown in {"{}", "null"} else shown
 
 
-def _text_of(block: _Block, limit: int) -> str:
-    text = block.text or (block.resource.text if block.resource else "")
-    return _fold(text[: 4 * limit]) if text else ""
+def _first_text(blocks: list[_Block], limit: int) -> str:
+    for block in blocks:
+        text = block.text or (block.resource.text if block.resource else "")
+        if text and (shown := _fold(text[: 4 * limit])):
+            return shown
+    return ""
 
 
 def _others(blocks: list[_Block]) -> str:
@@ -191,7 +197,7 @@ def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
 
 def _is_text(answer: bytes, media_type: str) -> bool:
     if media_type:
-        return _TEXTUAL.search(media_type.lower()) is not None
+        return _is_textual(media_type)
     head = answer[:_SNIFFED]
     try:
         head.decode()
@@ -201,6 +207,11 @@ def _is_text(answer: bytes, media_type: str) -> bool:
     return b"\0" not in head
 
 
+@lru_cache(maxsize=256)
+def _is_textual(media_type: str) -> bool:
+    return _TEXTUAL.search(media_type.lower()) is not None
+
+
 def _head(data: bytes, limit: int) -> str:
     # Blanks fold and escapes vanish: read more than is shown.
     return data[: 4 * limit].decode("utf-8", "replace")
@@ -208,14 +219,26 @@ def _head(data: bytes, limit: int) -> str:
 
 def _fold(text: str) -> str:
     """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
-    if text.isprintable() and "  " not in text:
+    if _is_printable(text) and "  " not in text:
         return text.strip()
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
+    folded = " ".join(text.split())
+    if _is_printable(folded):
+        return folded
+    text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
     return " ".join(text.split())
 
 
+def _is_printable(text: str) -> bool:
+    if not text.isascii():
+        return text.isprintable()
+    # Of ASCII this tells the same in a fifth of the time.
+    data = text.encode()
+    return data.translate(_VISIBLE) == data
+
+
 def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit and text.isascii():
+        return text
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()

@@ -1,13 +1,12 @@
-"""Set structlog up: one line per event, JSON or for people, through a spool that never blocks."""
+"""One line per event, JSON or for people (structlog's), through a spool that never blocks."""
 
 import logging
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
-import structlog
 from structlog.dev import ConsoleRenderer
 
 from .event import Event, Level, Log
@@ -16,10 +15,13 @@ from .spool import Spool
 
 Clock = Callable[[], int]
 """Returns ns since 1970 UTC."""
-Render = Callable[[str, Event], bytes]
-"""Makes one line, newline included, of a level's name and an event."""
+Render = Callable[[Event], bytes]
+"""Makes one line, newline included, of an event."""
 
 _encode: Final = msgspec.json.Encoder().encode
+_URGENT: Final = Level.WARNING
+_LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
+"""What stands between a line's timestamp and its fields."""
 
 
 class Logs:
@@ -28,15 +30,7 @@ class Logs:
     def __init__(self, spool: Spool, level: Level, render: Render) -> None:
         self._spool = spool
         self._level = level
-
-        def last(_: object, method: str, fields: MutableMapping[str, Any]) -> bytes:
-            return render(method, fields["record"])
-
-        self._out: Any = structlog.wrap_logger(
-            _Sink(spool),
-            processors=[last],
-            wrapper_class=structlog.make_filtering_bound_logger(level),
-        ).bind()
+        self._render = render
 
     def wants(self, kind: type[Event]) -> bool:
         """Tell whether an event of this kind would be written."""
@@ -45,12 +39,8 @@ class Logs:
     def emit(self, event: Event) -> None:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
         level = event.level
-        if level < self._level:
-            return
-        if level == Level.INFO:
-            self._out.info("", record=event)
-        else:
-            self._out.log(level, "", record=event)
+        if level >= self._level:
+            self._spool.put(self._render(event), urgent=level >= _URGENT)
 
     def close(self) -> None:
         """Write what is queued, for at most a second."""
@@ -87,7 +77,7 @@ def configure(
     render = console_lines(clock, stream.isatty()) if format == "console" else json_lines(clock)
 
     def gap_line(lines: int) -> bytes:
-        return render("warning", LogDropped(lines=lines))
+        return render(LogDropped(lines=lines))
 
     return Logs(Spool(stream, gap_line), Level[level.upper()], render)
 
@@ -96,13 +86,13 @@ def json_lines(clock: Clock) -> Render:
     """Return what makes JSON lines: timestamp, level and event first, then the event's fields."""
     stamp = _stamps(clock)
 
-    def render(level: str, event: Event) -> bytes:
+    def render(event: Event) -> bytes:
         try:
             fields = _encode(event)
         except ValueError:
             # A lone surrogate: a name that came in as invalid UTF-8.
             fields = _encode(_plain(event))
-        return b'{"timestamp":"%b","level":"%b",%b\n' % (stamp(), level.encode(), fields[1:])
+        return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.level], fields[1:], b"\n"))
 
     return render
 
@@ -112,10 +102,11 @@ def console_lines(clock: Clock, colors: bool) -> Render:
     stamp = _stamps(clock)
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
-    def render(level: str, event: Event) -> bytes:
+    def render(event: Event) -> bytes:
         fields = _plain(event)
         if isinstance(event, ProxyReady):
             fields = {"event": f"turnlog ready {' '.join(event.urls)}"}
+        level = event.level.name.lower()
         line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"
 
@@ -139,31 +130,14 @@ def _printable(value: object) -> object:
 def _stamps(clock: Clock) -> Callable[[], bytes]:
     """Return what writes the time as RFC 3339 in UTC; the part up to the second is kept."""
     known = -1
-    prefix = ""
+    prefix = b""
 
     def stamp() -> bytes:
         nonlocal known, prefix
         second, rest = divmod(clock(), 1_000_000_000)
         if second != known:
             known = second
-            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
-        return f"{prefix}.{rest // 1000:06d}Z".encode()
+            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.".encode()
+        return b"%b%06dZ" % (prefix, rest // 1000)
 
     return stamp
-
-
-class _Sink:
-    """What structlog takes for a logger: it hands lines to the spool."""
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-
-    def info(self, line: bytes) -> None:
-        self._spool.put(line, urgent=False)
-
-    debug = info
-
-    def warning(self, line: bytes) -> None:
-        self._spool.put(line, urgent=True)
-
-    error = warning

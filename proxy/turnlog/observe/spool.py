@@ -30,7 +30,9 @@ class Spool:
         self._stream = stream
         self._write = _writer(stream)
         self._gap_line = gap_line
-        self._wake = threading.Condition()
+        # Reentrant: what the collector finds in the middle of a line may be logged.
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
         self._lines: list[bytes] = []
         self._size = 0
         self._urgent = False
@@ -45,16 +47,17 @@ class Spool:
 
     def put(self, line: bytes, *, urgent: bool) -> None:
         """Queue one line, newline included. An urgent one does not wait for others."""
-        with self._wake:
-            if self._broken or self._closing or self._size + len(line) > LIMIT_BYTES:
+        with self._lock:
+            size = self._size + len(line)
+            if self._broken or self._closing or size > LIMIT_BYTES:
                 self._count(1)
                 return
             self._lines.append(line)
-            self._size += len(line)
-            if urgent or self._size >= EAGER_BYTES:
+            self._size = size
+            if urgent or size >= EAGER_BYTES:
                 self._urgent = True
                 self._wake.notify()
-            elif len(self._lines) == 1:
+            elif size == len(line):
                 self._wake.notify()
 
     def close(self, timeout: float = 1.0) -> None:

@@ -25,7 +25,7 @@ from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.rawjson import value_of
 
-from .attempt import Ask, Attempt, Reply
+from .attempt import NO_LINKS, Ask, Attempt, Reply
 from .clock import Clock
 from .judging import seen
 
@@ -35,6 +35,12 @@ _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
 """How a call stands of which only the arguments are known."""
 _NOTHING_SEEN: Final = Seen()
+# Looking a member of an enum up costs more than all else in most of these lines.
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
+_FULL: Final = Keep.FULL
+_NOTHING: Final = Keep.NOTHING
+_NO_DELTA: Final = Delta()
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -45,7 +51,7 @@ class Content(Struct, frozen=True, kw_only=True, gc=False):
     short: str
     hash: str | None = None
     detail: str = ""
-    delta: Delta = Delta()
+    delta: Delta = _NO_DELTA
     why: str = ""
 
 
@@ -73,47 +79,53 @@ class Drafter:
 
     def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
         """Return the commit before an attempt is sent, which began `waited` ns ago."""
-        read = self._guarded(lambda: self._input(ask), _UNREAD)
-        facts = self.facts(ask, _marked(ask.flags, read), waited=waited)
+        try:
+            read = self._input(ask)
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            read = self._unread(error)
         keep = ask.policy.store
         body = Body(
             input_hash=read.hash,
-            preview="" if keep is Keep.NOTHING else read.short,
-            links=tuple(filter(None, (*ask.links.stored, ask.effect_link))),
+            preview="" if keep is _NOTHING else read.short,
+            links=_links(ask),
             pinned=ask.standing.pinned,
             delta=_packed(read.delta),
-            why="" if keep is Keep.NOTHING else read.why,
+            why="" if keep is _NOTHING else read.why,
             client=ask.client,
         )
-        blob = read.blob if keep is Keep.FULL else None
-        claim = ask.links.key if ask.seen is not None else b""
         return Draft(
-            session=ask.session, facts=facts, body=body, input_blob=blob, claim=claim, seen=ask.seen
+            session=ask.session,
+            facts=self.facts(ask, _marked(ask.flags, read), waited=waited),
+            body=body,
+            input_blob=read.blob if keep is _FULL else None,
+            claim=ask.links.key if ask.seen is not None else b"",
+            seen=ask.seen,
         )
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
         """Return what an intent says of an attempt that began `waited` ns ago."""
-        return Facts(
-            kind=CommitKind.INTENT,
+        facts = Facts(
+            kind=_INTENT,
             at=self._clock.wall() - waited,
             clock=self._clock.monotonic() - waited,
             turn_label=ask.turn_label,
             turn_source=ask.turn_source,
             call=ask.call,
-            leg=ask.leg,
-            attempt=ask.number,
             server=ask.server,
             tool=ask.tool,
             method=ask.method,
             definition=ask.definition,
             effect=ask.effect,
             bytes_in=ask.size,
-            flags=flags,
             trace=ask.trace,
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
-            guarded=bool(ask.links.same or ask.links.key) and not ask.links.source,
         )
+        guarded = bool(ask.links.same or ask.links.key) and not ask.links.source
+        if not (flags or guarded or ask.leg or ask.number > 1):
+            return facts
+        # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+        return structs.replace(facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded)
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:
         """Return what a note says on a commit of a call."""
@@ -138,13 +150,15 @@ class Drafter:
         """Return the commit after an attempt has ended."""
         now, clock = self._clock.wall(), self._clock.monotonic()
         ask = attempt.ask
-        read = self._guarded(lambda: self._output(ask, ending, reply), _UNREAD)
+        try:
+            read = self._output(ask, ending, reply)
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            read = self._unread(error)
         facts = structs.replace(
             attempt.facts,
-            kind=CommitKind.OUTCOME,
+            kind=_OUTCOME,
             at=now,
             clock=clock,
-            n=attempt.n,
             phase=ending.phase,
             executed=ending.executed,
             status=ending.status,
@@ -153,40 +167,38 @@ class Drafter:
             retry=ending.retry,
             duration=clock - attempt.started,
             bytes_out=reply.size,
-            flags=_marked((*ask.flags, *sorted(attempt.marks), *reply.flags), read),
+            flags=_marked(attempt.flags, read),
             http_status=reply.http_status,
-            code=reply.code,
-            expires=_expiry(now, ending.status, reply.ttl),
-            retry_after_ms=_milliseconds(reply.retry_after),
         )
         return Draft(
             session=ask.session,
-            facts=facts,
+            facts=_rest(facts, attempt, reply),
             body=_outcome_body(ask.policy.store, read, reply),
             intent=attempt.intent,
-            output_blob=read.blob if read.blob.data and ask.policy.store is Keep.FULL else None,
+            output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
         )
 
     def _input(self, ask: Ask) -> Content:
         policy = ask.policy
         if not (policy.redact or policy.delta or ask.why):
-            return self._asked(ask, Redacted(ask.arguments, False))
+            return self._asked(ask, ask.arguments, touched=False)
         looked = seen(ask, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
         what = hidden(policy.redact, looked)
+        cut = _cut_input(ask, what)
         return structs.replace(
-            self._asked(ask, _cut_input(ask, what)),
+            self._asked(ask, cut.data, touched=cut.touched),
             # Whoever ends the call without having seen its answer knows no more than this.
             delta=changes(policy.delta, looked, _BEGUN, partial(self._clean, what)),
             why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
         )
 
-    def _asked(self, ask: Ask, cut: Redacted) -> Content:
-        left, complete = self._seen(cut.data, complete=ask.complete)
-        touched = left.touched or cut.touched
-        blob = self._blob(left.data, touched=touched, complete=complete and ask.says_all)
-        key = self._hash_key if touched else None
-        known = ask.complete and ask.says_all
-        hashed = input_hash(ask.arguments, key=key) if known else None
+    def _asked(self, ask: Ask, arguments: bytes, *, touched: bool) -> Content:
+        blob = self._kept(arguments, touched=touched, complete=ask.complete)
+        hashed = None
+        if not ask.says_all:
+            blob = structs.replace(blob, cut=True)
+        elif ask.complete:
+            hashed = input_hash(ask.arguments, key=self._hash_key if blob.redacted else None)
         return Content(blob=blob, short=preview(blob.data), hash=hashed)
 
     def _clean(self, what: Hidden, text: str) -> str:
@@ -195,51 +207,46 @@ class Drafter:
 
     def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
         if not (ask.policy.redact or ask.policy.delta):
-            return self._read(reply, Redacted(reply.content, False), reply.detail)
+            return self._read(reply, reply.content, reply.detail, touched=False)
         looked = seen(ask, reply)
         what = hidden(ask.policy.redact, looked)
         detail = cut_text(reply.detail, what)[0]
-        read = self._read(reply, _cut_output(reply, looked, what), detail)
+        cut = _cut_output(reply, looked, what)
+        read = self._read(reply, cut.data, detail, touched=cut.touched)
         delta = changes(ask.policy.delta, looked, ending, partial(self._clean, what))
         return structs.replace(read, delta=delta)
 
-    def _read(self, reply: Reply, cut: Redacted, detail: str) -> Content:
-        left, complete = self._seen(cut.data, complete=reply.complete)
-        touched = left.touched or cut.touched
-        blob = self._blob(left.data, touched=touched, complete=complete)
-        short = summarize(
-            blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
-        )
-        keyed = touched or not reply.complete
+    def _read(self, reply: Reply, content: bytes, detail: str, *, touched: bool) -> Content:
+        digest = reply.digest or sha256(reply.content).digest()
+        blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
+        hashed = None
+        if reply.size:
+            keyed = blob.redacted or not reply.complete
+            kind, told = ("hmac-sha256", self._keyed(digest)) if keyed else ("sha256", digest)
+            hashed = f"{kind}:{told.hex()}"
         return Content(
             blob=blob,
-            short=short,
-            hash=self._output_hash(reply, keyed=keyed) if reply.size else None,
+            short=summarize(
+                blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
+            ),
+            hash=hashed,
             detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
         )
 
-    def _seen(self, content: bytes, *, complete: bool) -> tuple[Redacted, bool]:
-        """Redact as much as will be kept; tell whether that is all."""
-        most = self._record_limit + MARGIN
-        whole = complete and len(content) <= most
-        return self._redactor.json(content[:most], complete=whole), whole
+    def _kept(self, content: bytes, *, touched: bool, complete: bool, digest: bytes = b"") -> Blob:
+        """Return what is kept of some content without secrets; of it as it came `digest` is the sha256."""
+        limit = self._record_limit
+        if len(content) > limit + MARGIN:
+            content, complete = content[: limit + MARGIN], False
+        left = self._redactor.json(content, complete=complete)
+        kept, redacted = left.data, touched or left.touched
+        if len(kept) > limit:
+            kept, complete = kept[:limit], False
+        return Blob(kept, redacted, not complete, digest if complete and not redacted else b"")
 
-    def _guarded(self, read: Callable[[], Content], instead: Content) -> Content:
-        try:
-            return read()
-        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
-            self._report(error)
-            return instead
-
-    def _blob(self, data: bytes, *, touched: bool, complete: bool) -> Blob:
-        kept = data[: self._record_limit]
-        return Blob(kept, redacted=touched, cut=not complete or len(kept) < len(data))
-
-    def _output_hash(self, reply: Reply, *, keyed: bool) -> str:
-        digest = reply.digest or sha256(reply.content).digest()
-        if keyed:
-            return "hmac-sha256:" + self._keyed(digest).hex()
-        return "sha256:" + digest.hex()
+    def _unread(self, error: Exception) -> Content:
+        self._report(error)
+        return _UNREAD
 
 
 def retell(outcome: Draft, source: Ticket | None) -> None:
@@ -269,7 +276,7 @@ def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
 
 def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
-    silent = keep is Keep.NOTHING and bool(reply.size)
+    silent = keep is _NOTHING and bool(reply.size)
     answered = reply.http_status or reply.size or reply.content
     detail = "" if silent else read.detail
     short = "" if silent or not answered else read.short
@@ -283,7 +290,14 @@ def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
     )
 
 
+def _links(ask: Ask) -> tuple[bytes, ...]:
+    links = ask.links.stored if ask.links is not NO_LINKS else ()
+    return (*links, ask.effect_link) if ask.effect_link else links
+
+
 def _packed(delta: Delta) -> tuple[Raw, ...]:
+    if not delta.operations:
+        return ()
     return tuple(Raw(_encode(operation)) for operation in delta.operations)
 
 
@@ -297,11 +311,21 @@ def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
     return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
 
 
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
+def _rest(facts: Facts, attempt: Attempt, reply: Reply) -> Facts:
+    """Return an outcome's facts with what few of them have."""
+    parked, wait = facts.status.parked, reply.retry_after
+    if not (attempt.n or parked) and reply.code is None and wait is None:
+        return facts
+    return structs.replace(
+        facts,
+        n=attempt.n,
+        code=reply.code,
+        expires=_expiry(facts.at, reply.ttl) if parked else 0,
+        retry_after_ms=None if wait is None else round(wait * 1000),
+    )
 
 
-def _expiry(now: int, status: Status, ttl: int | None) -> int:
-    if not status.parked or (ttl is not None and ttl < 0):
-        return 0
-    return now + (_PARKED_LIFE if ttl is None else ttl)
+def _expiry(now: int, ttl: int | None) -> int:
+    if ttl is None:
+        return now + _PARKED_LIFE
+    return now + ttl if ttl >= 0 else 0

@@ -7,6 +7,7 @@ wait for the disk awaits the ticket that `begin` and `end` leave behind.
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -19,12 +20,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
-from turnlog.observe.call_events import (
-    CallEnded,
-    CallRetried,
-    CallStarted,
-    RetryAbandoned,
-)
+from turnlog.observe.call_events import CallStarted
 from turnlog.observe.event import Log
 from turnlog.observe.events import (
     ProxyFaulted,
@@ -35,6 +31,7 @@ from turnlog.observe.events import (
 )
 from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
+from . import reports
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
 from .drafts import Drafter, retell
@@ -42,6 +39,8 @@ from .drafts import Drafter, retell
 _OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
 """bytes: larger content is redacted and summed up in a thread."""
+_REPLAYED: Final = Status.REPLAYED
+_UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 
 
 class Prepared:
@@ -89,7 +88,8 @@ class Recorder:
         self._clock = clock
         self._work = work
         self._entropy = ids.Entropy(clock.entropy)
-        self._durability = durability
+        self._unwaited = _unwaited(durability)
+        self._says_started = log.wants(CallStarted)
         self._when_full = when_full
         self._full = False
         """Whether `store.full` was said and is still true."""
@@ -122,8 +122,8 @@ class Recorder:
             self._unrecorded(error)
         except ValueError as error:
             self._unrecorded(StoreError(str(error)))
-        if self._log.wants(CallStarted):
-            self._log.emit(_started(ask))
+        if self._says_started:
+            self._log.emit(reports.started(ask))
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
@@ -150,9 +150,9 @@ class Recorder:
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
         self._notice_loop(attempt, ending)
-        attempt.flags = (*ask.flags, *sorted(attempt.marks), *reply.flags)
+        attempt.flags = _flags(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
-        if ending.status is Status.REPLAYED:
+        if ending.status is _REPLAYED:
             retell(outcome, source)
         draft.more = outcome
         try:
@@ -161,7 +161,7 @@ class Recorder:
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         unrecorded = attempt.intent is None
-        self._log.emit(_ended(attempt, outcome.facts, unrecorded=unrecorded))
+        self._log.emit(reports.ended(attempt, outcome.facts, unrecorded=unrecorded))
         return attempt
 
     def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
@@ -188,11 +188,11 @@ class Recorder:
         if attempt.ended:
             return None
         attempt.ended = True
-        if ending.kind == ErrorKind.UNVERIFIED_PROVENANCE:
+        if ending.kind == _UNVERIFIED:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
         self._notice_loop(attempt, ending)
-        attempt.flags = (*attempt.ask.flags, *sorted(attempt.marks), *reply.flags)
+        attempt.flags = _flags(attempt, reply)
         attempt.tell(ending)
         if attempt.decide is not None:
             attempt.reason, attempt.decide = attempt.decide(attempt), None
@@ -226,16 +226,17 @@ class Recorder:
         return self._finish(attempt, draft)
 
     def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
-        def told(written: bool) -> None:
-            self._log.emit(_ended(attempt, draft.facts, unrecorded=not written))
-
         # Only who waits for the disk is told of an answer that was handed on without it.
-        ticket = self._submit_outcome(draft, told if attempt.waits else None)
+        told = partial(self._tell, attempt, draft.facts) if attempt.waits else None
+        ticket = self._submit_outcome(draft, told)
         if self._opening:
             self._announce()
-        if ticket is None or not attempt.waits:
-            told(ticket is not None)
+        if ticket is None or told is None:
+            self._tell(attempt, draft.facts, ticket is not None)
         return ticket
+
+    def _tell(self, attempt: Attempt, facts: Facts, written: bool) -> None:
+        self._log.emit(reports.ended(attempt, facts, unrecorded=not written))
 
     def _met(self, session: SessionRef) -> None:
         # Those whose intent fails never get an id; they must not pile up.
@@ -258,33 +259,12 @@ class Recorder:
 
     def retried(self, attempt: Attempt, delay: float) -> None:
         """Log that another attempt follows, after `delay` seconds."""
-        ask, ending = attempt.ask, attempt.ending
-        if ending is not None:
-            self._log.emit(
-                CallRetried(
-                    session=_session_of(ask),
-                    call=ids.to_text(ask.call),
-                    attempt=ask.number,
-                    server=ask.server,
-                    tool=ask.tool,
-                    kind=ending.kind,
-                    delay_ns=round(delay * 1e9),
-                )
-            )
+        if attempt.ending is not None:
+            self._log.emit(reports.retried(attempt.ask, attempt.ending, delay))
 
     def abandoned(self, attempt: Attempt, reason: Reason) -> None:
         """Log that the attempt which was to follow is not made."""
-        ask = attempt.ask
-        self._log.emit(
-            RetryAbandoned(
-                session=_session_of(ask),
-                call=ids.to_text(ask.call),
-                attempt=ask.number,
-                server=ask.server,
-                tool=ask.tool,
-                reason=reason,
-            )
-        )
+        self._log.emit(reports.abandoned(attempt.ask, reason))
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
         """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
@@ -316,16 +296,7 @@ class Recorder:
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        return Attempt(ask, facts, facts.clock, waits=self._waits(ask.effect))
-
-    def _waits(self, effect: Effect) -> bool:
-        match self._durability:
-            case Durability.STRICT:
-                return True
-            case Durability.RELAXED:
-                return False
-            case Durability.BALANCED:
-                return effect is not Effect.READ
+        return Attempt(ask, facts, facts.clock, waits=ask.effect not in self._unwaited)
 
     def _unrecorded(self, error: StoreError) -> None:
         """Log that a call cannot be recorded; raise `error` where it has to be refused."""
@@ -360,59 +331,19 @@ class Recorder:
             return None
 
 
-def _session_of(ask: Ask) -> str:
-    """Return the session's id as text; nothing while it has none."""
-    return ids.to_text(ask.session.id) if ask.session.id is not None else ""
+def _flags(attempt: Attempt, reply: Reply) -> tuple[Flag, ...]:
+    flags = attempt.ask.flags
+    if attempt.marks:
+        flags = (*flags, *sorted(attempt.marks))
+    return flags + reply.flags
 
 
-def _started(ask: Ask) -> CallStarted:
-    return CallStarted(
-        session=_session_of(ask),
-        call=ids.to_text(ask.call),
-        leg=ask.leg,
-        attempt=ask.number,
-        server=ask.server,
-        tool=ask.tool,
-        method=ask.method if ask.is_mcp else "",
-        http_method="" if ask.is_mcp else ask.method,
-        protocol=ask.protocol if ask.is_mcp else "",
-        effect=ask.effect,
-        bytes_in=ask.size,
-        flags=ask.flags,
-        trace=ask.trace,
-    )
-
-
-def _ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
-    ask = attempt.ask
-    placed: Commit | None = attempt.intent.placed if attempt.intent is not None else None
-    return CallEnded(
-        session=_session_of(ask),
-        call=ids.to_text(ask.call),
-        leg=ask.leg,
-        attempt=ask.number,
-        seq=placed.link.seq if placed is not None else 0,
-        turn=placed.link.turn if placed is not None else 0,
-        step=placed.link.step if placed is not None else 0,
-        server=ask.server,
-        tool=ask.tool,
-        method=ask.method if ask.is_mcp else "",
-        http_method="" if ask.is_mcp else ask.method,
-        protocol=ask.protocol if ask.is_mcp else "",
-        http_version="" if ask.is_mcp else ask.protocol.partition("/")[2],
-        status=facts.status,
-        error=facts.error,
-        kind=facts.error_kind,
-        retry=facts.retry,
-        reason=attempt.reason,
-        executed=facts.executed,
-        effect=facts.effect,
-        phase=facts.phase,
-        http_status=facts.http_status,
-        code=facts.code,
-        duration_ns=facts.duration,
-        bytes_in=facts.bytes_in,
-        bytes_out=facts.bytes_out,
-        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
-        trace=facts.trace,
-    )
+def _unwaited(durability: Durability) -> frozenset[Effect]:
+    """Return the effects whose calls do not wait for the disk."""
+    match durability:
+        case Durability.STRICT:
+            return frozenset()
+        case Durability.RELAXED:
+            return frozenset(Effect)
+        case Durability.BALANCED:
+            return frozenset({Effect.READ})

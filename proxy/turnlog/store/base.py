@@ -68,9 +68,8 @@ class SessionRef:
 
     The store looks the aliases up inside the write transaction of the first draft, so that two
     processes that meet the same name at once end in one session: the first alias that is known
-    decides, the others become names of that session too. `id` is set from then on; a ref made
-    with the `candidate` of a session that exists means that session.
-    Aliases are made by `alias`; implicit sessions have none.
+    decides, the others become names of that session too. `id` is set from then on; a ref made with
+    the `candidate` of a session that exists means that one. `alias` makes aliases; implicit ones have none.
     """
 
     __slots__ = ("aliases", "candidate", "id", "metadata", "rung")
@@ -92,11 +91,12 @@ class SessionRef:
 
 
 class Blob(Struct, frozen=True, gc=False):
-    """Content to keep beside a commit, as redaction left it."""
+    """Content to keep beside a commit, as redaction left it. `digest`: its sha256, where that is known."""
 
     data: bytes
     redacted: bool = False
     cut: bool = False
+    digest: bytes = b""
 
 
 class Draft(Struct, kw_only=True, gc=False):

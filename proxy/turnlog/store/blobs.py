@@ -79,7 +79,8 @@ def pack(blob: Blob) -> Packed:
             marks |= _ZSTD
             data = smaller
     mark = _MARKS[marks]
-    return Packed(sha256(blob.data).digest() + mark, mark + data)
+    digest = blob.digest or sha256(blob.data).digest()
+    return Packed(digest + mark, mark + data)
 
 
 def unpack_blob(value: bytes) -> Blob:

@@ -103,4 +103,4 @@ def without_content(draft: Draft) -> Draft:
 
 
 def _digest(blob: Blob | None) -> bytes:
-    return sha256(blob.data).digest() if blob else b""
+    return (blob.digest or sha256(blob.data).digest()) if blob else b""

@@ -1,0 +1,104 @@
+"""What the log says of an attempt: the events of its begin, its end and of what follows."""
+
+from msgspec import structs
+
+from turnlog.core import ids
+from turnlog.core.classify import Ending
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import Flag
+from turnlog.core.retry import Reason
+from turnlog.observe.call_events import CallEnded, CallRetried, CallStarted, RetryAbandoned
+
+from .attempt import Ask, Attempt
+
+
+def started(ask: Ask) -> CallStarted:
+    """Return what is said once an attempt has its intent."""
+    return CallStarted(
+        session=_session_of(ask),
+        call=ids.to_text(ask.call),
+        leg=ask.leg,
+        attempt=ask.number,
+        server=ask.server,
+        tool=ask.tool,
+        method=ask.method if ask.is_mcp else "",
+        http_method="" if ask.is_mcp else ask.method,
+        protocol=ask.protocol if ask.is_mcp else "",
+        effect=ask.effect,
+        bytes_in=ask.size,
+        flags=ask.flags,
+        trace=ask.trace,
+    )
+
+
+def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
+    """Return what is said once an attempt has its outcome, whose facts are `facts`."""
+    placed = attempt.intent.placed if attempt.intent is not None else None
+    # In two steps: beyond 15 keywords Python makes a dict of them for each call.
+    return structs.replace(
+        _outcome(attempt.ask, facts),
+        seq=placed.link.seq if placed is not None else 0,
+        turn=placed.link.turn if placed is not None else 0,
+        step=placed.link.step if placed is not None else 0,
+        leg=attempt.ask.leg,
+        attempt=attempt.ask.number,
+        error=facts.error,
+        kind=facts.error_kind,
+        retry=facts.retry,
+        reason=attempt.reason,
+        code=facts.code,
+        bytes_in=facts.bytes_in,
+        bytes_out=facts.bytes_out,
+        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
+    )
+
+
+def _outcome(ask: Ask, facts: Facts) -> CallEnded:
+    is_mcp = ask.is_mcp
+    return CallEnded(
+        session=_session_of(ask),
+        call=ids.to_text(ask.call),
+        server=ask.server,
+        tool=ask.tool,
+        method=ask.method if is_mcp else "",
+        http_method="" if is_mcp else ask.method,
+        protocol=ask.protocol if is_mcp else "",
+        http_version="" if is_mcp else ask.protocol.partition("/")[2],
+        status=facts.status,
+        executed=facts.executed,
+        effect=facts.effect,
+        phase=facts.phase,
+        http_status=facts.http_status,
+        duration_ns=facts.duration,
+        trace=facts.trace,
+    )
+
+
+def retried(ask: Ask, ending: Ending, delay: float) -> CallRetried:
+    """Return what is said where another attempt follows, after `delay` seconds."""
+    return CallRetried(
+        session=_session_of(ask),
+        call=ids.to_text(ask.call),
+        attempt=ask.number,
+        server=ask.server,
+        tool=ask.tool,
+        kind=ending.kind,
+        delay_ns=round(delay * 1e9),
+    )
+
+
+def abandoned(ask: Ask, reason: Reason) -> RetryAbandoned:
+    """Return what is said where the attempt which was to follow is not made."""
+    return RetryAbandoned(
+        session=_session_of(ask),
+        call=ids.to_text(ask.call),
+        attempt=ask.number,
+        server=ask.server,
+        tool=ask.tool,
+        reason=reason,
+    )
+
+
+def _session_of(ask: Ask) -> str:
+    """Return the session's id as text; nothing while it has none."""
+    return ids.to_text(ask.session.id) if ask.session.id is not None else ""
