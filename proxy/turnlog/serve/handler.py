@@ -4,9 +4,6 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from typing import Final
-from weakref import WeakKeyDictionary
-
-from aiohttp import web
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.observe.call_events import Refusal, RequestRefused
@@ -18,6 +15,7 @@ from turnlog.wire.http import (
     fields,
 )
 
+from .agent import AgentConnection
 from .answers import Made, problem, told
 from .audience import Audience
 from .bodies import read_exchange
@@ -35,6 +33,7 @@ from .requests import refusal_of
 from .routes import OWN, Route, Routes, authority_of, origin_form, own_path
 from .runner import Runner
 from .settings import Settings
+from .starts import AgentRequest
 from .upstream import Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
@@ -65,8 +64,6 @@ class Handler:
         self._own = own
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
         self._heads = Heads()
-        self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
-        self._last_connection = 0
         self._seen_hosts: set[bytes] = set()
         """Hosts that were found to be allowed."""
         self._listening: set[asyncio.Task[object]] = set()
@@ -74,13 +71,16 @@ class Handler:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. Cancelled when the agent's connection is lost."""
-        down = Downstream(request, self._heads)
+    async def __call__(self, agent: AgentConnection, request: AgentRequest) -> bool:
+        """Answer one request; tell whether its connection may carry another.
+
+        Cancelled when that is lost.
+        """
+        down = Downstream(agent, request)
         self.in_flight += 1
         self._quiet.clear()
         try:
-            await self._handle(down, self._connection(request))
+            await self._handle(down, agent.number)
         except Gone:
             down.abort()
         finally:
@@ -106,16 +106,6 @@ class Handler:
             async with asyncio.timeout(grace):
                 await self._quiet.wait()
                 await self._context.repeats.idle()
-
-    def _connection(self, request: web.BaseRequest) -> int:
-        transport = request.transport
-        if transport is None:
-            return 0
-        number = self._connections.get(transport)
-        if number is None:
-            self._last_connection = number = self._last_connection + 1
-            self._connections[transport] = number
-        return number
 
     async def _handle(self, down: Downstream, connection: int) -> None:
         if refusal := self._refusal(down):
