@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 from aiohttp import web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from .request import Request
 from .requests import AnyMethodParser, RequestReader
 from .starts import AgentRequest, Starts
 
@@ -51,7 +52,16 @@ class AgentConnection(web.RequestHandler):
     more to say. So a byte is sent: the one is answered by a reset, the other reads it.
     """
 
-    __slots__ = ("_answer", "_body", "_reader", "_refuse", "answering", "half_closed", "number")
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_reader",
+        "_refuse",
+        "answering",
+        "half_closed",
+        "number",
+        "told",
+    )
 
     def __init__(
         self,
@@ -66,6 +76,8 @@ class AgentConnection(web.RequestHandler):
         self._refuse = server.refuse
         self.number = number
         """Which of the server's connections it is."""
+        self.told: Request | None = None
+        """What its latest request told before its body."""
         self._body: StreamReader = EMPTY_PAYLOAD
         """Of the request that is being answered."""
         self.answering: Answering | None = None
@@ -246,6 +258,7 @@ class AgentConnection(web.RequestHandler):
         """Let go of what refers to this connection."""
         super().connection_lost(exc)
         self.answering = None
+        self.told = None
         self._body = EMPTY_PAYLOAD
 
 

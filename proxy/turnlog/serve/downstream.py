@@ -34,7 +34,8 @@ class Downstream:
     def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
         self._agent = agent
         self._content = request.body
-        self._start = start = request.start
+        self.asked = start = request.start
+        """Its line and fields, without Content-Length."""
         self._chunked = False
         self._until_close = False
         self._invited = False
@@ -57,6 +58,11 @@ class Downstream:
     def half_closed(self) -> bool:
         """Whether the agent has ended its side of the connection, and perhaps both."""
         return self._agent.half_closed
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its body came with its head."""
+        return isinstance(self._content, bytes)
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
@@ -89,7 +95,7 @@ class Downstream:
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
         # HTTP/1.0 knows no interim answers, and its Expect is ignored.
-        if self._invited or self._start.version < (1, 1):
+        if self._invited or self.asked.version < (1, 1):
             return
         if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
@@ -98,7 +104,7 @@ class Downstream:
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
         """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
         transport = self._agent.transport
-        if self.begun or self._start.version < (1, 1) or transport is None:
+        if self.begun or self.asked.version < (1, 1) or transport is None:
             return
         if not transport.is_closing():
             self._write_start(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines))
@@ -141,7 +147,7 @@ class Downstream:
         """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
         if length is not None:
             lines += b"\r\nContent-Length: %d" % length
-        elif self._start.version >= (1, 1):
+        elif self.asked.version >= (1, 1):
             lines += b"\r\nTransfer-Encoding: chunked"
             self._chunked = True
         else:
@@ -207,19 +213,19 @@ class Downstream:
     @property
     def _stays(self) -> bool:
         """Whether another request may come behind this one."""
-        return self._start.keeps and not self._until_close and not self._agent.is_last
+        return self.asked.keeps and not self._until_close and not self._agent.is_last
 
     @property
     def version(self) -> str:
         """HTTP version of the request, such as `1.1`."""
-        major, minor = self._start.version
+        major, minor = self.asked.version
         return f"{major}.{minor}"
 
     def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
         keep = b""
         if not self._stays:
             keep = b"\r\nConnection: close"
-        elif self._start.version < (1, 1):
+        elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
         return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
 
