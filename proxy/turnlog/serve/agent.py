@@ -252,7 +252,8 @@ class AgentConnection(web.RequestHandler):
 
     async def drained(self) -> None:
         """Wait while the agent reads slowly. Raises `ConnectionError`."""
-        await self._drain_helper()
+        if self.transport is not None:
+            await self._drain_helper()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Let go of what refers to this connection."""
@@ -263,7 +264,7 @@ class AgentConnection(web.RequestHandler):
 
 
 Answer = Callable[[AgentConnection, AgentRequest], Awaitable[bool]]
-"""Answers a request; tells whether the connection may carry another one."""
+"""Answers a request; tells whether the connection can carry another one."""
 
 
 class AgentServer(web.Server):

@@ -31,9 +31,11 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if _passes_by(request, transport):
         return McpExchange(context, request, ()), body if whole else down.rest(body)
-    if whole and (exchange := _mcp(context, request, body, transport)) is not None:
-        return exchange, body
-    if not whole and _may_be_mcp(request, transport):
+    may_be_mcp = request.is_post and transport is not _HTTP
+    if may_be_mcp and whole:
+        exchange = _mcp(context, request, body, transport)
+        return exchange or PlainCall(context, request, body, whole=True), body
+    if may_be_mcp:
         start = start_of(body)
         if start is not None or _means_mcp(request, transport):
             return await _large(down, context, request, start, body, transport)
@@ -89,9 +91,7 @@ def _passes_by(request: Request, transport: Transport) -> bool:
         return False
     if request.route.path.startswith(_WELL_KNOWN):
         return True
-    if request.is_post:
-        return False
-    return transport is _MCP or _speaks_mcp(request)
+    return not request.is_post and (transport is _MCP or _speaks_mcp(request))
 
 
 def _speaks_mcp(request: Request) -> bool:
@@ -113,16 +113,10 @@ def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> 
     return _means_mcp(request, transport) and content.reason is not Reason.NOT_JSONRPC
 
 
-def _may_be_mcp(request: Request, transport: Transport) -> bool:
-    return transport is not _HTTP and request.is_post
-
-
 def _mcp(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
-    if not _may_be_mcp(request, transport):
-        return None
     text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):

@@ -135,7 +135,8 @@ class Downstream:
         head = self._head(status, reason, lines + length)
         self._begin(head if self.method == _HEAD else head + body)
         self.finished = True
-        await self._drain()
+        if self._agent.writing_paused:
+            await self._drain()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
@@ -160,7 +161,8 @@ class Downstream:
         if data:
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self._ahead = 0
-            await self._drain()
+            if self._agent.writing_paused:
+                await self._drain()
 
     async def end(self, last: bytes = b"") -> None:
         """Write the last piece and the end of the message."""
@@ -206,14 +208,14 @@ class Downstream:
         self.finished = True
 
     def done(self) -> bool:
-        """Let go of the connection; tell whether it may carry another request."""
+        """Let go of the connection; tell whether it can carry another request."""
         self._agent.answering = None
-        return self.finished and self._stays
+        return self.finished and self._keeps
 
     @property
-    def _stays(self) -> bool:
-        """Whether another request may come behind this one."""
-        return self.asked.keeps and not self._until_close and not self._agent.is_last
+    def _keeps(self) -> bool:
+        """Whether another request can come behind this one, as far as the two of them tell."""
+        return self.asked.keeps and not self._until_close
 
     @property
     def version(self) -> str:
@@ -223,7 +225,7 @@ class Downstream:
 
     def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
         keep = b""
-        if not self._stays:
+        if not self._keeps or self._agent.is_last:
             keep = b"\r\nConnection: close"
         elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
@@ -246,10 +248,7 @@ class Downstream:
         transport.write(data)
 
     async def _drain(self) -> None:
-        agent = self._agent
-        if agent.transport is None or not agent.writing_paused:
-            return
         try:
-            await agent.drained()
+            await self._agent.drained()
         except ConnectionError as error:
             raise Gone(str(error)) from error

@@ -152,7 +152,7 @@ class Handler:
             request = agent.told = Request(down.asked, route, digest, clients, agent.number)
         if not down.is_whole:
             request.length = length_of(down.headers)
-        channel = self._context.channels.find(route.target.name, route.resource)
+        channel = self._context.channels.find(route)
         if channel is not None:
             request.joins(channel)
         return request

@@ -53,6 +53,9 @@ class Request:
         self._environment = environment
         self._digest = digest
         self._clients = clients
+        self._session = self.field(b"turnlog-session")
+        self._turn = self.field(b"turnlog-turn")
+        self._agent = self.field(b"user-agent")
         self.length = 0
         """Length of the body as declared, in bytes, where it did not come with the head."""
         self.credential = self._credential()
@@ -89,8 +92,7 @@ class Request:
         return not self.method
 
     def _kin(self) -> str:
-        named = (self.route.session, self.field(b"turnlog-session"))
-        told = (*named, self.credential, self.field(b"user-agent"))
+        told = (self.route.session, self._session, self.credential, self._agent)
         return "\0".join((self.server, *told)) if any(told) else ""
 
     @property
@@ -145,18 +147,17 @@ class Request:
         self, meta: Mapping[str, bytes], headers: Mapping[str, str], client_name: str
     ) -> Evidence:
         """Return what this request shows of its session; `headers` are those vendors use."""
-        client = client_name or self.client.name or self.field(b"user-agent")
         return Evidence(
             path_session=self.route.session,
-            header_session=self.field(b"turnlog-session"),
-            header_turn=self.field(b"turnlog-turn"),
+            header_session=self._session,
+            header_turn=self._turn,
             meta=meta,
             headers=headers,
             environment=self._environment,
             mcp_session_id=self.mcp_session,
             upstream=self.server,
             credential=self.credential,
-            client_name=client,
+            client_name=client_name or self.client.name or self._agent,
             connection=self.connection,
         )
 
