@@ -102,11 +102,18 @@ async def test_pipelined_requests_of_any_method_are_answered_in_order() -> None:
 
 
 async def test_a_body_that_reads_like_a_request_before_is_a_body() -> None:
-    head = b"POST /7 HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(REQUESTS[0])
     async with reading() as port:
-        pieces = [[REQUESTS[0]], [head, REQUESTS[0]], [REQUESTS[0]]]
-        said_of_it = [READ[0], b"POST /7 " + REQUESTS[0], READ[0]]
-        assert await one_after_another(port, pieces) == said_of_it
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(BOUND):
+            for _ in range(2):
+                writer.write(REQUESTS[0])
+                assert await said(reader) == READ[0]
+            fields = b"Host: h\r\nExpect: 100-continue\r\nContent-Length: %d" % len(REQUESTS[0])
+            writer.write(b"POST /7 HTTP/1.1\r\n%b\r\n\r\n" % fields)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+            writer.write(REQUESTS[0])
+            assert await said(reader) == b"POST /7 " + REQUESTS[0]
+        writer.close()
 
 
 async def test_a_rare_method_whose_beginning_was_pipelined_is_refused_and_not_misread() -> None:
