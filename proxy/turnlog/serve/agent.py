@@ -123,7 +123,10 @@ class AgentConnection(web.RequestHandler):
                     await self._waiter
                 finally:
                     self._waiter = None
-            request, body = self._next()
+            request, body = self._messages.popleft()
+            self._reader.message_consumed()
+            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+                self._resume_reading_if_drained()
             try:
                 self._keepalive = await self._served(request, body)
             except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
@@ -135,19 +138,14 @@ class AgentConnection(web.RequestHandler):
             if not self._keepalive or self._close or self._force_close:
                 break
             self._wait_for_next()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the connection, unless that was done by force."""
         if not self._force_close:
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
-
-    def _next(self) -> tuple[Any, StreamReader]:
-        """Take a request from the queue, or what says why it could not be read."""
-        message, body = self._messages.popleft()
-        if self._parser is not None:
-            self._parser.message_consumed()
-        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-            self._resume_reading_if_drained()
-        return message, body
 
     async def _served(self, request: Any, body: StreamReader) -> bool:
         """Answer one request; tell whether another one may follow."""
@@ -170,15 +168,13 @@ class AgentConnection(web.RequestHandler):
         if self._upgraded and not self._messages:
             self._decline()
         stays = stays and not self.is_last
-        if not body.is_eof() and not self._force_close:
-            await self._linger(body)
-        body.set_exception(_OVER)
+        if body is not EMPTY_PAYLOAD:
+            await self._finish(body)
         return stays
 
     def _wait_for_next(self) -> None:
         """Close the connection some time later, unless a request comes until then."""
-        at = self._loop.time() + self._keepalive_timeout
-        self._next_keepalive_close_time = at
+        self._next_keepalive_close_time = at = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(at, self._process_keepalive)
 
@@ -193,14 +189,16 @@ class AgentConnection(web.RequestHandler):
             if self._buffer_paused:
                 self._resume_reading_if_drained()
 
-    async def _linger(self, body: StreamReader) -> None:
-        """Read what nobody wanted of a body, so that the agent gets to read its answer."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._lingering_time):
-                while not body.is_eof():
-                    await body.readany()
+    async def _finish(self, body: StreamReader) -> None:
+        """Read what nobody wanted of a body, for a while, so that the agent gets to read its answer."""
         if not body.is_eof() and not self._force_close:
-            self.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._lingering_time):
+                    while not body.is_eof():
+                        await body.readany()
+            if not body.is_eof() and not self._force_close:
+                self.close()
+        body.set_exception(_OVER)
 
     def _failed(self, status: int, error: BaseException | None) -> None:
         """Answer what could not be read, or handled."""

@@ -133,15 +133,15 @@ class Downstream:
         """
         length = b"\r\nContent-Length: %d" % len(body)
         head = self._head(status, reason, lines + length)
-        self._begin(head if self.method == _HEAD else head + body)
-        self.finished = True
+        self._write_start(head if self.method == _HEAD else head + body)
+        self.begun = self.finished = True
         if self._agent.writing_paused:
             await self._drain()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
-        self._begin(self._head(status, reason, lines))
-        self.finished = True
+        self._write_start(self._head(status, reason, lines))
+        self.begun = self.finished = True
         await self._drain()
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
@@ -153,7 +153,8 @@ class Downstream:
             self._chunked = True
         else:
             self._until_close = True
-        self._begin(self._head(status, reason, lines))
+        self._write_start(self._head(status, reason, lines))
+        self.begun = True
         await self._drain()
 
     async def write(self, data: bytes) -> None:
@@ -210,12 +211,7 @@ class Downstream:
     def done(self) -> bool:
         """Let go of the connection; tell whether it can carry another request."""
         self._agent.answering = None
-        return self.finished and self._keeps
-
-    @property
-    def _keeps(self) -> bool:
-        """Whether another request can come behind this one, as far as the two of them tell."""
-        return self.asked.keeps and not self._until_close
+        return self.finished and self.asked.keeps and not self._until_close
 
     @property
     def version(self) -> str:
@@ -225,16 +221,11 @@ class Downstream:
 
     def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
         keep = b""
-        if not self._keeps or self._agent.is_last:
+        if not self.asked.keeps or self._until_close or self._agent.is_last:
             keep = b"\r\nConnection: close"
         elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
         return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
-
-    def _begin(self, data: bytes) -> None:
-        """Write an answer's head, and maybe more."""
-        self._write_start(data)
-        self.begun = True
 
     def _write_start(self, data: bytes) -> None:
         """Write what begins like any answer, but for what was sent ahead of it."""

@@ -363,7 +363,7 @@ class Handler:
             return True
         return False
 
-    async def _listen(self, down: Downstream, run: Coroutine[None, None, None]) -> None:
+    async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay what comes on a stream on which nobody waits for anything."""
         task = asyncio.current_task()
         assert task is not None

@@ -112,7 +112,7 @@ class RequestReader:
 
         The parser would not be in another state behind it, as it stands between two requests.
         """
-        return self._starts.find(data) if self._known == b"" else None
+        return self._starts.find(data) if self._begun == b"" and self._is_idle() else None
 
     def feed_data(self, data: bytes) -> Read:
         """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""
