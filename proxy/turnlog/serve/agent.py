@@ -123,12 +123,9 @@ class AgentConnection(web.RequestHandler):
                     await self._waiter
                 finally:
                     self._waiter = None
-            request, body = self._messages.popleft()
-            self._reader.message_consumed()
-            if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-                self._resume_reading_if_drained()
             try:
-                self._keepalive = await self._served(request, body)
+                # No name here may keep a body while the connection waits for the next one.
+                self._keepalive = await self._served(*self._next())
             except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
                 self.log_exception("Unhandled exception", exc_info=error)
                 self.force_close()
@@ -146,6 +143,14 @@ class AgentConnection(web.RequestHandler):
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
+
+    def _next(self) -> tuple[Any, StreamReader]:
+        """Take a request from the queue, or what says why it could not be read."""
+        read = self._messages.popleft()
+        self._reader.message_consumed()
+        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+            self._resume_reading_if_drained()
+        return read
 
     async def _served(self, request: Any, body: StreamReader) -> bool:
         """Answer one request; tell whether another one may follow."""
