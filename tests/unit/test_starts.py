@@ -20,7 +20,9 @@ class Agents:
     """Connections of agents that send requests, and what is remembered of those."""
 
     def __init__(self) -> None:
-        self._server = AgentServer(_never, lambda status, _: b"%d" % status, max_field_size=10_000)
+        self._server = AgentServer(
+            _never, lambda status, _: b"%d" % status, max_line_size=20_000, max_field_size=10_000
+        )
 
     @property
     def starts(self) -> Starts:
@@ -51,6 +53,7 @@ async def body(request: AgentRequest) -> bytes:
         (POST, POST.replace(b"2", b"12").replace(b"ab", b"\r\n\r\nGET / HT")),
         (OLD, OLD.replace(b"2", b"3") + b"c"),
         (GET, GET),
+        (b"\r\n" + GET, b"\r\n" + GET),
         (NOTHING, NOTHING),
     ],
 )
@@ -102,8 +105,8 @@ async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data:
             b"ab", b"2\r\nab\r\n0\r\n\r\n"
         ),
         OLD.replace(b"Connection: keep-alive\r\n", b""),
-        b"\r\n" + GET,
         POST.replace(b"\xe9", b"\xe9" * 9000),
+        POST.replace(b"/mcp", b"/mcp" * 3000),
     ],
 )
 async def test_what_a_head_alone_does_not_settle_is_not_remembered(data: bytes) -> None:

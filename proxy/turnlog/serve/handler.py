@@ -25,7 +25,7 @@ from .context import Context
 from .contracts import Hearer
 from .downstream import Downstream, Gone
 from .found import Repeated
-from .heads import Heads, Memo, RequestStart, is_moderate, lines
+from .heads import Heads, Memo, RequestStart, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
@@ -69,7 +69,7 @@ class Handler:
             lambda host: allowed_host(host, self._hosts), lambda host: len(host) <= _HOST
         )
         self._heads = Heads()
-        self._route = Memo(self._route_of, lambda start: is_moderate(start.raw))
+        self._route = Memo(self._route_of, lambda start: start.is_ordinary)
         """By a request's line and fields: settings stay what they are as long as this handler."""
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
@@ -149,7 +149,8 @@ class Handler:
         request = agent.told
         if request is None or request.asked is not down.asked or request.channel is not None:
             digest, clients = self._context.digest, self._context.clients
-            request = agent.told = Request(down.asked, route, digest, clients, agent.number)
+            request = Request(down.asked, route, digest, clients, agent.number)
+            agent.told = request if down.asked.is_ordinary else None
         if not down.is_whole:
             request.length = length_of(down.headers)
         channel = self._context.channels.find(route)
@@ -166,7 +167,8 @@ class Handler:
         if not self._is_allowed(host) or b"host" in start.head.repeated:
             detail = "this Host is not served here; add it to allow_hosts if it should be"
             return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
-        if b"origin" in named and not self._all_origins_allowed(start):
+        origins = fields(start.raw, b"origin")
+        if not all(allowed_origin(origin, self._hosts) for origin in origins):
             detail = "this Origin may not call; add its host to allow_hosts if it should"
             return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
         if b"transfer-encoding" in named and not can_dechunk(start.raw):
@@ -176,9 +178,6 @@ class Handler:
             detail = "turnlog forwards requests, it opens no tunnels"
             return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
         return None
-
-    def _all_origins_allowed(self, start: RequestStart) -> bool:
-        return all(allowed_origin(origin, self._hosts) for origin in fields(start.raw, b"origin"))
 
     @property
     def _names(self) -> str:

@@ -57,6 +57,11 @@ class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
     head: RequestHead
     """What they say."""
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is small enough to be remembered."""
+        return is_ordinary(self.target, self.raw)
+
 
 class AnswerHead(Struct, frozen=True):
     """What an answer's fields say, and the lines that go to the agent, each with CRLF before it,
@@ -95,6 +100,11 @@ def without_lengths(headers: Headers) -> Raw:
 def is_moderate(raw: Raw) -> bool:
     """Tell whether a head is small enough to be remembered."""
     return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
+
+
+def is_ordinary(target: str, raw: Raw) -> bool:
+    """Tell whether a request's line and fields are small enough to be remembered."""
+    return len(target) <= _BYTES and is_moderate(raw)
 
 
 def read_request(raw: Raw) -> RequestHead:

@@ -120,7 +120,7 @@ class RequestReader:
         messages, upgraded, tail = self._feed(data)
         read = [(self._starts.request(message, body), body) for message, body in messages]
         if was_between and self._begun == b"" and len(read) == 1:
-            self._starts.learn(data, messages[0][0], read[0][0])
+            self._starts.learn(data, read[0][0])
         return read, upgraded, tail
 
     def _feed(self, data: bytes) -> Found:

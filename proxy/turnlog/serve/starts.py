@@ -12,11 +12,13 @@ from msgspec import Struct
 
 from turnlog.wire.http import Headers
 
-from .heads import HEADS, Memo, Raw, RequestStart, is_moderate, read_request, without_lengths
+from .heads import HEADS, Memo, Raw, RequestStart, is_ordinary, read_request, without_lengths
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTHS: Final = (b"\r\nContent-Length: %d\r\n", b"\r\ncontent-length: %d\r\n")
 """The line that tells a body's length, as agents spell it."""
+_ODD: Final = frozenset({b"expect", b"upgrade"})
+"""Fields that ask for more than an answer."""
 _BEHIND_NAME: Final = len(b"%d\r\n")
 _Line = tuple[str, str, tuple[int, int], bool, Raw]
 """Method, target, version, whether the connection stays, and the fields without Content-Length."""
@@ -52,7 +54,7 @@ class Starts:
     """The beginnings of requests that are remembered; the same bytes always mean the same."""
 
     def __init__(self) -> None:
-        self._start = Memo(_start, lambda line: is_moderate(line[-1]))
+        self._start = Memo(_start, lambda line: is_ordinary(line[1], line[-1]))
         self._known: dict[bytes, _Known] = {}
         """By the head's bytes, without the digits of its length."""
 
@@ -74,14 +76,13 @@ class Starts:
             headers = (*headers, (known.name, b"%d" % len(body)), *known.after)
         return AgentRequest(known.start, headers, body)
 
-    def learn(self, data: bytes, message: RawRequestMessage, request: AgentRequest) -> None:
-        """Remember the head of a request that is all of `data`, if all that is to say follows from it."""
+    def learn(self, data: bytes, request: AgentRequest) -> None:
+        """Remember the head of a request that is all of `data`, if what is to be done follows from it."""
         head, body = _apart(data)
         start, headers = request.start, tuple(request.headers)
-        begins = data.startswith(message.method.encode() + b" ")
         # Whoever expects 100 (Continue) is written to before its body is read.
-        is_odd = message.chunked or message.upgrade or b"expect" in start.head.fields
-        if not head or not begins or is_odd or not start.keeps or not is_moderate(start.raw):
+        is_odd = not start.head.fields.keys().isdisjoint(_ODD) or not start.keeps
+        if not head or is_odd or not start.is_ordinary:
             return
         names = [name.lower() for name, _ in headers]
         at = names.index(b"content-length") if body else len(headers)
