@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from kit.beside import Rig
 from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
+from kit.faults import CloseAfterRequest
 from kit.upstreams import Peer, chunked, result, text_result
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 8\r\n\r\nAccepted"
@@ -101,6 +102,22 @@ def test_a_call_that_is_not_sent_again_is_an_error_to_who_looks_at_the_status_al
     assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "replayed"]
     wait_until(lambda: rig.notes() == ["delivered"], "the answer on the stream is noted, no other")
     assert len(rig.upstream.requests) == 2
+
+
+def test_a_post_behind_the_end_of_the_stream_is_a_call_like_any_other(rig: Rig) -> None:
+    with rig.client() as client:
+
+        def ask(endpoint: str, number: int) -> int:
+            body = call("add", {"n": number}, request_id=number)
+            return client.request("POST", endpoint, body, headers=MCP_HEADERS).status
+
+        with stream(rig) as one:
+            assert ask(one.endpoint, 1) == 202
+        assert [row.status for row in rig.ended_rows(1)] == ["unknown"]
+        rig.upstream.script = CloseAfterRequest()
+        # Nobody looks for answers on a stream any more: that there is none is told here.
+        assert ask(one.endpoint, 2) == 200
+    assert [row.status for row in rig.ended_rows(2)] == ["unknown", "unknown"]
 
 
 def test_an_answer_may_come_before_its_request_was_accepted(rig: Rig) -> None:

@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from kit.attempts import Collected, ask, session
 from kit.clients import Client, Response
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.serve.agent import AgentServer
+from turnlog.serve.agent import AgentConnection, AgentServer
 from turnlog.serve.api import Api
 from turnlog.serve.attempt import Reply
 from turnlog.serve.context import Context
 from turnlog.serve.downstream import Downstream
-from turnlog.serve.heads import Heads, lines
+from turnlog.serve.heads import lines
 from turnlog.serve.layers import Flags, read_settings
 from turnlog.serve.recording import recording
+from turnlog.serve.starts import AgentRequest
 
 TOKEN = b"t" * 32
 LIMIT = 0.05
@@ -44,8 +44,8 @@ async def served(context: Context) -> AsyncGenerator[str]:
     with ThreadPoolExecutor(1) as threads:
         api = Api(context, lambda: TOKEN, threads, limit=LIMIT)
 
-        async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            down = Downstream(request, Heads())
+        async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
+            down = Downstream(agent, request)
             made = await api.answer(down, down.target, "")
             await down.answer(made.status, made.reason, lines(made.headers), made.body)
             return down.done()

@@ -54,11 +54,11 @@ def test_without_a_prefix_only_an_origin_is_taken_out(named: str, said: bytes | 
 def test_of_two_streams_with_one_endpoint_the_last_one_counts() -> None:
     channels = Channels()
     first, second = channels.open("old", "/m"), channels.open("old", "/m")
-    assert channels.find("old", "/m") is second
+    assert channels.find(route("/old/m")) is second
     channels.close(first)
-    assert channels.find("old", "/m") is second
+    assert channels.find(route("/old/m")) is second
     channels.close(second)
-    assert channels.find("old", "/m") is None
+    assert channels.find(route("/old/m")) is None
     assert not second.is_open
 
 

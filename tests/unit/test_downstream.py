@@ -4,13 +4,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
-from turnlog.serve.agent import AgentConnection, AgentServer
+from turnlog.serve.agent import AgentConnection, AgentServer, Answer
 from turnlog.serve.downstream import Downstream, Gone
 from turnlog.serve.handler import Handler
-from turnlog.serve.heads import Heads
+from turnlog.serve.starts import AgentRequest
 
 Handle = Callable[[Downstream], Awaitable[None]]
 GET = b"GET /a//b?x= HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -23,8 +22,8 @@ LINES = b"\r\nX-A: 1\r\nx-a: \xe9"
 async def served(handle: Handle) -> AsyncGenerator[str]:
     """Serve requests as `Downstream`s; yield the URL."""
 
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        down = Downstream(request, Heads())
+    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
+        down = Downstream(agent, request)
         try:
             await handle(down)
         except Gone:
@@ -37,7 +36,7 @@ async def served(handle: Handle) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def serving(
-    answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    answer: Answer,
 ) -> AsyncGenerator[str]:
     """Serve requests; yield the URL."""
     server = AgentServer(answer, lambda status, _: SORRY % status, access_log=None)
@@ -316,12 +315,10 @@ async def test_an_answer_that_only_the_close_ends_and_that_was_cut_is_reset(ends
 
 
 async def test_an_agent_that_ends_its_side_once_it_is_answered_is_hung_up_on() -> None:
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        down = Downstream(request, Heads())
+    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
+        down = Downstream(agent, request)
         await down.answer(200, b"OK", b"", b"")
         sent = down.done()
-        agent = request.protocol
-        assert isinstance(agent, AgentConnection)
         async with asyncio.timeout(BOUND):
             while not agent.half_closed:  # noqa: ASYNC110 - no event tells of it
                 await asyncio.sleep(0)

@@ -6,17 +6,17 @@ Whether an agent is gone, what a request line may say, and what is answered to w
 
 import asyncio
 import socket
-import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from .request import Request
 from .requests import AnyMethodParser, RequestReader
+from .starts import AgentRequest, Starts
 
 _FIRST_LOOK: Final = 0.005
 _LONGEST: Final = 1.0
@@ -24,30 +24,8 @@ _LONGEST: Final = 1.0
 
 Refuse = Callable[[int, BaseException | None], bytes]
 """Returns a whole answer to what could not be read or handled, given the status and the error."""
-
-
-class Sent(web.StreamResponse):
-    """Tell aiohttp that the answer is already on its way; one for all of a connection."""
-
-    def __init__(self, agent: "AgentConnection | None" = None) -> None:
-        """`agent` is the connection, where that may carry another request."""
-        super().__init__()
-        self._agent = agent
-
-    @property
-    def keep_alive(self) -> bool:
-        """Tell whether another request may come; the agent may have ended its side meanwhile."""
-        return self._agent is not None and not self._agent.is_last
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write nothing."""
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing."""
-
-
-SPENT: Final = Sent()
+_OVER: Final = web.PayloadAccessError()
+"""What whoever reads a body gets once its request is over."""
 
 
 class Answering(Protocol):
@@ -74,24 +52,37 @@ class AgentConnection(web.RequestHandler):
     more to say. So a byte is sent: the one is answered by a reset, the other reads it.
     """
 
-    __slots__ = ("_body", "_refuse", "answering", "half_closed", "sent")
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_reader",
+        "_refuse",
+        "answering",
+        "half_closed",
+        "number",
+        "told",
+    )
 
     def __init__(
         self,
-        manager: web.Server,
-        refuse: Refuse,
+        server: "AgentServer",
+        number: int,
         *,
         loop: asyncio.AbstractEventLoop,
         **options: Any,
     ) -> None:
-        super().__init__(manager, loop=loop, **options)
-        self._refuse = refuse
+        super().__init__(server, loop=loop, **options)
+        self._answer = server.answer
+        self._refuse = server.refuse
+        self.number = number
+        """Which of the server's connections it is."""
+        self.told: Request | None = None
+        """What its latest request told before its body."""
         self._body: StreamReader = EMPTY_PAYLOAD
         """Of the request that is being answered."""
         self.answering: Answering | None = None
         self.half_closed = False
         """Whether the agent has ended its side while answers are outstanding."""
-        self.sent = Sent(self)
         slow = partial(
             AnyMethodParser,
             self,
@@ -105,11 +96,126 @@ class AgentConnection(web.RequestHandler):
             max_msg_queue_size=self._max_msg_queue_size,
         )
         fast: Any = self._parser
-        self._parser = cast(Any, RequestReader(fast, cast(Any, slow), self._is_idle))
+        self._reader = RequestReader(fast, cast(Any, slow), self._is_idle, server.starts)
+        self._parser = cast(Any, self._reader)
 
-    def begin(self, body: StreamReader) -> None:
-        """Learn that the next request is being handled."""
+    # -- requests, one after another -------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a whole request like those before needs no parser."""
+        request = self._reader.at_once(data)
+        if request is None:
+            super().data_received(data)
+            return
+        assert self._waiter is not None  # or the connection were not idle
+        self._messages.append((request, EMPTY_PAYLOAD))  # type: ignore[arg-type]  # ours, as all
+        self._waiter.set_result(None)
+
+    async def start(self) -> None:
+        """Answer requests until the connection has carried its last one.
+
+        aiohttp makes a task for each of them, which costs a turn of the loop more.
+        """
+        while not self._force_close:
+            if not self._messages:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            try:
+                # No name here may keep a body while the connection waits for the next one.
+                self._keepalive = await self._served(*self._next())
+            except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
+                self.log_exception("Unhandled exception", exc_info=error)
+                self.force_close()
+            except BaseException:
+                self.force_close()
+                raise
+            if not self._keepalive or self._close or self._force_close:
+                break
+            self._wait_for_next()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the connection, unless that was done by force."""
+        if not self._force_close:
+            self._task_handler = None
+            if self.transport is not None:
+                self.transport.close()
+
+    def _next(self) -> tuple[Any, StreamReader]:
+        """Take a request from the queue, or what says why it could not be read."""
+        read = self._messages.popleft()
+        self._reader.message_consumed()
+        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+            self._resume_reading_if_drained()
+        return read
+
+    async def _served(self, request: Any, body: StreamReader) -> bool:
+        """Answer one request; tell whether another one may follow."""
+        if not isinstance(request, AgentRequest):
+            self._failed(request.status, request.exc)
+            return False
         self._body = body
+        self._request_in_progress = True
+        self._current_request = request  # type: ignore[assignment]  # it is only asked to cancel
+        try:
+            stays = await self._answer(self, request)
+        except Exception as error:  # noqa: BLE001 - an agent gets an answer, whatever fails here
+            self._failed(504 if isinstance(error, TimeoutError) else 500, error)
+            stays = False
+        finally:
+            self._current_request = None
+            self._request_in_progress = False
+            if self._handler_waiter is not None:
+                self._handler_waiter.set_result(None)
+        if self._upgraded and not self._messages:
+            self._decline()
+        stays = stays and not self.is_last
+        if body is not EMPTY_PAYLOAD:
+            await self._finish(body)
+        return stays
+
+    def _wait_for_next(self) -> None:
+        """Close the connection some time later, unless a request comes until then."""
+        self._next_keepalive_close_time = at = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(at, self._process_keepalive)
+
+    def _decline(self) -> None:
+        """Read what came behind an offer of another protocol, which nobody took up."""
+        assert self._parser is not None
+        self._parser.set_upgraded(False)
+        self._upgraded = False
+        tail, self._message_tail = self._message_tail, b""
+        if tail:
+            super().data_received(tail)
+            if self._buffer_paused:
+                self._resume_reading_if_drained()
+
+    async def _finish(self, body: StreamReader) -> None:
+        """Read what nobody wanted of a body, for a while, so that the agent gets to read its answer."""
+        if not body.is_eof() and not self._force_close:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._lingering_time):
+                    while not body.is_eof():
+                        await body.readany()
+            if not body.is_eof() and not self._force_close:
+                self.close()
+        body.set_exception(_OVER)
+
+    def _failed(self, status: int, error: BaseException | None) -> None:
+        """Answer what could not be read, or handled."""
+        if status >= 500:
+            self.log_exception("a request could not be handled", exc_info=error)
+        answer, transport = self._refuse(status, error), self.transport
+        if self.answering is not None:
+            self.answering.fail(answer)
+        elif transport is not None and not transport.is_closing():
+            transport.write(answer)
+
+    # -- whether the agent is there --------------------------------------------------------
 
     @property
     def is_last(self) -> bool:
@@ -147,60 +253,36 @@ class AgentConnection(web.RequestHandler):
         self._ask()
         self._loop.call_later(delay, self._look, min(2 * delay, _LONGEST))
 
+    async def drained(self) -> None:
+        """Wait while the agent reads slowly. Raises `ConnectionError`."""
+        if self.transport is not None:
+            await self._drain_helper()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Let go of what refers to this connection."""
         super().connection_lost(exc)
         self.answering = None
-        self.sent = SPENT
+        self.told = None
         self._body = EMPTY_PAYLOAD
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer what could not be read, or handled. Raises `ConnectionError` amid an answer."""
-        if status >= 500:
-            # Of a time limit that nobody caught aiohttp does not hand the error on.
-            error = exc or sys.exception()
-            self.log_exception("a request could not be handled", exc_info=error)
-        answer, transport = self._refuse(status, exc), request.transport
-        if self.answering is not None:
-            begun = self.answering.begun
-            self.answering.fail(answer)
-            if begun:
-                raise ConnectionError("an answer is already on its way")
-        elif transport is not None and not transport.is_closing():
-            transport.write(answer)
-        return SPENT
+
+Answer = Callable[[AgentConnection, AgentRequest], Awaitable[bool]]
+"""Answers a request; tells whether the connection can carry another one."""
 
 
 class AgentServer(web.Server):
     """Makes the connections of agents."""
 
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        refuse: Refuse,
-        **options: Any,
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True, auto_decompress=False, **options)
-        self._refuse = refuse
+    def __init__(self, answer: Answer, refuse: Refuse, **options: Any) -> None:
+        super().__init__(
+            cast(Any, answer), handler_cancellation=True, auto_decompress=False, **options
+        )
+        self.answer = answer
+        self.refuse = refuse
+        self.starts = Starts()
+        self._count = 0
 
     def __call__(self) -> AgentConnection:
         """Return the protocol of a new connection."""
-        return AgentConnection(self, self._refuse, loop=self._loop, **self._kwargs)
-
-    def _make_request(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: web.RequestHandler,
-        writer: AbstractStreamWriter,
-        task: asyncio.Task[None],
-    ) -> web.BaseRequest:
-        assert isinstance(protocol, AgentConnection)
-        protocol.begin(payload)
-        return super()._make_request(message, payload, protocol, writer, task)
+        self._count += 1
+        return AgentConnection(self, self._count, loop=self._loop, **self._kwargs)

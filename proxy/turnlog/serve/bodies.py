@@ -20,19 +20,22 @@ from .upstream import Content
 PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""
 _WELL_KNOWN: Final = "/.well-known/"
+_HTTP: Final = Transport.HTTP
+_MCP: Final = Transport.MCP
 
 
 async def read_exchange(
     down: Downstream, context: Context, request: Request, transport: Transport
 ) -> tuple[McpExchange | PlainCall, Content]:
     """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
-    if _passes_by(request, transport):
-        body, whole = await down.read(PLAIN_LIMIT)
-        return McpExchange(context, request, ()), body if whole else down.rest(body)
     body, whole = await down.read(PLAIN_LIMIT)
-    if whole and (exchange := _mcp(context, request, body, transport)) is not None:
-        return exchange, body
-    if not whole and _may_be_mcp(request, transport):
+    if _passes_by(request, transport):
+        return McpExchange(context, request, ()), body if whole else down.rest(body)
+    may_be_mcp = request.is_post and transport is not _HTTP
+    if may_be_mcp and whole:
+        exchange = _mcp(context, request, body, transport)
+        return exchange or PlainCall(context, request, body, whole=True), body
+    if may_be_mcp:
         start = start_of(body)
         if start is not None or _means_mcp(request, transport):
             return await _large(down, context, request, start, body, transport)
@@ -84,13 +87,11 @@ def _named(request: Request) -> Message:
 
 def _passes_by(request: Request, transport: Transport) -> bool:
     """Tell whether a request is no call, whatever it holds: listening, ending a session, discovery."""
-    if transport is Transport.HTTP:
+    if transport is _HTTP:
         return False
     if request.route.path.startswith(_WELL_KNOWN):
         return True
-    if _is_post(request):
-        return False
-    return transport is Transport.MCP or _speaks_mcp(request)
+    return not request.is_post and (transport is _MCP or _speaks_mcp(request))
 
 
 def _speaks_mcp(request: Request) -> bool:
@@ -102,31 +103,20 @@ def _speaks_mcp(request: Request) -> bool:
 def _means_mcp(request: Request, transport: Transport) -> bool:
     """Tell whether a body is meant to hold JSON-RPC, whatever is in it."""
     named = any(name.startswith(b"mcp-") for name in request.fields)
-    return named or transport is Transport.MCP
+    return named or transport is _MCP
 
 
 def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> bool:
     """Tell whether a body that holds no JSON-RPC was meant to."""
-    if transport is Transport.MCP:
+    if transport is _MCP:
         return True
     return _means_mcp(request, transport) and content.reason is not Reason.NOT_JSONRPC
-
-
-def _may_be_mcp(request: Request, transport: Transport) -> bool:
-    return transport is not Transport.HTTP and _is_post(request)
-
-
-def _is_post(request: Request) -> bool:
-    # Methods have a case, yet some server may not look at it: then that was a call.
-    return request.method.upper() == "POST"
 
 
 def _mcp(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
-    if not _may_be_mcp(request, transport):
-        return None
     text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):

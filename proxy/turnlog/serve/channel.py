@@ -56,9 +56,9 @@ class Channels:
         if self._open.get((channel.server, channel.endpoint)) is channel:
             del self._open[channel.server, channel.endpoint]
 
-    def find(self, server: str, target: str) -> Channel | None:
+    def find(self, route: Route) -> Channel | None:
         """Return the stream whose endpoint a request is for."""
-        return self._open.get((server, target)) if self._open else None
+        return self._open.get((route.target.name, route.resource)) if self._open else None
 
 
 def endpoint_of(route: Route, named: str) -> str:

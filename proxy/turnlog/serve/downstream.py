@@ -6,14 +6,12 @@ which would add fields of their own and split head from body.
 
 import socket
 from collections.abc import AsyncIterator
-from typing import Final, cast
+from typing import Final
 
 from aiohttp import web
 
-from turnlog.wire.http import Headers
-
-from .agent import SPENT, AgentConnection, Sent
-from .heads import Heads, without_lengths
+from .agent import AgentConnection
+from .starts import AgentRequest
 
 _AT_ONCE: Final = b"\1\0\0\0\0\0\0\0"
 """For SO_LINGER: to close is to reset."""
@@ -33,9 +31,11 @@ class Gone(Exception):
 class Downstream:
     """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
 
-    def __init__(self, request: web.BaseRequest, heads: Heads) -> None:
-        self._request = request
-        self._agent = cast(AgentConnection, request.protocol)
+    def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
+        self._agent = agent
+        self._content = request.body
+        self.asked = start = request.start
+        """Its line and fields, without Content-Length."""
         self._chunked = False
         self._until_close = False
         self._invited = False
@@ -43,15 +43,15 @@ class Downstream:
         """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
         self.begun = False
         """Whether the answer's head has left."""
-        self.method = request.method
-        self.target = request.raw_path
-        self.headers: Headers = request.raw_headers
-        self.raw = without_lengths(request.raw_headers)
+        self.method = start.method
+        self.target = start.target
+        self.headers = request.headers
+        self.raw = start.raw
         """The fields without Content-Length."""
-        self.head = heads.request(self.raw)
+        self.head = start.head
         self.finished = False
-        self._agent.answering = self
-        if self._agent.half_closed:
+        agent.answering = self
+        if agent.half_closed:
             self.ask()
 
     @property
@@ -59,9 +59,16 @@ class Downstream:
         """Whether the agent has ended its side of the connection, and perhaps both."""
         return self._agent.half_closed
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its body came with its head."""
+        return isinstance(self._content, bytes)
+
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
-        content = self._request.content
+        content = self._content
+        if isinstance(content, bytes):
+            return content, True
         if content.at_eof():
             return b"", True
         self._invite()
@@ -80,14 +87,15 @@ class Downstream:
 
     async def rest(self, start: bytes) -> AsyncIterator[bytes]:
         """Yield `start` and then what is left of a body too large to be held."""
+        assert not isinstance(self._content, bytes)  # that is never too large
         yield start
-        while piece := await self._request.content.readany():
+        while piece := await self._content.readany():
             yield piece
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
         # HTTP/1.0 knows no interim answers, and its Expect is ignored.
-        if self._invited or self._request.version < (1, 1):
+        if self._invited or self.asked.version < (1, 1):
             return
         if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
@@ -95,8 +103,8 @@ class Downstream:
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
         """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
-        transport = self._request.transport
-        if self.begun or self._request.version < (1, 1) or transport is None:
+        transport = self._agent.transport
+        if self.begun or self.asked.version < (1, 1) or transport is None:
             return
         if not transport.is_closing():
             self._write_start(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines))
@@ -112,7 +120,7 @@ class Downstream:
             return False
         sure = _ZEROS if self._chunked else _START
         byte = sure[self._ahead : self._ahead + 1]
-        transport = self._request.transport
+        transport = self._agent.transport
         if byte and transport is not None and not transport.is_closing():
             self._ahead += 1
             transport.write(byte)
@@ -125,26 +133,28 @@ class Downstream:
         """
         length = b"\r\nContent-Length: %d" % len(body)
         head = self._head(status, reason, lines + length)
-        self._begin(head if self.method == _HEAD else head + body)
-        self.finished = True
-        await self._drain()
+        self._write_start(head if self.method == _HEAD else head + body)
+        self.begun = self.finished = True
+        if self._agent.writing_paused:
+            await self._drain()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
-        self._begin(self._head(status, reason, lines))
-        self.finished = True
+        self._write_start(self._head(status, reason, lines))
+        self.begun = self.finished = True
         await self._drain()
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
         if length is not None:
             lines += b"\r\nContent-Length: %d" % length
-        elif self._request.version >= (1, 1):
+        elif self.asked.version >= (1, 1):
             lines += b"\r\nTransfer-Encoding: chunked"
             self._chunked = True
         else:
             self._until_close = True
-        self._begin(self._head(status, reason, lines))
+        self._write_start(self._head(status, reason, lines))
+        self.begun = True
         await self._drain()
 
     async def write(self, data: bytes) -> None:
@@ -152,7 +162,8 @@ class Downstream:
         if data:
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self._ahead = 0
-            await self._drain()
+            if self._agent.writing_paused:
+                await self._drain()
 
     async def end(self, last: bytes = b"") -> None:
         """Write the last piece and the end of the message."""
@@ -166,13 +177,13 @@ class Downstream:
 
     def end_now(self) -> None:
         """Write the end of the message without waiting, because turnlog stops."""
-        transport = self._request.transport
+        transport = self._agent.transport
         if self._chunked and transport is not None and not transport.is_closing():
             transport.write(b"0\r\n\r\n")
 
     def abort(self) -> None:
         """End the connection in a way that a cut answer cannot look whole."""
-        transport = self._request.transport
+        transport = self._agent.transport
         if transport is None:
             return
         if self._until_close and not self.finished:
@@ -187,7 +198,7 @@ class Downstream:
     def fail(self, data: bytes) -> None:
         """Write a whole answer in place of one that turnlog failed to make; cut one that has begun, and
         give HEAD no body."""
-        transport = self._request.transport
+        transport = self._agent.transport
         if transport is None or transport.is_closing():
             return
         if self.begun:
@@ -197,33 +208,24 @@ class Downstream:
             self._write_start(head + end if self.method == _HEAD else data)
         self.finished = True
 
-    def done(self) -> Sent:
-        """Return what the server's handler returns."""
+    def done(self) -> bool:
+        """Let go of the connection; tell whether it can carry another request."""
         self._agent.answering = None
-        return self._agent.sent if self.finished and self._stays else SPENT
-
-    @property
-    def _stays(self) -> bool:
-        """Whether another request may come behind this one."""
-        return self._request.keep_alive and not self._until_close and not self._agent.is_last
+        return self.finished and self.asked.keeps and not self._until_close
 
     @property
     def version(self) -> str:
         """HTTP version of the request, such as `1.1`."""
-        return f"{self._request.version.major}.{self._request.version.minor}"
+        major, minor = self.asked.version
+        return f"{major}.{minor}"
 
     def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
         keep = b""
-        if not self._stays:
+        if not self.asked.keeps or self._until_close or self._agent.is_last:
             keep = b"\r\nConnection: close"
-        elif self._request.version < (1, 1):
+        elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
         return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
-
-    def _begin(self, data: bytes) -> None:
-        """Write an answer's head, and maybe more."""
-        self._write_start(data)
-        self.begun = True
 
     def _write_start(self, data: bytes) -> None:
         """Write what begins like any answer, but for what was sent ahead of it."""
@@ -231,13 +233,13 @@ class Downstream:
         self._ahead = 0
 
     def _write(self, data: bytes) -> None:
-        transport = self._request.transport
+        transport = self._agent.transport
         if transport is None or transport.is_closing():
             raise Gone("the agent closed its connection")
         transport.write(data)
 
     async def _drain(self) -> None:
         try:
-            await self._request.writer.drain()
+            await self._agent.drained()
         except ConnectionError as error:
             raise Gone(str(error)) from error

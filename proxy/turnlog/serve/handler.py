@@ -1,12 +1,10 @@
 """One request of an agent, from its head to the end of its answer."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Final
-from weakref import WeakKeyDictionary
-
-from aiohttp import web
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.observe.call_events import Refusal, RequestRefused
@@ -18,6 +16,7 @@ from turnlog.wire.http import (
     fields,
 )
 
+from .agent import AgentConnection
 from .answers import Made, problem, told
 from .audience import Audience
 from .bodies import read_exchange
@@ -26,22 +25,24 @@ from .context import Context
 from .contracts import Hearer
 from .downstream import Downstream, Gone
 from .found import Repeated
-from .heads import Heads, lines
+from .heads import Heads, Memo, RequestStart, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
-from .request import Request
+from .request import Request, length_of
 from .requests import refusal_of
-from .routes import OWN, Route, Routes, authority_of, origin_form, own_path
+from .routes import Route, Routes, authority_of, is_own, origin_form, own_path
 from .runner import Runner
+from .running import Running
 from .settings import Settings
+from .starts import AgentRequest
 from .upstream import Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
-_SEEN_HOSTS: Final = 256
+_HOST: Final = 512
+"""bytes of the longest Host that is remembered."""
 _BODILESS: Final = frozenset({204, 304})
 """Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
-_OWN_PATH: Final = f"/{OWN}"
 _FAULT: Final = "turnlog failed at this request; its log says where"
 
 
@@ -64,23 +65,28 @@ class Handler:
         self._commands = commands
         self._own = own
         self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
+        self._is_allowed: Memo[bytes, bool] = Memo(
+            lambda host: allowed_host(host, self._hosts), lambda host: len(host) <= _HOST
+        )
         self._heads = Heads()
-        self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
-        self._last_connection = 0
-        self._seen_hosts: set[bytes] = set()
-        """Hosts that were found to be allowed."""
+        self._route = Memo(self._route_of, lambda start: start.is_ordinary)
+        """By a request's line and fields: settings stay what they are as long as this handler."""
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. Cancelled when the agent's connection is lost."""
-        down = Downstream(request, self._heads)
+    async def __call__(self, agent: AgentConnection, request: AgentRequest) -> bool:
+        """Answer one request; tell whether its connection may carry another.
+
+        Cancelled when that is lost.
+        """
+        down = Downstream(agent, request)
+        if not self.in_flight:
+            self._quiet.clear()
         self.in_flight += 1
-        self._quiet.clear()
         try:
-            await self._handle(down, self._connection(request))
+            await self._handle(down, agent)
         except Gone:
             down.abort()
         finally:
@@ -107,73 +113,71 @@ class Handler:
                 await self._quiet.wait()
                 await self._context.repeats.idle()
 
-    def _connection(self, request: web.BaseRequest) -> int:
-        transport = request.transport
-        if transport is None:
-            return 0
-        number = self._connections.get(transport)
-        if number is None:
-            self._last_connection = number = self._last_connection + 1
-            self._connections[transport] = number
-        return number
-
-    async def _handle(self, down: Downstream, connection: int) -> None:
-        if refusal := self._refusal(down):
-            await self._refuse(down, *refusal)
-            return
-        target = origin_form(down.target)
-        path, _, query = target.partition("?")
-        if path == _OWN_PATH or path.startswith(_OWN_PATH + "/"):
-            await self._send(down, await self._own.answer(down, path, query, connection))
-            return
-        route = self._routes.find(target)
-        if route is None and (own := own_path(path)):
-            await self._send(down, await self._own.answer_within(down, *own, connection))
-            return
+    async def _handle(self, down: Downstream, agent: AgentConnection) -> None:
+        route = self._route(down.asked)
         if route is None:
-            detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
-            await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
+            await self._answer_here(down, agent.number)
             return
-        request = Request(down, route, self._context.digest, self._context.clients, connection)
-        channel = self._context.channels.find(route.target.name, route.resource)
-        if channel is not None:
-            request.joins(channel)
+        request = self._told(down, agent, route)
         transport = self._settings.upstreams[route.target.name].transport
         exchange, content = await read_exchange(down, self._context, request, transport)
         await self._carry(down, route, exchange, content)
 
-    def _refusal(self, down: Downstream) -> tuple[Refusal, Made] | None:
+    def _route_of(self, start: RequestStart) -> Route | None:
+        """Return where a request goes; `None` where turnlog answers it itself."""
+        target = origin_form(start.target)
+        if self._refusal(start) or is_own(target.partition("?")[0]):
+            return None
+        return self._routes.find(target)
+
+    async def _answer_here(self, down: Downstream, connection: int) -> None:
+        """Answer a request for turnlog itself, or refuse it."""
+        if refusal := self._refusal(down.asked):
+            await self._refuse(down, *refusal)
+            return
+        path, _, query = origin_form(down.target).partition("?")
+        if is_own(path):
+            await self._send(down, await self._own.answer(down, path, query, connection))
+        elif own := own_path(path):
+            await self._send(down, await self._own.answer_within(down, *own, connection))
+        else:
+            detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
+            await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
+
+    def _told(self, down: Downstream, agent: AgentConnection, route: Route) -> Request:
+        """Return what a request tells before its body: mostly the same as the one before it."""
+        request = agent.told
+        if request is None or request.asked is not down.asked or request.channel is not None:
+            digest, clients = self._context.digest, self._context.clients
+            request = Request(down.asked, route, digest, clients, agent.number)
+            agent.told = request if down.asked.is_ordinary else None
+        if not down.is_whole:
+            request.length = length_of(down.headers)
+        channel = self._context.channels.find(route)
+        if channel is not None:
+            request.joins(channel)
+        return request
+
+    def _refusal(self, start: RequestStart) -> tuple[Refusal, Made] | None:
         """Return why a request must not be forwarded: it may come from a page that rebound DNS."""
         # An absolute target's authority counts instead of Host (RFC 9112 section 3.2.2).
-        absolute = authority_of(down.target).encode("utf-8", "surrogateescape")
-        host = absolute or down.head.fields.get(b"host", b"")
-        if (
-            host not in self._seen_hosts and not self._allowed(host)
-        ) or b"host" in down.head.repeated:
+        absolute = authority_of(start.target).encode("utf-8", "surrogateescape")
+        named = start.head.fields
+        host = absolute or named.get(b"host", b"")
+        if not self._is_allowed(host) or b"host" in start.head.repeated:
             detail = "this Host is not served here; add it to allow_hosts if it should be"
             return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
-        if b"origin" in down.head.fields and not self._all_origins_allowed(down):
+        origins = fields(start.raw, b"origin")
+        if not all(allowed_origin(origin, self._hosts) for origin in origins):
             detail = "this Origin may not call; add its host to allow_hosts if it should"
             return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
-        if b"transfer-encoding" in down.head.fields and not can_dechunk(down.headers):
+        if b"transfer-encoding" in named and not can_dechunk(start.raw):
             detail = "only the transfer coding chunked can be undone here (RFC 9112 section 6.1)"
             return Refusal.FRAMING, problem(501, "Not Implemented", detail, {})
-        if down.method == "CONNECT":
+        if start.method == "CONNECT":
             detail = "turnlog forwards requests, it opens no tunnels"
             return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
         return None
-
-    def _allowed(self, host: bytes) -> bool:
-        if not allowed_host(host, self._hosts):
-            return False
-        if len(self._seen_hosts) < _SEEN_HOSTS:
-            self._seen_hosts.add(host)
-        return True
-
-    def _all_origins_allowed(self, down: Downstream) -> bool:
-        return all(
-            allowed_origin(origin, self._hosts) for origin in fields(down.headers, b"origin")
-        )
 
     @property
     def _names(self) -> str:
@@ -207,8 +211,12 @@ class Handler:
     ) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
         try:
-            if await self._begun(down, route, exchange):
-                await self._go(down, route, exchange, content)
+            if not await self._begun(down, route, exchange):
+                return
+            if exchange.running is None:
+                await self._carried(down, self._runner(down, route, exchange), exchange, content)
+            else:
+                await self._guard(exchange.running, down, route, exchange, content)
         finally:
             # What never got under way is over.
             running = exchange.running
@@ -235,13 +243,16 @@ class Handler:
             return True
         return False
 
-    async def _go(
-        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    async def _guard(
+        self,
+        running: Running,
+        down: Downstream,
+        route: Route,
+        exchange: Exchange,
+        content: Content,
     ) -> None:
-        if exchange.running is None:
-            await self._carried(down, self._runner(down, route, exchange), exchange, content)
-            return
-        running, audience = exchange.running, Audience(down, keeps=exchange.kept_as_sent)
+        """Have a call carried out that may outlive its caller; be there as long as that is."""
+        audience = Audience(down, keeps=exchange.kept_as_sent)
         runner = self._runner(audience, route, exchange)
         guarded = self._guarded(down, audience, runner, exchange, content)
         task = self._context.work.create_task(guarded)
@@ -295,7 +306,9 @@ class Handler:
     ) -> None:
         """Forward and relay; whatever ends this early is recorded too."""
         try:
-            await self._run(down, runner, exchange, content)
+            if await self._leaves(down, runner, exchange):
+                run = runner.run(content)
+                await (self._listen(down, run) if exchange.listens else run)
         except BaseException as error:
             self._end(exchange, error)
             raise
@@ -331,9 +344,8 @@ class Handler:
         if exchange.is_answered_here:
             self._context.repeats.arrived(repeated)
 
-    async def _run(
-        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
-    ) -> None:
+    async def _leaves(self, down: Downstream, runner: Runner, exchange: Exchange) -> bool:
+        """Wait until a request may leave; answer one that must not, and return false."""
         try:
             await runner.queued()
         except StoreError:
@@ -347,19 +359,16 @@ class Handler:
                 await self._context.recorder.settle(tickets)
             await runner.send(made)
         else:
-            await self._forward(down, runner, exchange, content)
+            return True
+        return False
 
-    async def _forward(
-        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
-    ) -> None:
-        if not exchange.listens:
-            await runner.run(content)
-            return
+    async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
+        """Relay what comes on a stream on which nobody waits for anything."""
         task = asyncio.current_task()
         assert task is not None
         self._listening.add(task)
         try:
-            await runner.run(content)
+            await run
         except asyncio.CancelledError:
             if self._context.stop.is_set():
                 down.end_now()

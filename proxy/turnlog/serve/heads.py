@@ -22,7 +22,7 @@ from .routes import Route
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 _LENGTHS: Final = frozenset({b"Content-Length", b"content-length", b"CONTENT-LENGTH"})
-_HEADS: Final = 1024
+HEADS: Final = 1024
 """Heads remembered of each kind."""
 _FIELDS: Final = 64
 _BYTES: Final = 8192
@@ -42,6 +42,25 @@ class RequestHead(Struct, frozen=True):
     text: dict[bytes, str]
     """The same, decoded."""
     repeated: frozenset[bytes]
+
+
+class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
+    """A request's line and fields, but for Content-Length; the same object as often as they come."""
+
+    method: str
+    target: str
+    version: tuple[int, int]
+    keeps: bool
+    """Whether the connection may carry another request."""
+    raw: Raw
+    """The fields."""
+    head: RequestHead
+    """What they say."""
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is small enough to be remembered."""
+        return is_ordinary(self.target, self.raw)
 
 
 class AnswerHead(Struct, frozen=True):
@@ -67,7 +86,7 @@ class Memo(Generic[_K, _V]):
         if known is None:
             known = self._make(key)
             if self._is_small(key):
-                if len(self._known) >= _HEADS:
+                if len(self._known) >= HEADS:
                     self._known.clear()
                 self._known[key] = known
         return known
@@ -81,6 +100,11 @@ def without_lengths(headers: Headers) -> Raw:
 def is_moderate(raw: Raw) -> bool:
     """Tell whether a head is small enough to be remembered."""
     return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
+
+
+def is_ordinary(target: str, raw: Raw) -> bool:
+    """Tell whether a request's line and fields are small enough to be remembered."""
+    return len(target) <= _BYTES and is_moderate(raw)
 
 
 def read_request(raw: Raw) -> RequestHead:
@@ -129,7 +153,6 @@ class Heads:
     """All heads that are remembered."""
 
     def __init__(self) -> None:
-        self.request = Memo(read_request, is_moderate)
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
         self._answer = Memo(read_answer, is_moderate)
 

@@ -37,6 +37,15 @@ class _Info(Struct):
     version: str = ""
 
 
+class _Meant(Struct, frozen=True):
+    """Which session some evidence means."""
+
+    identity: Identity
+    key: str
+    """Its alias; of an implicit one, what all calls in it have in common."""
+    is_implicit: bool
+
+
 _decode_info: Final = msgspec.json.Decoder(_Info).decode
 
 
@@ -74,7 +83,7 @@ class Sessions:
         }
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._identities: dict[tuple[str | int, ...], Identity] = {}
+        self._meant: dict[tuple[str | int, ...], _Meant] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
         """With when they were last met; those of late stand at the end."""
         self._kin: dict[str, str] = {}
@@ -82,14 +91,11 @@ class Sessions:
 
     def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
         """Return the session that `evidence` points at, a new one if need be."""
-        identity = self._identify(evidence)
-        implicit = identity.rung is Rung.IMPLICIT
-        named = alias(identity.rung, identity.name, evidence.credential)
-        key = identity.implicit_key if implicit else named
-        now = self._clock.monotonic()
+        meant = self._identify(evidence)
+        key, now = meant.key, self._clock.monotonic()
         known = self._refs.get(key)
-        if known is None or (implicit and now - known[1] > IDLE_GAP):
-            ref = self._open(identity, client, () if implicit else (named,))
+        if known is None or (meant.is_implicit and now - known[1] > IDLE_GAP):
+            ref = self._open(meant.identity, client, () if meant.is_implicit else (key,))
             self._kin[key] = _kin(evidence)
         else:
             ref = known[0]
@@ -97,7 +103,7 @@ class Sessions:
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
             self._kin.pop(self._refs.popitem(last=False)[0], None)
-        return ref, identity
+        return ref, meant.identity
 
     def own(self, evidence: Evidence, client: Client) -> list[SessionRef]:
         """Return the sessions that an agent may mean who asks turnlog itself.
@@ -105,7 +111,7 @@ class Sessions:
         That is the one it names, as in a call; else those of its credential and client name that
         were active of late, and are on disk.
         """
-        if self._identify(evidence).rung in _NAMING:
+        if self._identify(evidence).identity.rung in _NAMING:
             return [self.find(evidence, client)[0]]
         kin, now = _kin(evidence), self._clock.monotonic()
         found: list[SessionRef] = []
@@ -116,14 +122,14 @@ class Sessions:
                 found.append(ref)
         return found
 
-    def _identify(self, evidence: Evidence) -> Identity:
+    def _identify(self, evidence: Evidence) -> _Meant:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
         if (
             evidence.headers
             or evidence.environment
             or not self._telling_keys.isdisjoint(evidence.meta)
         ):
-            return self._recordable(identify(evidence, self._table))
+            return self._climb(evidence, self._table)
         key = (
             evidence.path_session,
             evidence.header_session,
@@ -134,12 +140,19 @@ class Sessions:
             evidence.client_name,
             evidence.connection,
         )
-        identity = self._identities.get(key)
-        if identity is None:
-            if len(self._identities) >= _IDENTITIES:
-                self._identities.clear()
-            identity = self._identities[key] = self._recordable(identify(evidence, ()))
-        return identity
+        meant = self._meant.get(key)
+        if meant is None:
+            if len(self._meant) >= _IDENTITIES:
+                self._meant.clear()
+            meant = self._meant[key] = self._climb(evidence, ())
+        return meant
+
+    def _climb(self, evidence: Evidence, table: tuple[Vendor, ...]) -> _Meant:
+        identity = self._recordable(identify(evidence, table))
+        if identity.rung is Rung.IMPLICIT:
+            return _Meant(identity, identity.implicit_key, is_implicit=True)
+        named = alias(identity.rung, identity.name, evidence.credential)
+        return _Meant(identity, named, is_implicit=False)
 
     def _recordable(self, found: Identity) -> Identity:
         """Return an identity without secrets; a session whose name holds one goes by its digest."""

@@ -76,7 +76,9 @@ class AgentTools:
             detail = f"the body is larger than {_LARGEST} bytes"
             return problem(413, "Content Too Large", detail, {})
         route = Route(_HERE, PATH, "", session, "")
-        request = Request(down, route, self._context.digest, self._context.clients, connection)
+        request = Request(
+            down.asked, route, self._context.digest, self._context.clients, connection
+        )
         try:
             made = await self._answer(request, parse(body))
         except TimeoutError:

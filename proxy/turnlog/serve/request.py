@@ -1,7 +1,7 @@
 """What every request of an agent tells before its body is looked at."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from turnlog.core.identity import Evidence
 from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed
@@ -9,7 +9,7 @@ from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
 from .channel import Channel
-from .heads import RequestHead
+from .heads import RequestStart
 from .identity import Client, Clients
 from .routes import Route
 
@@ -24,56 +24,40 @@ _TRACE_ID: Final = slice(3, 35)
 _TRACEPARENT_LENGTH: Final = 55
 
 
-class Asked(Protocol):
-    """What a request says before its body."""
-
-    @property
-    def method(self) -> str:
-        """HTTP method; empty where the request came through a pipe."""
-        ...
-
-    @property
-    def headers(self) -> Headers:
-        """Fields as they came."""
-        ...
-
-    @property
-    def head(self) -> RequestHead:
-        """What they say."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """HTTP version, such as `1.1`."""
-        ...
-
-
 class Request:
-    """One request, with its route. Digests of what identifies the caller are keyed.
+    """One request, with its route, or several of a connection that tell the same.
 
-    `environment` is that of a wrapped command, as far as clients name their conversations there.
+    Digests of what identifies the caller are keyed. `environment` is that of a wrapped command, as
+    far as clients name their conversations there.
     """
 
     def __init__(
         self,
-        down: Asked,
+        asked: RequestStart,
         route: Route,
         digest: Digest,
         clients: Clients,
         connection: int | str,
         environment: Mapping[str, str] = _NOWHERE,
     ) -> None:
-        self.method = down.method
-        self._headers = down.headers
+        self.asked = asked
+        self.method = asked.method
+        """HTTP method; empty where it came through a pipe."""
+        self.is_post = asked.method.upper() == "POST"
+        """Whether it posts; methods have a case, yet some server may not look at it."""
         self.route = route
         self.server = route.target.name
-        self.fields = down.head.fields
-        self._text = down.head.text
-        self._down = down
+        self.fields = asked.head.fields
+        self._text = asked.head.text
         self.connection = connection
         self._environment = environment
         self._digest = digest
         self._clients = clients
+        self._session = self.field(b"turnlog-session")
+        self._turn = self.field(b"turnlog-turn")
+        self._agent = self.field(b"user-agent")
+        self.length = 0
+        """Length of the body as declared, in bytes, where it did not come with the head."""
         self.credential = self._credential()
         """Keyed digest of what authenticates the caller; empty where nothing does."""
         # The stateless revisions have no sessions: an id that comes along says nothing.
@@ -83,6 +67,15 @@ class Request:
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+        self.kin = "" if self.mcp_session else self._kin()
+        """What the requests of one client have in common where its ids are unique within a connection.
+
+        Empty where nothing tells, or a protocol session does.
+        """
+        self.trace = trace_id(self.field(b"traceparent"))
+        """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
+        self.why = self.field(b"turnlog-why")
+        """Why the caller makes the call, as its header says."""
         self.channel: Channel | None = None
         """The stream on which it is answered (2024-11-05)."""
 
@@ -91,28 +84,22 @@ class Request:
         self.channel = channel
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
+        self.kin = ""
 
     @property
     def is_piped(self) -> bool:
         """Whether it came through a pipe, and not over HTTP."""
         return not self.method
 
-    @property
-    def kin(self) -> str:
-        """What the requests of one client have in common where its ids are unique within a connection.
-
-        Empty where nothing tells, or a protocol session does.
-        """
-        if self.mcp_session:
-            return ""
-        named = (self.route.session, self.field(b"turnlog-session"))
-        told = (*named, self.credential, self.field(b"user-agent"))
+    def _kin(self) -> str:
+        told = (self.route.session, self._session, self.credential, self._agent)
         return "\0".join((self.server, *told)) if any(told) else ""
 
     @property
     def http_version(self) -> str:
         """HTTP version of the request, such as `1.1`."""
-        return self._down.version
+        major, minor = self.asked.version
+        return f"{major}.{minor}"
 
     def field(self, name: bytes) -> str:
         """Return the first value of a header, empty where there is none."""
@@ -137,19 +124,9 @@ class Request:
         return self._clients.find(self.scope)
 
     @property
-    def trace(self) -> str:
-        """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
-        return trace_id(self.field(b"traceparent"))
-
-    @property
-    def why(self) -> str:
-        """Why the caller makes the call, as its header says."""
-        return self.field(b"turnlog-why")
-
-    @property
     def is_sealed(self) -> bool:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
-        return is_sealed(self._headers) or b"content-encoding" in self.fields
+        return is_sealed(self.asked.raw) or b"content-encoding" in self.fields
 
     def decoded(self, body: bytes) -> bytes:
         """Return the body without its content coding; nothing where that is not known."""
@@ -159,35 +136,36 @@ class Request:
         decoder = decoder_for(coding, MCP_LIMIT)
         return decoder.feed(body) if decoder is not None else b""
 
-    @property
-    def length(self) -> int:
-        """Length of the body as declared, in bytes; 0 where nothing is said."""
-        declared = content_length(self._headers)
-        return declared if isinstance(declared, int) else 0
-
-    def vendor_headers(self, names: frozenset[bytes]) -> dict[str, str]:
+    def vendor_headers(self, names: frozenset[bytes]) -> Mapping[str, str]:
         """Return the headers that name sessions, as far as they are there."""
+        if names.isdisjoint(self._text):
+            return _NOWHERE
         there = names & self._text.keys()
         return {name.decode(): self._text[name] for name in there if self._text[name]}
 
     def evidence(
-        self, meta: dict[str, bytes], headers: dict[str, str], client_name: str
+        self, meta: Mapping[str, bytes], headers: Mapping[str, str], client_name: str
     ) -> Evidence:
         """Return what this request shows of its session; `headers` are those vendors use."""
-        client = client_name or self.client.name or self.field(b"user-agent")
         return Evidence(
             path_session=self.route.session,
-            header_session=self.field(b"turnlog-session"),
-            header_turn=self.field(b"turnlog-turn"),
+            header_session=self._session,
+            header_turn=self._turn,
             meta=meta,
             headers=headers,
             environment=self._environment,
             mcp_session_id=self.mcp_session,
             upstream=self.server,
             credential=self.credential,
-            client_name=client,
+            client_name=client_name or self.client.name or self._agent,
             connection=self.connection,
         )
+
+
+def length_of(headers: Headers) -> int:
+    """Return the length of a body as its head declares it; 0 where nothing is said."""
+    declared = content_length(headers)
+    return declared if isinstance(declared, int) else 0
 
 
 def trace_id(traceparent: str) -> str:

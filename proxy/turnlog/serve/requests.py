@@ -14,13 +14,18 @@ from aiohttp.http_parser import HttpRequestParserPy, RawRequestMessage
 from aiohttp.http_writer import HttpVersion10
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from .starts import AgentRequest, Starts
+
 _OFFER: Final = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}(?: |$)")
 _LONGEST: Final = 256 * 1024
 """bytes: what is longer is no request line, nor the line ends that may stand before one."""
-Found = tuple[Sequence[tuple[RawRequestMessage, StreamReader]], bool, bytes]
+_Messages = Sequence[tuple[RawRequestMessage, StreamReader]]
+Found = tuple[_Messages, bool, bytes]
 """Requests whose heads are whole, whether the connection changed its protocol, what is left then."""
+Read = tuple[Sequence[tuple[AgentRequest, StreamReader]], bool, bytes]
+"""The same, as far as we look at requests."""
 
 
 class Parser(Protocol):
@@ -62,7 +67,7 @@ class RequestReader:
 
     That takes all bytes since the last request's end, and that this end is known for sure: else two
     readers could disagree about where a request begins. `is_idle` tells whether all requests so far
-    were answered.
+    were answered. What is whole and begins as requests did before needs no parser: see `at_once`.
     """
 
     __slots__ = (
@@ -72,14 +77,20 @@ class RequestReader:
         "_is_idle",
         "_parser",
         "_slow",
+        "_starts",
         "message_consumed",
         "pause_reading",
         "set_upgraded",
     )
 
     def __init__(
-        self, fast: Parser, slow: Callable[[], Parser], is_idle: Callable[[], bool]
+        self,
+        fast: Parser,
+        slow: Callable[[], Parser],
+        is_idle: Callable[[], bool],
+        starts: Starts,
     ) -> None:
+        self._starts = starts
         self._slow: Callable[[], Parser] | None = slow
         self._is_idle = is_idle
         self._begun: bytes | None = b""
@@ -96,10 +107,25 @@ class RequestReader:
         self.pause_reading = parser.pause_reading
         self.set_upgraded = parser.set_upgraded
 
-    def feed_data(self, data: bytes) -> Found:
+    def at_once(self, data: bytes) -> AgentRequest | None:
+        """Return the request that `data` is from its first byte to its last, if its head is known.
+
+        The parser would not be in another state behind it, as it stands between two requests.
+        """
+        return self._starts.find(data) if self._begun == b"" and self._is_idle() else None
+
+    def feed_data(self, data: bytes) -> Read:
         """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""
+        was_between = self._begun == b""
+        messages, upgraded, tail = self._feed(data)
+        read = [(self._starts.request(message, body), body) for message, body in messages]
+        if was_between and self._begun == b"" and len(read) == 1:
+            self._starts.learn(data, read[0][0])
+        return read, upgraded, tail
+
+    def _feed(self, data: bytes) -> Found:
         # The fast one drops whatever comes together with an offer of another protocol.
-        offers = b"pgrade" in data or b"PGRADE" in data
+        offers = data.find(b"pgrade") >= 0 or data.find(b"PGRADE") >= 0
         if offers and (begun := self._known) is not None and _OFFER.search(begun + data):
             return self._read_slowly(begun + data)
         try:
@@ -123,11 +149,10 @@ class RequestReader:
         assert self._slow is not None
         self._use(self._slow())
         self._slow = None
+        self._begun = None
         return self._parser.feed_data(data)
 
-    def _follow(
-        self, data: bytes, messages: Sequence[tuple[RawRequestMessage, StreamReader]]
-    ) -> None:
+    def _follow(self, data: bytes, messages: _Messages) -> None:
         """Keep track of where the latest request ends."""
         if messages:
             self._body = messages[-1][1]

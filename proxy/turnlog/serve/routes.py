@@ -116,6 +116,11 @@ def target_of_command(name: str) -> Target:
     )
 
 
+def is_own(path: str) -> bool:
+    """Tell whether a path is one of turnlog's own, and names no session."""
+    return path == f"/{OWN}" or path.startswith(f"/{OWN}/")
+
+
 def own_path(path: str) -> tuple[str, str] | None:
     """Return the session that a path of turnlog's own begins with, and the path behind it; else `None`."""
     first, rest = _split(path)

@@ -24,13 +24,12 @@ from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.store.folder import translated
-from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, parse
 from turnlog.wire.lines import LineReader, Piece
 
 from .child import Child
 from .context import Context
-from .heads import RequestHead
+from .heads import RequestHead, RequestStart
 from .incoming import Incoming
 from .outbox import Outbox
 from .pins import Pins
@@ -199,13 +198,15 @@ class Wrapped:
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
 
-class _Nothing:
-    """What a line says before its body: there are no headers on a pipe."""
-
-    method = ""
-    version = ""
-    headers: Headers = ()
-    head = RequestHead({}, {}, frozenset())
+_NOTHING: Final = RequestStart(
+    method="",
+    target="",
+    version=(0, 0),
+    keeps=True,
+    raw=(),
+    head=RequestHead({}, {}, frozenset()),
+)
+"""What a line says before its body: there are no headers on a pipe."""
 
 
 def request_of(
@@ -216,7 +217,7 @@ def request_of(
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     wanted = wanted_variables(table)
     return Request(
-        _Nothing(),
+        _NOTHING,
         Route(target, "", "", session, ""),
         context.digest,
         context.clients,

@@ -1,0 +1,122 @@
+"""How requests begin, worked out once: an agent sends the same head again and again, but for its length.
+
+A whole request whose head is known byte for byte is read without a parser: nothing in it but the
+digits of Content-Length is new, and those have to be the length of what follows.
+"""
+
+from typing import Final
+
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+from msgspec import Struct
+
+from turnlog.wire.http import Headers
+
+from .heads import HEADS, Memo, Raw, RequestStart, is_ordinary, read_request, without_lengths
+
+_HEAD_END: Final = b"\r\n\r\n"
+_LENGTHS: Final = (b"\r\nContent-Length: %d\r\n", b"\r\ncontent-length: %d\r\n")
+"""The line that tells a body's length, as agents spell it."""
+_ODD: Final = frozenset({b"expect", b"upgrade"})
+"""Fields that ask for more than an answer."""
+_BEHIND_NAME: Final = len(b"%d\r\n")
+_Line = tuple[str, str, tuple[int, int], bool, Raw]
+"""Method, target, version, whether the connection stays, and the fields without Content-Length."""
+
+
+class AgentRequest(Struct, frozen=True, eq=False):
+    """A request as it was read."""
+
+    start: RequestStart
+    headers: Headers
+    """Fields as they came."""
+    body: bytes | StreamReader
+    """All of it, or what it is read from."""
+
+    def _cancel(self, exc: BaseException) -> None:
+        """Let nobody wait for the body any more; aiohttp's server calls this."""
+        if not isinstance(self.body, bytes):
+            self.body.set_exception(exc)
+
+
+class _Known(Struct, frozen=True):
+    """What a head says that was read before."""
+
+    start: RequestStart
+    before: Headers
+    """Fields before Content-Length; all where there is no body."""
+    name: bytes
+    """How Content-Length is spelled."""
+    after: Headers
+
+
+class Starts:
+    """The beginnings of requests that are remembered; the same bytes always mean the same."""
+
+    def __init__(self) -> None:
+        self._start = Memo(_start, lambda line: is_ordinary(line[1], line[-1]))
+        self._known: dict[bytes, _Known] = {}
+        """By the head's bytes, without the digits of its length."""
+
+    def request(self, message: RawRequestMessage, body: StreamReader) -> AgentRequest:
+        """Return what a parser has read."""
+        raw = without_lengths(message.raw_headers)
+        keeps = not message.should_close
+        line = (message.method, message.path, message.version, keeps, raw)
+        return AgentRequest(self._start(line), message.raw_headers, body)
+
+    def find(self, data: bytes) -> AgentRequest | None:
+        """Return the request that `data` is, from its first byte to its last, if its head is known."""
+        head, body = _apart(data)
+        known = self._known.get(head)
+        if known is None:
+            return None
+        headers = known.before
+        if body:
+            headers = (*headers, (known.name, b"%d" % len(body)), *known.after)
+        return AgentRequest(known.start, headers, body)
+
+    def learn(self, data: bytes, request: AgentRequest) -> None:
+        """Remember the head of a request that is all of `data`, if what is to be done follows from it."""
+        head, body = _apart(data)
+        start, headers = request.start, tuple(request.headers)
+        # Whoever expects 100 (Continue) is written to before its body is read.
+        is_odd = not start.head.fields.keys().isdisjoint(_ODD) or not start.keeps
+        if not head or is_odd or not start.is_ordinary:
+            return
+        names = [name.lower() for name, _ in headers]
+        at = names.index(b"content-length") if body else len(headers)
+        name = headers[at][0] if body else b""
+        if len(self._known) >= HEADS:
+            self._known.clear()
+        self._known[head] = _Known(start, headers[:at], name, headers[at + 1 :])
+
+
+def _start(line: _Line) -> RequestStart:
+    method, target, version, keeps, raw = line
+    return RequestStart(
+        method=method,
+        target=target,
+        version=version,
+        keeps=keeps,
+        raw=raw,
+        head=read_request(raw),
+    )
+
+
+def _apart(data: bytes) -> tuple[bytes, bytes]:
+    """Return the head of a whole request without the digits of its length, and its body.
+
+    The head is empty where the length is not that of what follows, or is spelled in another way.
+    """
+    end = data.find(_HEAD_END) + len(_HEAD_END)
+    size = len(data) - end
+    if not size:
+        return data, b""
+    for spelled in _LENGTHS:
+        line = spelled % size
+        at = data.find(line, 0, end)
+        if at >= 0:
+            digits = at + len(spelled) - _BEHIND_NAME
+            return data[:digits] + data[at + len(line) - 2 : end], data[end:]
+    return b"", b""
