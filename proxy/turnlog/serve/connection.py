@@ -20,6 +20,10 @@ from turnlog.wire.mend import head_end, head_start, mended
 from .fault import Failure, Progress
 
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
+# To look a member up costs more than to compare it.
+_LENGTH: Final = Body.LENGTH
+_NONE: Final = Body.NONE
+_SENDING: Final = Phase.SENDING
 READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
@@ -54,20 +58,20 @@ class Connection(asyncio.Protocol):
         """Why it was refused."""
         self._parser_clean = False
         """Whether the parser stands behind a whole message, ready for the next."""
+        self._parser_lenient = False
+        """Whether it takes a lone LF for the end of a line, as in heads."""
+        self._size = 0
+        self._paused = False
         self._reset("GET", None)
 
     def _reset(self, method: str, interim: Interim | None) -> None:
+        """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
         self._renew()
         self._method = method
         self._interim = interim
-        self._raw.clear()
         self._passed = 0
-        self._refused.clear()
         self._head_size = 0
         self._headers_done = False
-        self._pieces.clear()
-        self._size = 0
-        self._paused = False
         self._keep_alive = False
         self._uploaded = False
         self.complete = False
@@ -81,10 +85,13 @@ class Connection(asyncio.Protocol):
         """Get a parser ready for a head."""
         if not self._parser_clean:
             self._parser = httptools.HttpResponseParser(self)
-        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
-        self._parser.set_dangerous_leniencies(
-            lenient_chunked_length=True, lenient_optional_cr_before_lf=True
-        )
+            self._parser_lenient = False
+        if not self._parser_lenient:
+            # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
+            self._parser.set_dangerous_leniencies(
+                lenient_chunked_length=True, lenient_optional_cr_before_lf=True
+            )
+            self._parser_lenient = True
         self._parser_clean = False
 
     # -- one exchange ----------------------------------------------------------------------
@@ -94,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._reset(method, interim)
         self._progress = progress
         self._busy = True
-        progress.phase = Phase.SENDING
+        progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
 
@@ -121,7 +128,8 @@ class Connection(asyncio.Protocol):
         while not self._headers_done:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
+            self._waiter = None
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -130,7 +138,8 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
+            self._waiter = None
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -178,12 +187,10 @@ class Connection(asyncio.Protocol):
         """Tell whether an idle connection was closed by the server, or got what nobody asked for."""
         return bool(self._poll.poll(0))
 
-    async def _wait(self) -> None:
+    def _change(self) -> asyncio.Future[None]:
+        """Return what is done when something has come, or the connection is gone."""
         self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -239,6 +246,7 @@ class Connection(asyncio.Protocol):
             self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
             self._refuse(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
+        self._wake()
         return why
 
     def _refuse(self, detail: str) -> None:
@@ -359,16 +367,17 @@ class Connection(asyncio.Protocol):
         if isinstance(found, BadFraming):
             self._refuse(f"nobody can tell where the answer ends: {found}")
             return
-        # In chunks a lone LF would let data pass for the end of data.
-        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+        if found.body is not _LENGTH:
+            # In chunks a lone LF would let data pass for the end of data.
+            self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+            self._parser_lenient = False
         self.status = status
         self.framing = found
         self._headers_done = True
         self._raw.clear()
         self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
-        self.complete = found.body is Body.NONE
-        self._wake()
+        self.complete = found.body is _NONE
 
     def _pass_interim(self) -> None:
         """Keep of the head that is under way what came behind an interim one."""
@@ -390,7 +399,6 @@ class Connection(asyncio.Protocol):
         if self._size > READ_AHEAD and not self._paused:
             self._paused = True
             self._open_transport.pause_reading()
-        self._wake()
 
     def on_message_complete(self) -> None:
         """Finish the answer, unless it is an interim one."""
@@ -398,7 +406,6 @@ class Connection(asyncio.Protocol):
             # To HEAD, and so for other answers without body, the parser waits for one.
             self._parser_clean = self._method != "HEAD" and not self.complete
             self.complete = True
-            self._wake()
 
     def on_message_begin(self) -> None:
         """Notice an answer that nobody asked for."""

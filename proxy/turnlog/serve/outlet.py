@@ -1,6 +1,6 @@
 """What leaves to the agent, held back while another attempt may take its place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -167,12 +167,14 @@ class Outlet:
         await self.write(last)
         await self._down.end(self._tail())
 
-    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
+    def answer(
+        self, status: int, reason: bytes, lines: bytes, body: bytes
+    ) -> Coroutine[None, None, None]:
         """Send a whole answer in one piece, in place of what was held."""
         if self._respelling is not None:
             body = self._respelling.feed(body) + self._tail()
         self.left = True
-        await self._down.answer(status, reason, lines, body)
+        return self._down.answer(status, reason, lines, body)
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Send an answer that never has a body."""

@@ -6,7 +6,7 @@ JSON of known and moderate length goes out in one piece, and so does an event of
 which may get a word of turnlog's. While a rule may want another attempt, so does everything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, ParamSpec
 
 from turnlog.store.base import Ticket
@@ -25,6 +25,10 @@ from .upstream import Answer, Failure
 
 P = ParamSpec("P")
 _EVENTS: Final = "text/event-stream"
+_JSON: Final = "application/json"
+# To look a member up costs more than to compare it.
+_LENGTH: Final = Body.LENGTH
+_NONE: Final = Body.NONE
 _JSON_STARTS: Final = (b"{", b"[")
 
 
@@ -51,16 +55,16 @@ class Relay:
         self._recorder = recorder
         self._keep = max(keep, watcher.reads)
         head = head_of(answer.headers)
-        self._media = head.media
+        self._media = media = head.media
+        self._is_json = media == _JSON or media.endswith("+json")
         self._decoder = decoder_for(head.codings, DECODED) if head.codings else None
         self._unreadable = bool(head.codings) and self._decoder is None
-        changes = out.respells or (self._media == _EVENTS and self._may_amend)
+        changes = out.respells or (media == _EVENTS and self._may_amend)
         self._decodes = changes and self._decoder is not None
         """Whether what leaves is the decoded text, because something in it may be changed."""
         self._lines = self._changed_lines() if out.respells or self._decodes else head.lines
         frame = answer.framing
-        self._bodiless = frame.body is Body.NONE
-        self._length = frame.length if frame.body is Body.LENGTH else None
+        self._length = frame.length if frame.body is _LENGTH else None
         self._partial = b""
         """The start of an event, held until the whole of it is here."""
         self._torn = False
@@ -68,25 +72,27 @@ class Relay:
         self._begun = False
         """Whether an event has come: a byte order mark may stand before the first."""
 
-    async def run(self) -> None:
+    def run(self) -> Coroutine[None, None, None]:
         """Relay head and body.
 
         Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
-        if self._bodiless:
-            await self._head_alone()
-            return
-        if self._decodes:
-            codings = self._head_of(self._answer.headers).codings
-            self._answer, sound = await peeked(self._answer, codings)
-            if not sound:
-                self._keep_coding()
+        if self._answer.framing.body is _NONE:
+            return self._head_alone()
+        return self._undone() if self._decodes else self._body()
+
+    async def _undone(self) -> None:
+        """Relay a body whose coding is undone, if it is coded as its head says."""
+        codings = self._head_of(self._answer.headers).codings
+        self._answer, sound = await peeked(self._answer, codings)
+        if not sound:
+            self._keep_coding()
+        await self._body()
+
+    def _body(self) -> Coroutine[None, None, None]:
         if self._media == _EVENTS and not self._unreadable:
-            await self._stream()
-        elif self._is_moderate:
-            await self._in_one_piece()
-        else:
-            await self._flow()
+            return self._stream()
+        return self._in_one_piece() if self._is_moderate else self._flow()
 
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
@@ -101,16 +107,12 @@ class Relay:
         return watcher.judges and watcher.amends and not is_sealed(self._answer.headers)
 
     @property
-    def _is_json(self) -> bool:
-        return self._media == "application/json" or self._media.endswith("+json")
-
-    @property
     def _is_moderate(self) -> bool:
         """Whether the answer is read whole before any of it leaves, if it is not too large."""
-        holds = self._out.holds or self._may_amend or (self._is_json and self._watcher.judges)
-        if self._length is None:
-            return holds
-        return self._length <= HOLD and (self._is_json or holds)
+        if self._length is not None and self._is_json:
+            return self._length <= HOLD
+        waits = self._out.holds or self._may_amend or (self._is_json and self._watcher.judges)
+        return waits and (self._length is None or self._length <= HOLD)
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
         kept = changed_body(self._answer.headers, decoded=decoded or self._decodes)
@@ -133,7 +135,7 @@ class Relay:
         pieces: list[bytes] = []
         size = 0
         try:
-            while size <= HOLD and (chunk := await self._read()):
+            while size <= HOLD and size != self._length and (chunk := await self._read()):
                 pieces.append(chunk)
                 size += len(chunk)
         except Failure as failure:
@@ -149,23 +151,21 @@ class Relay:
         body = MessageReader(self._keep)
         body.feed(text)
         body.unread = self._gave_up
-        await self._observed(self._watcher.whole, body, self._media, size)
+        if tickets := self._watched(self._watcher.whole, body, self._media, size):
+            await self._recorder.settle(tickets)
         self._out.judged()
         if self._decodes and self._fails:
             self._keep_coding()
         await self._whole(raw, text)
 
-    async def _whole(self, raw: bytes, text: bytes) -> None:
+    def _whole(self, raw: bytes, text: bytes) -> Coroutine[None, None, None]:
         told = self._told(whole=True)
         status, reason = self._answer.status, self._answer.reason
         amended = self._watcher.amended(text)
         if amended is not None and not is_sealed(self._answer.headers):
             told += self._changed_lines(decoded=self._decoder is not None)
-            await self._out.answer(status, reason, told, amended)
-        else:
-            await self._out.answer(
-                status, reason, self._lines + told, text if self._decodes else raw
-            )
+            return self._out.answer(status, reason, told, amended)
+        return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
 
     # -- larger ones --------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
 from typing import Final, cast
@@ -15,7 +16,7 @@ from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.call_events import UpstreamFailed
 from turnlog.observe.events import AuthRequired
-from turnlog.store.base import StoreError
+from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
@@ -35,6 +36,7 @@ from .routes import Route
 from .upstream import Answer, Content
 
 _NO_RULES: Final = Policy()
+_UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
     "put a token for this server into the agent's own Authorization header"
@@ -68,15 +70,18 @@ class Runner:
         self._place: Place | None = None
         """Among the calls under way, where a rule counts them."""
 
-    async def run(self, content: Content) -> None:
+    def run(self, content: Content) -> Coroutine[None, None, object]:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
             self._raw = tuple(changed_body(self._raw, decoded=True))
         policy = self._policy
         if policy.retry is None:
-            await self._attempt(content, hold=False)
-            return
+            return self._attempt(content, hold=False)
+        return self._often(policy, content)
+
+    async def _often(self, policy: Policy, content: Content) -> None:
+        """Make one attempt after the other."""
         clock, stop = self._context.clock, self._context.stop
         health = self._context.health
         repeatable = self._exchange.repeatable(content)
@@ -149,12 +154,13 @@ class Runner:
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
         self._place = self._context.places.claim(self._exchange.attempt)
-        await in_time(self._policy.timeout, self._began, self._began, self._turn())
+        step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
+        await in_time(self._policy.timeout, self._began, self._began, step)
 
-    async def _turn(self) -> None:
+    async def _turn(self, place: Place) -> None:
         await self._exchange.on_disk()
-        if self._place is not None and self._exchange.attempt is not None:
-            await turn(self._place, self._exchange.attempt)
+        if self._exchange.attempt is not None:
+            await turn(place, self._exchange.attempt)
 
     def over(self) -> None:
         """Give up the call's place: it has ended, however that was."""
@@ -187,24 +193,35 @@ class Runner:
         self._notice = None
         self._begin_patience()
         head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
-        server, attempt = self._route.target.name, self._exchange.attempt
+        attempt, ended = self._exchange.attempt, None
         try:
-            with self._context.health.watching(server, attempt):
-                await self._made(head, content, hold=hold)
-        except Failure as failure:
-            await self._failed(failure)  # its server is left alone
-        return self._next
-
-    async def _made(self, head: bytes, content: Content, *, hold: bool) -> None:
-        """Send one attempt, and relay its answer."""
-        try:
+            if attempt is not None:
+                ended = self._context.health.watch(self._route.target.name, attempt)
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure)
-            return
+        else:
+            await self._answered(answer, hold=hold)
+        finally:
+            if ended is not None and attempt is not None and attempt.watch is not None:
+                ended(None)
+        return self._next
+
+    async def _answered(self, answer: Answer, *, hold: bool) -> None:
+        """Relay the answer to an attempt; send one that was withheld where no other is made."""
         held: Held | None = None
         try:
-            await self._answered(answer, hold=hold)
+            self._exchange.head(answer)
+            if answer.status == _UNAUTHENTICATED:
+                self._unauthenticated(answer)
+            if (opening := self._opening) is not None:
+                with suppress(StoreError):
+                    await opening.done()
+            started = self._context.clock.monotonic()
+            try:
+                await self._relay(answer, hold=hold)
+            finally:
+                self._exchange.went_by(self._context.clock.monotonic() - started)
             if self._course is not None:
                 self._course.next = None  # the agent has the answer
         except Withheld as withheld:
@@ -229,23 +246,11 @@ class Runner:
             return held
         return course.keep(attempt, held, ours=ours)
 
-    async def _answered(self, answer: Answer, *, hold: bool) -> None:
-        self._exchange.head(answer)
-        if answer.status == 401:
-            self._unauthenticated(answer)
-        await self._know_session()
-        started = self._context.clock.monotonic()
-        try:
-            await self._relay(answer, hold=hold)
-        finally:
-            self._exchange.went_by(self._context.clock.monotonic() - started)
-
-    async def _know_session(self) -> None:
-        """Wait for the id of a session that this call opened: the answer names it."""
+    @property
+    def _opening(self) -> Ticket | None:
+        """The intent of a call that opened a session, whose id the answer names."""
         attempt = self._exchange.attempt
-        if attempt is not None and attempt.ask.session.id is None and attempt.intent is not None:
-            with suppress(StoreError):
-                await attempt.intent.done()
+        return attempt.intent if attempt is not None and attempt.ask.session.id is None else None
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
@@ -258,9 +263,9 @@ class Runner:
         outlives = running.time_out if running is not None else None
         self._exchange.progress = Progress(attempt.patience, outlives)
 
-    async def _sent(self, head: bytes, content: Content) -> Answer:
+    def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
-        return await self._way.send(
+        return self._way.send(
             self._route.target.origin,
             self._down.method,
             self._route.resource,
@@ -297,14 +302,14 @@ class Runner:
             )
         )
 
-    async def _relay(self, answer: Answer, *, hold: bool) -> None:
+    def _relay(self, answer: Answer, *, hold: bool) -> Coroutine[None, None, None]:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = Outlet(self._down, self._is_last if hold else None, respelling)
         if self._course is not None:
             self._course.out = out
         recorder, keep = self._context.recorder, self._context.keep
-        await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
+        return Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Say how to go on where a server sends the client to another origin's login."""

@@ -6,7 +6,7 @@ cookies, no decompression, no proxies from the environment, no time limits but t
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final, Protocol, TypeVar
@@ -132,9 +132,9 @@ class HttpAnswer:
         self.headers: Headers = connection.headers
         self.framing = connection.framing
 
-    async def read(self) -> bytes:
+    def read(self) -> Coroutine[None, None, bytes]:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
-        return await self._connection.read()
+        return self._connection.read()
 
     def heard(self) -> None:
         """Note that something came that counts: an event, or a piece of a body."""
@@ -149,7 +149,8 @@ class HttpAnswer:
         if self._patience is not None:
             self._patience.close()
         try:
-            await _stopped(self._upload)
+            if self._upload is not None:
+                await _stopped(self._upload)
         finally:
             reusable = self._connection.finish()
         if reusable:
@@ -305,12 +306,13 @@ async def _given_up(
     if patience is not None:
         patience.close()
     connection.close()
-    await _stopped(upload)
+    if upload is not None:
+        await _stopped(upload)
 
 
-async def _stopped(upload: asyncio.Task[None] | None) -> None:
+async def _stopped(upload: asyncio.Task[None]) -> None:
     """End an upload that is not finished, and wait until it has."""
-    if upload is not None and not upload.done():
+    if not upload.done():
         upload.cancel()
         await asyncio.wait({upload})
 
