@@ -15,9 +15,11 @@ import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
+from turnlog.wire.known_head import KnownHead, known_head
 from turnlog.wire.mend import head_end, head_start, mended
 
 from .fault import Failure, Progress
+from .heads import Raw, without_lengths
 
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
 # To look a member up costs more than to compare it.
@@ -60,17 +62,21 @@ class Connection(asyncio.Protocol):
         """Whether the parser stands behind a whole message, ready for the next."""
         self._parser_lenient = False
         """Whether it takes a lone LF for the end of a line, as in heads."""
+        self._interim: Interim | None = None
+        self._known: KnownHead | None = None
+        """The head of the latest answer that came in one piece."""
         self._size = 0
         self._paused = False
-        self._reset("GET", None)
+        self._reset("GET")
 
-    def _reset(self, method: str, interim: Interim | None) -> None:
+    def _reset(self, method: str) -> None:
         """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
         self._renew()
         self._method = method
-        self._interim = interim
         self._passed = 0
         self._head_size = 0
+        self._untouched = method != "HEAD"
+        """Whether nothing has come of an answer that may have a body."""
         self._headers_done = False
         self._keep_alive = False
         self._uploaded = False
@@ -79,6 +85,8 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.raw: Raw = ()
+        """The fields without Content-Length."""
         self.framing = _UNTIL_CLOSE
 
     def _renew(self) -> None:
@@ -98,7 +106,8 @@ class Connection(asyncio.Protocol):
 
     def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
         """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
-        self._reset(method, interim)
+        self._reset(method)
+        self._interim = interim
         self._progress = progress
         self._busy = True
         progress.phase = _SENDING
@@ -109,7 +118,9 @@ class Connection(asyncio.Protocol):
         """Hand bytes of the request to the transport. Raises `Failure`."""
         if self._error is not None:
             raise self._error
-        self._open_transport.write(data)
+        if self._transport is None:
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        self._transport.write(data)
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the transport."""
@@ -143,9 +154,9 @@ class Connection(asyncio.Protocol):
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
-        if self._paused:
+        if self._paused and self._transport is not None:
             self._paused = False
-            self._open_transport.resume_reading()
+            self._transport.resume_reading()
         return data
 
     def finish(self) -> bool:
@@ -178,14 +189,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    @property
-    def closed(self) -> bool:
-        """Whether the connection is of no use any more."""
-        return self._closed or self._error is not None
+    def is_quiet(self) -> bool:
+        """Tell whether the server has neither closed an idle connection nor said anything since.
 
-    def readable(self) -> bool:
-        """Tell whether an idle connection was closed by the server, or got what nobody asked for."""
-        return bool(self._poll.poll(0))
+        The loop tells of that only when it looks again, and the server may close behind an answer.
+        """
+        return not (self._closed or self._error is not None or self._poll.poll(0))
 
     def _change(self) -> asyncio.Future[None]:
         """Return what is done when something has come, or the connection is gone."""
@@ -203,12 +212,6 @@ class Connection(asyncio.Protocol):
         self.close()
         self._wake()
 
-    @property
-    def _open_transport(self) -> asyncio.Transport:
-        if self._transport is None:
-            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
-        return self._transport
-
     # -- asyncio.Protocol ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -221,10 +224,37 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; mend a head that the parser refused, if it can be."""
+        untouched, self._untouched = self._untouched, False
+        if untouched and self._recognized(data):
+            return
         why = self._fed(data)
+        if untouched and not why:
+            self._remember(data)
         while why and (whole := self._mended(why)):
             head, rest = whole
             why = self._fed(head) or (self._fed(rest) if rest and self._error is None else "")
+
+    def _recognized(self, data: bytes) -> bool:
+        """Take a whole answer without the parser, if its head came before; tell whether it did."""
+        known = self._known
+        body = known.body(data) if known is not None else None
+        if known is None or body is None:
+            return False
+        self.status, self.reason = known.status, known.reason
+        self.headers, self.raw = known.fields(len(body)), known.raw
+        self.framing = Framing(_LENGTH, len(body))
+        if body:
+            self._pieces.append(body)
+        self._headers_done = self._parser_clean = self._keep_alive = self.complete = True
+        self._interim = None
+        self._wake()
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of an answer behind which another one may come, if all of it is here."""
+        if self.complete and self._keep_alive and self.framing.body is _LENGTH:
+            length = self.framing.length
+            self._known = known_head(data, length, self.status, self.reason, self.headers)
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""
@@ -372,6 +402,7 @@ class Connection(asyncio.Protocol):
             self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
             self._parser_lenient = False
         self.status = status
+        self.raw = without_lengths(self.headers)
         self.framing = found
         self._headers_done = True
         self._raw.clear()
@@ -396,9 +427,9 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > READ_AHEAD and not self._paused:
+        if self._size > READ_AHEAD and not self._paused and self._transport is not None:
             self._paused = True
-            self._open_transport.pause_reading()
+            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """Finish the answer, unless it is an interim one."""

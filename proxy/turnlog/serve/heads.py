@@ -133,14 +133,14 @@ class Heads:
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
         self._answer = Memo(read_answer, is_moderate)
 
-    def answer(self, headers: Headers, route: Route) -> AnswerHead:
+    def answer(self, raw: Raw, route: Route) -> AnswerHead:
         """Return what an answer's fields say, its cookies confined to the agent's path to that
         server where other servers stand behind the same origin."""
-        head = self._answer(without_lengths(headers))
-        if not route.prefix or not any(name.lower() == b"set-cookie" for name, _ in headers):
+        head = self._answer(raw)
+        if not route.prefix or not any(name.lower() == b"set-cookie" for name, _ in raw):
             return head
         confined = response_headers(
-            headers,
+            raw,
             cookie_path=route.prefix.encode("utf-8", "surrogateescape"),
             upstream_path=route.target.path.encode(),
         )

@@ -7,23 +7,25 @@ which may get a word of turnlog's. While a rule may want another attempt, so doe
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, ParamSpec
+from functools import partial
+from typing import Final, TypeVarTuple
 
 from turnlog.store.base import Ticket
-from turnlog.wire.http import Body, Headers, changed_body, decoder_for, fields, is_sealed
+from turnlog.wire.coding import ContentDecoder, decoder_for
+from turnlog.wire.http import Body, changed_body, fields, is_sealed
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
 from .answers import Made, told
 from .contracts import Watcher
-from .heads import AnswerHead, lines
+from .heads import AnswerHead, Raw, lines
 from .outlet import HOLD, Outlet
 from .peek import DECODED, peeked
 from .recorder import Recorder
 from .upstream import Answer, Failure
 
-P = ParamSpec("P")
+_Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
 _JSON: Final = "application/json"
 # To look a member up costs more than to compare it.
@@ -38,11 +40,23 @@ class Relay:
     `head_of` tells what an answer's fields become on their way to the agent.
     """
 
+    _decoder: ContentDecoder | None = None
+    _unreadable = False
+    """Whether nobody knows how the body is coded."""
+    _decodes = False
+    """Whether what leaves is the decoded text, because something in it may be changed."""
+    _partial = b""
+    """The start of an event, held until the whole of it is here."""
+    _torn = False
+    """Whether the start of an event has left without its end."""
+    _begun = False
+    """Whether an event has come: a byte order mark may stand before the first."""
+
     def __init__(
         self,
         out: Outlet,
         answer: Answer,
-        head_of: Callable[[Headers], AnswerHead],
+        head_of: Callable[[Raw], AnswerHead],
         watcher: Watcher,
         recorder: Recorder,
         *,
@@ -54,23 +68,18 @@ class Relay:
         self._watcher = watcher
         self._recorder = recorder
         self._keep = max(keep, watcher.reads)
-        head = head_of(answer.headers)
+        head = head_of(answer.raw)
         self._media = media = head.media
         self._is_json = media == _JSON or media.endswith("+json")
-        self._decoder = decoder_for(head.codings, DECODED) if head.codings else None
-        self._unreadable = bool(head.codings) and self._decoder is None
-        changes = out.respells or (media == _EVENTS and self._may_amend)
-        self._decodes = changes and self._decoder is not None
-        """Whether what leaves is the decoded text, because something in it may be changed."""
-        self._lines = self._changed_lines() if out.respells or self._decodes else head.lines
         frame = answer.framing
         self._length = frame.length if frame.body is _LENGTH else None
-        self._partial = b""
-        """The start of an event, held until the whole of it is here."""
-        self._torn = False
-        """Whether the start of an event has left without its end."""
-        self._begun = False
-        """Whether an event has come: a byte order mark may stand before the first."""
+        if head.codings:
+            self._decoder = decoder_for(head.codings, DECODED)
+            self._unreadable = self._decoder is None
+            changes = out.respells or (media == _EVENTS and self._may_amend)
+            self._decodes = changes and not self._unreadable
+        changed = out.respells or self._decodes
+        self._lines = self._changed_lines() if changed else head.lines
 
     def run(self) -> Coroutine[None, None, None]:
         """Relay head and body.
@@ -83,7 +92,7 @@ class Relay:
 
     async def _undone(self) -> None:
         """Relay a body whose coding is undone, if it is coded as its head says."""
-        codings = self._head_of(self._answer.headers).codings
+        codings = self._head_of(self._answer.raw).codings
         self._answer, sound = await peeked(self._answer, codings)
         if not sound:
             self._keep_coding()
@@ -97,8 +106,8 @@ class Relay:
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
         self._decodes = False
-        headers = self._answer.headers
-        self._lines = self._changed_lines() if self._out.respells else self._head_of(headers).lines
+        raw = self._answer.raw
+        self._lines = self._changed_lines() if self._out.respells else self._head_of(raw).lines
 
     @property
     def _may_amend(self) -> bool:
@@ -115,8 +124,8 @@ class Relay:
         return waits and (self._length is None or self._length <= HOLD)
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
-        kept = changed_body(self._answer.headers, decoded=decoded or self._decodes)
-        return self._head_of(kept).lines
+        kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
+        return self._head_of(tuple(kept)).lines
 
     # -- answers without a body, or with a small one ------------------------------------------
 
@@ -132,10 +141,10 @@ class Relay:
         await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
 
     async def _in_one_piece(self) -> None:
-        pieces: list[bytes] = []
-        size = 0
+        answer, pieces, size = self._answer, list[bytes](), 0
         try:
-            while size <= HOLD and size != self._length and (chunk := await self._read()):
+            while size <= HOLD and size != self._length and (chunk := await answer.read()):
+                answer.heard()
                 pieces.append(chunk)
                 size += len(chunk)
         except Failure as failure:
@@ -325,7 +334,7 @@ class Relay:
         """
         streams = self._media == _EVENTS and not self._torn and self._decoder is None
         tells = streams or not self._out.left
-        await self._observed(self._watcher.broken, failure, tells=tells)
+        await self._observed(partial(self._watcher.broken, failure, tells=tells))
         self._out.judged()
         made = self._watcher.instead()
         if made is not None and not self._out.left:
@@ -355,19 +364,17 @@ class Relay:
 
     # -- reading along ------------------------------------------------------------------------
 
-    async def _observed(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
-    ) -> None:
+    async def _observed(self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
         """Let the watcher read, and wait until what it recorded is on disk."""
-        if tickets := self._watched(watch, *said, **more):
+        if tickets := self._watched(watch, *said):
             await self._recorder.settle(tickets)
 
     def _watched(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
+        self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
     ) -> Sequence[Ticket]:
         """Let the watcher read. Whatever goes wrong there, the answer goes on."""
         try:
-            return watch(*said, **more)
+            return watch(*said)
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
             self._recorder.faulted(error)
             return ()

@@ -16,7 +16,7 @@ from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.call_events import UpstreamFailed
 from turnlog.observe.events import AuthRequired
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import StoreError
 from turnlog.wire.http import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
@@ -26,7 +26,7 @@ from .context import Context
 from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
 from .fault import Failure, Progress, in_time, unpinned
-from .heads import AnswerHead, Heads, Raw, lines
+from .heads import AnswerHead, Heads, Raw, lines, without_lengths
 from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
@@ -67,6 +67,8 @@ class Runner:
         """What follows each attempt, where a rule may want another one."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
+        attempt = exchange.attempt
+        self._policy = attempt.ask.policy if attempt is not None else _NO_RULES
         self._place: Place | None = None
         """Among the calls under way, where a rule counts them."""
 
@@ -75,17 +77,18 @@ class Runner:
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
             self._raw = tuple(changed_body(self._raw, decoded=True))
-        policy = self._policy
-        if policy.retry is None:
+        if self._policy.retry is None:
             return self._attempt(content, hold=False)
-        return self._often(policy, content)
+        return self._often(content)
 
-    async def _often(self, policy: Policy, content: Content) -> None:
+    async def _often(self, content: Content) -> None:
         """Make one attempt after the other."""
         clock, stop = self._context.clock, self._context.stop
         health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(policy, clock, health, self._began, stop, repeatable=repeatable)
+        self._course = Course(
+            self._policy, clock, health, self._began, stop, repeatable=repeatable
+        )
         command: Command | None = self._course.go_on()
         while command is not None:
             match command:
@@ -142,18 +145,14 @@ class Runner:
         assert self._course.held is not None  # what is followed by a wait was withheld
         await self._course.held.send()
 
-    @property
-    def _policy(self) -> Policy:
-        attempt = self._exchange.attempt
-        return attempt.ask.policy if attempt is not None else _NO_RULES
-
     async def queued(self) -> None:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if ask := self._exchange.unverified:
             raise unpinned(ask)
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
-        self._place = self._context.places.claim(self._exchange.attempt)
+        if self._policy.concurrency is not None:
+            self._place = self._context.places.claim(self._exchange.attempt)
         step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
         await in_time(self._policy.timeout, self._began, self._began, step)
 
@@ -192,8 +191,10 @@ class Runner:
         """Make one attempt; return the next step if its answer was not the last one."""
         self._notice = None
         self._begin_patience()
-        head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
         attempt, ended = self._exchange.attempt, None
+        head = self._heads.forwarded((self._raw, self._route.target.authority))
+        if attempt is not None and attempt.ask.key_sent:
+            head += self._key(attempt.ask.key_sent)
         try:
             if attempt is not None:
                 ended = self._context.health.watch(self._route.target.name, attempt)
@@ -214,9 +215,9 @@ class Runner:
             self._exchange.head(answer)
             if answer.status == _UNAUTHENTICATED:
                 self._unauthenticated(answer)
-            if (opening := self._opening) is not None:
-                with suppress(StoreError):
-                    await opening.done()
+            attempt = self._exchange.attempt
+            if attempt is not None and attempt.ask.session.id is None:
+                await _opened(attempt)
             started = self._context.clock.monotonic()
             try:
                 await self._relay(answer, hold=hold)
@@ -232,25 +233,17 @@ class Runner:
         if held is not None and self._next is None:
             await held.send()
 
-    @property
-    def _key(self) -> bytes:
-        """The line of an idempotency key that the caller did not send in this way itself."""
-        attempt = self._exchange.attempt
-        if attempt is None or not attempt.ask.key_sent or fields(self._down.headers, HEADER):
+    def _key(self, sent: str) -> bytes:
+        """Return the line of an idempotency key that the caller did not send in this way itself."""
+        if fields(self._down.headers, HEADER):
             return b""
-        return lines([(b"Idempotency-Key", attempt.ask.key_sent.encode())])
+        return lines([(b"Idempotency-Key", sent.encode())])
 
     def _kept(self, held: Held, *, ours: bool) -> Held:
         attempt, course = self._exchange.attempt, self._course
         if attempt is None or course is None:
             return held
         return course.keep(attempt, held, ours=ours)
-
-    @property
-    def _opening(self) -> Ticket | None:
-        """The intent of a call that opened a session, whose id the answer names."""
-        attempt = self._exchange.attempt
-        return attempt.intent if attempt is not None and attempt.ask.session.id is None else None
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
@@ -259,9 +252,9 @@ class Runner:
         if self._course is not None:
             self._course.follow(attempt)
         attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        running = self._exchange.running
-        outlives = running.time_out if running is not None else None
-        self._exchange.progress = Progress(attempt.patience, outlives)
+        running, progress = self._exchange.running, self._exchange.progress
+        progress.patience = attempt.patience
+        progress.time_out = running.time_out if running is not None else None
 
     def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
@@ -277,7 +270,7 @@ class Runner:
         )
 
     def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
-        self._down.interim(status, reason, self._head_of(headers).lines)
+        self._down.interim(status, reason, self._head_of(without_lengths(headers)).lines)
 
     async def _failed(self, failure: Failure) -> None:
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:
@@ -321,8 +314,8 @@ class Runner:
                 )
             )
 
-    def _head_of(self, headers: Headers) -> AnswerHead:
-        return self._heads.answer(headers, self._route)
+    def _head_of(self, raw: Raw) -> AnswerHead:
+        return self._heads.answer(raw, self._route)
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
@@ -342,9 +335,8 @@ class Runner:
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is None or not is_at_work(ending, again=self._next is not None):
-            return
-        self._notify_cancel()
+        if ending is not None and is_at_work(ending, again=self._next is not None):
+            self._notify_cancel()
 
     def _notify_cancel(self) -> None:
         if message := self._exchange.cancelling():
@@ -371,3 +363,10 @@ class Runner:
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         body = None if self._down.method == "HEAD" else made.body
         return Held(self._down, made.status, made.reason, head, body)
+
+
+async def _opened(attempt: Attempt) -> None:
+    """Wait for the id of a session that a call opened: the answer names it."""
+    if attempt.intent is not None:
+        with suppress(StoreError):
+            await attempt.intent.done()

@@ -17,6 +17,7 @@ from turnlog.wire.http import Framing, Headers
 
 from .connection import Connection, Interim
 from .fault import Failure, Progress
+from .heads import Raw
 from .patience import Patience
 
 __all__ = ["Answer", "Content", "Failure", "Upstreams"]
@@ -24,6 +25,7 @@ __all__ = ["Answer", "Content", "Failure", "Upstreams"]
 IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
 and a reset of a reused connection would look like a lost call."""
+_CONNECTING: Final = Phase.CONNECTING
 _C = TypeVar("_C", covariant=True)
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
@@ -71,7 +73,7 @@ class Origin:
         """Take an idle connection on which nothing happened since."""
         while self.idle:
             connection, since = self.idle.pop()
-            if now - since < IDLE_LIMIT and not connection.closed and not connection.readable():
+            if now - since < IDLE_LIMIT and connection.is_quiet():
                 return connection
             connection.close()
         return None
@@ -98,6 +100,8 @@ class Answer(Protocol):
     status: int
     reason: bytes
     headers: Headers
+    raw: Raw
+    """The fields without Content-Length."""
     framing: Framing
 
     async def read(self) -> bytes:
@@ -130,6 +134,7 @@ class HttpAnswer:
         self.status = connection.status
         self.reason = connection.reason
         self.headers: Headers = connection.headers
+        self.raw = connection.raw
         self.framing = connection.framing
 
     def read(self) -> Coroutine[None, None, bytes]:
@@ -196,7 +201,7 @@ class Upstreams:
         """
         origin = self._origins.get(origin_url) or self._met(origin_url)
         now = asyncio.get_running_loop().time()
-        progress.phase = Phase.CONNECTING
+        progress.phase = _CONNECTING
         connection = origin.reuse(now)
         if connection is None:
             connection = await connected(origin, progress.patience, now)
