@@ -1,6 +1,7 @@
 """Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7). The caller brings clock and dice."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from uuid import UUID
 
 _DRAWN = 4096
@@ -36,6 +37,7 @@ def uuid7(at: int, entropy: bytes) -> bytes:
     return value.to_bytes(16, "big")
 
 
+@lru_cache(maxsize=4096)
 def to_text(identifier: bytes) -> str:
     """Return the usual hyphenated form of a 16 byte identifier."""
     text = identifier.hex()

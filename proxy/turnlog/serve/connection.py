@@ -16,7 +16,7 @@ import httptools
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
 from turnlog.wire.known_head import KnownHead, known_head
-from turnlog.wire.mend import head_end, head_start, mended
+from turnlog.wire.mend import Mender
 
 from .fault import Failure, Progress
 from .heads import Raw, without_lengths
@@ -30,7 +30,6 @@ READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
-_HTTP: Final = b"HTTP/1."
 Interim = Callable[[int, bytes, Headers], None]
 """Takes status, reason and fields of an interim answer (1xx)."""
 
@@ -41,23 +40,15 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._error: Failure | None = None
         self._closed = False
         self._busy = False
         self._poll = select.poll()
         self._progress = Progress()
         self._pieces: list[bytes] = []
-        self._raw: list[bytes] = []
-        """What has come of the head, in case that it has to be mended."""
-        self._is_over = False
-        """Whether an interim answer said that the connection is: the answer follows all the same."""
-        self._passed = 0
-        """How much of that are interim heads (1xx)."""
-        self._refused = bytearray()
-        """What has come of a head that the parser refused and that may yet be mended."""
-        self._why = ""
-        """Why it was refused."""
+        self._mender = Mender()
         self._parser_clean = False
         """Whether the parser stands behind a whole message, ready for the next."""
         self._parser_lenient = False
@@ -71,9 +62,12 @@ class Connection(asyncio.Protocol):
 
     def _reset(self, method: str) -> None:
         """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
-        self._renew()
+        if self._parser_clean and self._parser_lenient:
+            self._parser_clean = False
+        else:
+            self._renew()
         self._method = method
-        self._passed = 0
+        self._mender.passed = 0
         self._head_size = 0
         self._untouched = method != "HEAD"
         """Whether nothing has come of an answer that may have a body."""
@@ -129,8 +123,7 @@ class Connection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait while the server reads slowly. Raises `Failure`."""
-        if self._drained is not None:
-            await self._drained
+        await self._writable.wait()
         if self._error is not None:
             raise self._error
 
@@ -163,10 +156,10 @@ class Connection(asyncio.Protocol):
         """End the exchange; tell whether the connection can carry another."""
         self._busy = False
         done = self.complete and self._uploaded and not self._pieces and not self._paused
-        reusable = done and self._keep_alive and not self._closed
-        if not reusable:
-            self.close()
-        return reusable
+        if done and self._keep_alive and not self._closed:
+            return True
+        self.close()
+        return False
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give the exchange up because time has run out; false where nobody waits for it now."""
@@ -179,10 +172,6 @@ class Connection(asyncio.Protocol):
             self.close()
             self._wake()
         return True
-
-    def abandon(self, detail: str) -> None:
-        """Give the exchange up: its request cannot be completed."""
-        self._fail(detail)
 
     def close(self) -> None:
         """Break the connection at once."""
@@ -205,7 +194,8 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
+    def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
+        """Give the exchange up: it cannot be completed."""
         if self._error is None and not self.complete:
             phase = Phase.BODY if self._headers_done else Phase.SENT
             self._error = Failure(kind, phase, detail)
@@ -237,24 +227,22 @@ class Connection(asyncio.Protocol):
     def _recognized(self, data: bytes) -> bool:
         """Take a whole answer without the parser, if its head came before; tell whether it did."""
         known = self._known
-        body = known.body(data) if known is not None else None
-        if known is None or body is None:
+        if known is None or (found := known.read(data)) is None:
             return False
-        self.status, self.reason = known.status, known.reason
-        self.headers, self.raw = known.fields(len(body)), known.raw
+        self.headers, body = found
+        self.status, self.reason, self.raw = known.status, known.reason, known.raw
         self.framing = Framing(_LENGTH, len(body))
         if body:
             self._pieces.append(body)
         self._headers_done = self._parser_clean = self._keep_alive = self.complete = True
-        self._interim = None
         self._wake()
         return True
 
     def _remember(self, data: bytes) -> None:
-        """Keep the head of an answer behind which another one may come, if all of it is here."""
-        if self.complete and self._keep_alive and self.framing.body is _LENGTH:
-            length = self.framing.length
-            self._known = known_head(data, length, self.status, self.reason, self.headers)
+        """Keep the head of an answer behind which another one may come, if that alone is here."""
+        frame, alone = self.framing, self.complete and not self._mender.passed
+        if alone and self._keep_alive and frame.body is _LENGTH:
+            self._known = known_head(data, frame.length, self.status, self.reason, self.headers)
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""
@@ -267,7 +255,7 @@ class Connection(asyncio.Protocol):
         # Of a trailer section as well: it is collected like a head, and then dropped.
         self._head_size += len(data)
         if not self._headers_done:
-            self._raw.append(data)
+            self._mender.take(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -281,40 +269,26 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, detail: str) -> None:
         """Fail at an answer that nobody can read; amid a body it is one that was cut."""
-        body = self._headers_done
-        self._fail(detail, ErrorKind.CONNECTION_LOST if body else ErrorKind.MALFORMED_RESULT)
+        amid = self._headers_done
+        self.fail(detail, ErrorKind.CONNECTION_LOST if amid else ErrorKind.MALFORMED_RESULT)
 
     def _mended(self, why: str) -> tuple[bytes, bytes] | None:
-        """Return the head that the parser refused as it can be read again, and what came behind it.
-
-        `None` while it is not all there, and where it cannot be mended.
-        """
-        raw, self._why = self._refused, f"the answer is not HTTP/1.1: {why}"
-        start = max(len(raw) - 2, 0)
-        came = b"".join(self._raw)
-        raw += came if raw else came[head_start(came, self._passed) :]
-        self._raw.clear()
-        self._passed = 0
-        begins = raw.startswith(_HTTP) or (self._is_over and _HTTP.startswith(bytes(raw)))
-        if self._headers_done or not begins:
-            self._refuse(self._why)
-        elif end := head_end(raw, start):
-            head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
-            if head is None and self._is_over:
-                head = bytes(raw[:end])  # only the parser thought that nothing more could come
-            self._is_over = False
-            raw.clear()
-            if head is not None:
-                self._renew()
-                self.reason, self.headers = b"", []
-                self._head_size = 0
-                return head, rest
-            self._refuse(self._why)
-        return None
+        """Return what `Mender.mend` does; `None` where that cannot be mended as well."""
+        self._mender.why = f"the answer is not HTTP/1.1: {why}"
+        found = (b"", b"") if self._headers_done else self._mender.mend()
+        if found is None:
+            return None
+        if not found[0]:
+            self._refuse(self._mender.why)
+            return None
+        self._renew()
+        self.reason, self.headers = b"", []
+        self._head_size = 0
+        return found
 
     def _is_hopeless(self) -> bool:
         """Tell whether more bytes could not have made a head of what the parser refused."""
-        head = mended(bytes(self._refused))
+        head = self._mender.guess()
         if head is None:
             return True
         self._renew()
@@ -329,8 +303,8 @@ class Connection(asyncio.Protocol):
         if self._headers_done and self.framing.body is Body.UNTIL_CLOSE:
             self.complete = True
             self._wake()
-        elif self._refused and self._is_hopeless():
-            self._refuse(self._why)
+        elif self._mender.waits and self._is_hopeless():
+            self._refuse(self._mender.why)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -341,7 +315,7 @@ class Connection(asyncio.Protocol):
         if exc is not None and self._busy and not self.complete:
             self._read_what_is_left()
         if self._busy and not self.complete:
-            self._fail(str(exc) if exc else "the server closed the connection")
+            self.fail(str(exc) if exc else "the server closed the connection")
         self._wake()
 
     def _read_what_is_left(self) -> None:
@@ -356,15 +330,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop writing until the transport's buffer is empty enough."""
-        if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         """Go on writing."""
-        if self._drained is not None:
-            if not self._drained.done():
-                self._drained.set_result(None)
-            self._drained = None
+        self._writable.set()
 
     # -- httptools -------------------------------------------------------------------------
 
@@ -390,8 +360,8 @@ class Connection(asyncio.Protocol):
             if self._interim is not None:
                 self._interim(status, self.reason, self.headers)
             self.reason, self.headers = b"", []
-            self._is_over = not self._parser.should_keep_alive()
-            self._pass_interim()
+            self._mender.is_over = not self._parser.should_keep_alive()
+            self._head_size = self._mender.passes()
             return
         found = framing(status, self._method, self.headers)
         if isinstance(found, BadFraming):
@@ -405,19 +375,10 @@ class Connection(asyncio.Protocol):
         self.raw = without_lengths(self.headers)
         self.framing = found
         self._headers_done = True
-        self._raw.clear()
+        self._mender.read()
         self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
         self.complete = found.body is _NONE
-
-    def _pass_interim(self) -> None:
-        """Keep of the head that is under way what came behind an interim one."""
-        if len(self._raw) > 1:
-            self._raw[:] = [b"".join(self._raw)[self._passed :]]
-            self._passed = 0
-        raw = self._raw[0]
-        self._passed = head_end(raw, head_start(raw, self._passed))
-        self._head_size = len(raw) - self._passed
 
     def on_body(self, data: bytes) -> None:
         """Keep a piece of the body; stop reading when too much lies here."""

@@ -49,6 +49,7 @@ class AnswerHead(Struct, frozen=True):
     without Content-Length."""
 
     media: str
+    is_json: bool
     codings: str
     lines: bytes
 
@@ -122,7 +123,9 @@ def read_answer(raw: Raw) -> AnswerHead:
             case _:
                 pass
     kept = response_headers(raw, cookie_path=None)
-    return AnswerHead(media=media, codings=codings, lines=lines(without_length(kept)))
+    is_json = media == "application/json" or media.endswith("+json")
+    told = lines(without_length(kept))
+    return AnswerHead(media=media, is_json=is_json, codings=codings, lines=told)
 
 
 class Heads:

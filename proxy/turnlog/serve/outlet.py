@@ -98,22 +98,21 @@ class _Shelf:
         """Nothing has left."""
 
 
-class Outlet:
+class Outlet(Struct, eq=False):
     """The way to the agent of one attempt's answer. Raises `Gone` where the agent left.
 
     With a `gate` nothing leaves before it was asked, unless more than `HOLD` bytes lie here. With a
     `respelling` the request's id in the answer becomes the caller's.
     """
 
-    def __init__(self, down: Way, gate: Gate | None, respelling: Respelling | None) -> None:
-        self._down = down
-        self._gate = gate
-        self._respelling = respelling
-        self._head: tuple[int, bytes, bytes, int | None] | None = None
-        self._held: list[bytes] = []
-        self._size = 0
-        self.left = False
-        """Whether any of the answer has left, or is bound to."""
+    _down: Way
+    _gate: Gate | None
+    _respelling: Respelling | None
+    _head: tuple[int, bytes, bytes, int | None] | None = None
+    _held: list[bytes] = []
+    _size: int = 0
+    left: bool = False
+    """Whether any of the answer has left, or is bound to."""
 
     @property
     def respells(self) -> bool:

@@ -27,7 +27,6 @@ from .upstream import Answer, Failure
 
 _Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
-_JSON: Final = "application/json"
 # To look a member up costs more than to compare it.
 _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
@@ -69,14 +68,15 @@ class Relay:
         self._recorder = recorder
         self._keep = max(keep, watcher.reads)
         head = head_of(answer.raw)
-        self._media = media = head.media
-        self._is_json = media == _JSON or media.endswith("+json")
+        self._media = head.media
+        self._is_json = head.is_json
         frame = answer.framing
         self._length = frame.length if frame.body is _LENGTH else None
-        if head.codings:
+        self._coded = bool(head.codings)
+        if self._coded:
             self._decoder = decoder_for(head.codings, DECODED)
             self._unreadable = self._decoder is None
-            changes = out.respells or (media == _EVENTS and self._may_amend)
+            changes = out.respells or (head.media == _EVENTS and self._may_amend)
             self._decodes = changes and not self._unreadable
         changed = out.respells or self._decodes
         self._lines = self._changed_lines() if changed else head.lines
@@ -141,7 +141,8 @@ class Relay:
         await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
 
     async def _in_one_piece(self) -> None:
-        answer, pieces, size = self._answer, list[bytes](), 0
+        answer, size = self._answer, 0
+        pieces: list[bytes] = []
         try:
             while size <= HOLD and size != self._length and (chunk := await answer.read()):
                 answer.heard()
@@ -156,10 +157,11 @@ class Relay:
             await self._start(self._length)
             await self._chunks(raw, keep_one=self._is_json and self._watcher.waits)
             return
-        text = self._decoded(raw)
-        body = MessageReader(self._keep)
+        text, body = raw, MessageReader(self._keep)
+        if self._coded:
+            text = self._decoded(raw)
+            body.unread = self._gave_up
         body.feed(text)
-        body.unread = self._gave_up
         if tickets := self._watched(self._watcher.whole, body, self._media, size):
             await self._recorder.settle(tickets)
         self._out.judged()

@@ -86,9 +86,7 @@ class Runner:
         clock, stop = self._context.clock, self._context.stop
         health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(
-            self._policy, clock, health, self._began, stop, repeatable=repeatable
-        )
+        self._course = Course(self._policy, clock, health, self._began, stop, repeatable=repeatable)
         command: Command | None = self._course.go_on()
         while command is not None:
             match command:

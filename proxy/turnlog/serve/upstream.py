@@ -12,6 +12,8 @@ from ipaddress import ip_address
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Framing, Headers
 
@@ -117,25 +119,18 @@ class Answer(Protocol):
         ...
 
 
-class HttpAnswer:
+class HttpAnswer(Struct, eq=False):
     """An answer over HTTP."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        origin: Origin,
-        upload: asyncio.Task[None] | None,
-        patience: Patience | None,
-    ) -> None:
-        self._connection = connection
-        self._origin = origin
-        self._upload = upload
-        self._patience = patience
-        self.status = connection.status
-        self.reason = connection.reason
-        self.headers: Headers = connection.headers
-        self.raw = connection.raw
-        self.framing = connection.framing
+    _connection: Connection
+    _origin: Origin
+    _upload: asyncio.Task[None] | None
+    _patience: Patience | None
+    status: int
+    reason: bytes
+    headers: Headers
+    raw: Raw
+    framing: Framing
 
     def read(self) -> Coroutine[None, None, bytes]:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -213,7 +208,17 @@ class Upstreams:
         except BaseException:
             await _given_up(connection, upload, progress.patience)
             raise
-        return HttpAnswer(connection, origin, upload, progress.patience)
+        return HttpAnswer(
+            connection,
+            origin,
+            upload,
+            progress.patience,
+            connection.status,
+            connection.reason,
+            connection.headers,
+            connection.raw,
+            connection.framing,
+        )
 
     def _met(self, origin_url: str) -> Origin:
         """Return an origin to which nothing was sent before."""
@@ -301,7 +306,7 @@ async def _upload(
     except Failure:
         pass
     except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
-        connection.abandon(str(error) or type(error).__name__)
+        connection.fail(str(error) or type(error).__name__)
 
 
 async def _given_up(

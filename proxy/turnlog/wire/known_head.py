@@ -30,20 +30,18 @@ class KnownHead(Struct, frozen=True, kw_only=True):
     raw: tuple[tuple[bytes, bytes], ...]
     """All fields but Content-Length."""
 
-    def body(self, data: bytes) -> bytes | None:
-        """Return the body, if `data` is an answer with this head: the whole of it and nothing more."""
+    def read(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
+        """Return fields and body, if `data` is an answer with this head: all of it and nothing more."""
         if not data.startswith(self.before):
             return None
         start = len(self.before)
         end = data.find(_END, start, start + _DIGITS)
         if end < 0 or not data.startswith(self.after, end):
             return None
-        body = data[end + len(self.after) :]
-        return body if data[start:end] == b"%d" % len(body) else None
-
-    def fields(self, length: int) -> list[tuple[bytes, bytes]]:
-        """Return the fields of an answer whose body has this length."""
-        return [*self.first, (self.name, b"%d" % length), *self.rest]
+        digits, body = data[start:end], data[end + len(self.after) :]
+        if digits != b"%d" % len(body):
+            return None
+        return [*self.first, (self.name, digits), *self.rest], body
 
 
 def known_head(
