@@ -11,6 +11,7 @@ from kit.clients import BOUND
 from turnlog.core.kinds import ErrorKind
 from turnlog.serve.connection import HEAD_LIMIT, READ_AHEAD, Connection
 from turnlog.serve.fault import Failure, Progress
+from turnlog.wire.http import Headers
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
@@ -175,12 +176,16 @@ async def test_what_comes_behind_an_answer_whose_head_came_before_ends_the_conne
 
 async def test_an_interim_answer_is_handed_on_each_time_that_it_comes() -> None:
     seen: list[int] = []
+
+    def interim(status: int, reason: bytes, headers: Headers) -> None:
+        seen.append(status)
+
     async with asked() as (connection, _):
         connection.data_received(HINT + GOOD)
         assert await connection.read() == b"good"
         for _ in range(2):
             assert connection.finish()
-            connection.begin("GET", Progress(), lambda status, *_: seen.append(status))
+            connection.begin("GET", Progress(), interim)
             connection.sent()
             connection.data_received(HINT + GOOD)
             assert await connection.read() == b"good"

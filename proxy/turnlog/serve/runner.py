@@ -36,6 +36,8 @@ from .routes import Route
 from .upstream import Answer, Content
 
 _NO_RULES: Final = Policy()
+_UNLIMITED: Final = _NO_RULES.timeout
+"""What a call has that no rule limits: most have."""
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -152,7 +154,10 @@ class Runner:
         if self._policy.concurrency is not None:
             self._place = self._context.places.claim(self._exchange.attempt)
         step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
-        await in_time(self._policy.timeout, self._began, self._began, step)
+        limits = self._policy.timeout
+        if limits is not _UNLIMITED:
+            step = in_time(limits, self._began, self._began, step)
+        await step
 
     async def _turn(self, place: Place) -> None:
         await self._exchange.on_disk()
@@ -249,10 +254,12 @@ class Runner:
             return
         if self._course is not None:
             self._course.follow(attempt)
-        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        running, progress = self._exchange.running, self._exchange.progress
-        progress.patience = attempt.patience
-        progress.time_out = running.time_out if running is not None else None
+        limits, running = self._policy.timeout, self._exchange.running
+        attempt.patience = Patience(limits, self._began)
+        if limits is not _UNLIMITED:
+            self._exchange.progress.patience = attempt.patience
+        if running is not None:
+            self._exchange.progress.time_out = running.time_out
 
     def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)

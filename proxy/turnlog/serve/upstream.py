@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from ipaddress import ip_address
+from time import monotonic
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -90,9 +91,9 @@ class Origin:
 
     def _trim(self) -> None:
         """Close what has been idle too long, and come back for the rest."""
-        loop = asyncio.get_running_loop()
-        while self.idle and loop.time() - self.idle[0][1] >= IDLE_LIMIT:
+        while self.idle and monotonic() - self.idle[0][1] >= IDLE_LIMIT:
             self.idle.pop(0)[0].close()
+        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
 
 
@@ -106,7 +107,7 @@ class Answer(Protocol):
     """The fields without Content-Length."""
     framing: Framing
 
-    async def read(self) -> bytes:
+    def read(self) -> Coroutine[None, None, bytes]:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         ...
 
@@ -154,7 +155,7 @@ class HttpAnswer(Struct, eq=False):
         finally:
             reusable = self._connection.finish()
         if reusable:
-            self._origin.give_back(self._connection, asyncio.get_running_loop().time())
+            self._origin.give_back(self._connection, monotonic())
 
 
 class Upstreams:
@@ -195,10 +196,10 @@ class Upstreams:
         Raises `Failure`.
         """
         origin = self._origins.get(origin_url) or self._met(origin_url)
-        now = asyncio.get_running_loop().time()
         progress.phase = _CONNECTING
-        connection = origin.reuse(now)
+        connection = origin.reuse(monotonic())
         if connection is None:
+            now = asyncio.get_running_loop().time()
             connection = await connected(origin, progress.patience, now)
         connection.begin(method, progress, interim)
         upload: asyncio.Task[None] | None = None
