@@ -44,13 +44,14 @@ class RequestHead(Struct, frozen=True):
     repeated: frozenset[bytes]
 
 
-class AnswerHead(Struct, frozen=True):
+class AnswerHead(Struct, frozen=True, kw_only=True):
     """What an answer's fields say, and the lines that go to the agent, each with CRLF before it,
     without Content-Length."""
 
     media: str
     is_json: bool
     codings: str
+    sets_cookies: bool
     lines: bytes
 
 
@@ -112,7 +113,7 @@ def forwarded(way: Way) -> bytes:
 
 def read_answer(raw: Raw) -> AnswerHead:
     """Return what an answer's fields say."""
-    media, codings = "", ""
+    media, codings, sets_cookies = "", "", False
     for name, value in raw:
         match name.lower():
             case b"content-type" if not media:
@@ -120,12 +121,18 @@ def read_answer(raw: Raw) -> AnswerHead:
             case b"content-encoding":
                 coding = value.decode("latin-1")
                 codings = f"{codings},{coding}" if codings else coding
+            case b"set-cookie":
+                sets_cookies = True
             case _:
                 pass
     kept = response_headers(raw, cookie_path=None)
-    is_json = media == "application/json" or media.endswith("+json")
-    told = lines(without_length(kept))
-    return AnswerHead(media=media, is_json=is_json, codings=codings, lines=told)
+    return AnswerHead(
+        media=media,
+        is_json=media == "application/json" or media.endswith("+json"),
+        codings=codings,
+        sets_cookies=sets_cookies,
+        lines=lines(without_length(kept)),
+    )
 
 
 class Heads:
@@ -140,7 +147,7 @@ class Heads:
         """Return what an answer's fields say, its cookies confined to the agent's path to that
         server where other servers stand behind the same origin."""
         head = self._answer(raw)
-        if not route.prefix or not any(name.lower() == b"set-cookie" for name, _ in raw):
+        if not route.prefix or not head.sets_cookies:
             return head
         confined = response_headers(
             raw,
