@@ -124,6 +124,7 @@ async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _
         raise failure from None
 
 
+# One is made for each call, and a struct takes a third of the time of another class.
 class Progress(Struct, eq=False):
     """How far one attempt has come; whoever carries it out moves it on."""
 

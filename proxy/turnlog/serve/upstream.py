@@ -120,6 +120,7 @@ class Answer(Protocol):
         ...
 
 
+# One is made for each call, and a struct takes a third of the time of another class.
 class HttpAnswer(Struct, eq=False):
     """An answer over HTTP."""
 
