@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, call
 from kit.proxy import payloads
 from kit.upstreams import Peer, RawUpstream, answer, ok
@@ -46,6 +47,24 @@ def test_the_method_suggests_the_effect(rig: Rig, method: str) -> None:
     with rig.client() as client:
         client.request(method, f"/s/{rig.session}/orders")
     assert rig.row().effect == EFFECTS[method]
+
+
+RULES = """
+rules:
+  - {name: all, match: {path: /orders/*}, redact: []}
+  - {name: one, match: {path: /orders/1}, effect: write}
+  - {name: rest, match: {method: GET}, effect: unknown}
+"""
+
+
+def test_a_rule_for_one_path_says_nothing_of_the_others(tmp_path: Path) -> None:
+    with ruled(tmp_path, RULES) as rig:
+        rig.session = "paths"
+        with rig.client() as client:
+            for path in ("orders/1", "orders/2", "orders/1", "other/1", "other/2"):
+                client.request("GET", f"/s/{rig.session}/{path}")
+        effects = [row.effect for row in rig.ended_rows(5)]
+    assert effects == ["write", "unknown", "write", "unknown", "unknown"]
 
 
 def hashed(value: object) -> str:

@@ -110,6 +110,30 @@ async def by_turnlog(method: str, data: bytes, cuts: list[int]) -> Seen | None:
             connection.close()
 
 
+async def behind(before: bytes, data: bytes) -> Seen | None:
+    """Read an answer that comes behind another one on the same connection, if one may."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+    with theirs:
+        try:
+            for each in (before, data):
+                connection.begin("GET", Progress())
+                connection.sent()
+                connection.data_received(each)
+                if each is data:
+                    connection.eof_received()
+                    connection.connection_lost(None)
+                seen = await read(connection)
+                if each is before and not connection.finish():
+                    return None
+        except Failure:
+            return None
+        finally:
+            connection.close()
+    return seen
+
+
 async def read(connection: Connection) -> Seen:
     async with asyncio.timeout(10):
         await connection.head()
@@ -145,3 +169,26 @@ def test_garbage_is_never_read_as_more_than_h11_reads(data: bytes, at: int, nois
     # Either may refuse what the other is lenient about; what both accept is the same body.
     if ours is not None and theirs is not None:
         assert (ours.status, ours.body) == (theirs.status, theirs.body)
+
+
+@settings(max_examples=200, deadline=None)
+@given(heads(st.sampled_from([200, 404])), st.binary(max_size=50), st.binary(max_size=50))
+def test_an_answer_with_a_head_that_came_before_is_read_as_h11_reads_it(
+    head: bytes, first: bytes, second: bytes
+) -> None:
+    whole = with_length(head, second)
+    assert asyncio.run(behind(with_length(head, first), whole)) == by_h11("GET", whole)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    heads(st.sampled_from([200, 404])), st.binary(max_size=50), st.integers(0, 5000), st.binary()
+)
+def test_what_came_before_makes_no_other_answer_of_one(
+    head: bytes, body: bytes, at: int, noise: bytes
+) -> None:
+    whole = with_length(head, body)
+    place = at % (len(whole) + 1)
+    other = whole[:place] + noise + whole[place:]
+    ours = asyncio.run(behind(whole, other))
+    assert ours is None or ours == asyncio.run(by_turnlog("GET", other, []))

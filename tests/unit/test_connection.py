@@ -11,6 +11,7 @@ from kit.clients import BOUND
 from turnlog.core.kinds import ErrorKind
 from turnlog.serve.connection import HEAD_LIMIT, READ_AHEAD, Connection
 from turnlog.serve.fault import Failure, Progress
+from turnlog.wire.http import Headers
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
@@ -127,3 +128,84 @@ async def test_an_answer_behind_a_closing_interim_one_is_read_wherever_it_is_cut
 ) -> None:
     for cut in range(1, len(raw)):
         assert await status((raw[:cut], raw[cut:])) == 200
+
+
+async def answered(connection: Connection, raw: bytes, method: str = "GET") -> tuple[int, bytes]:
+    """Return status and body of an answer to another request, which comes in one piece."""
+    assert connection.finish()
+    connection.begin(method, Progress())
+    connection.sent()
+    connection.data_received(raw)
+    async with asyncio.timeout(BOUND):
+        await connection.head()
+        return connection.status, await connection.read()
+
+
+BARE = b"HTTP/1.1 200 OK\nContent-Length: 4\n\nbare"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [GOOD, CHUNKED])
+async def test_a_lone_line_feed_ends_a_line_of_any_answers_head(before: bytes) -> None:
+    async with asked() as (connection, _):
+        connection.data_received(before)
+        assert await connection.read() == b"good"
+        assert await answered(connection, BARE) == (200, b"bare")
+
+
+async def test_a_head_that_came_before_tells_of_each_answer_anew() -> None:
+    async with asked() as (connection, _):
+        connection.data_received(GOOD)
+        assert await connection.read() == b"good"
+        assert await answered(connection, GOOD.replace(b"4\r\n\r\ngood", b"6\r\n\r\nbetter")) == (
+            200,
+            b"better",
+        )
+        assert connection.headers == [(b"Content-Length", b"6")]
+        assert await answered(connection, GOOD.replace(b"200", b"500")) == (500, b"good")
+        assert await answered(connection, GOOD[: -len(b"good")], "HEAD") == (200, b"")
+
+
+async def test_what_comes_behind_an_answer_whose_head_came_before_ends_the_connection() -> None:
+    async with asked() as (connection, _):
+        connection.data_received(GOOD)
+        assert await connection.read() == b"good"
+        assert await answered(connection, GOOD + b"HTTP/1.1 200 OK\r\n") == (200, b"good")
+        assert not connection.finish()
+
+
+async def test_an_interim_answer_is_handed_on_each_time_that_it_comes() -> None:
+    seen: list[int] = []
+
+    def interim(status: int, reason: bytes, headers: Headers) -> None:
+        seen.append(status)
+
+    async with asked() as (connection, _):
+        connection.data_received(HINT + GOOD)
+        assert await connection.read() == b"good"
+        for _ in range(2):
+            assert connection.finish()
+            connection.begin("GET", Progress(), interim)
+            connection.sent()
+            connection.data_received(HINT + GOOD)
+            assert await connection.read() == b"good"
+    assert seen == [103, 103]
+
+
+@pytest.mark.parametrize("more", [b"", b"HTTP/1.1 408 Request Timeout\r\n\r\n"])
+async def test_a_server_that_closes_or_speaks_behind_its_answer_is_noticed_at_once(
+    more: bytes,
+) -> None:
+    async with asked() as (connection, server):
+        server.sendall(GOOD)
+        async with asyncio.timeout(BOUND):
+            await connection.head()
+            assert await connection.read() == b"good"
+        assert connection.finish()
+        assert connection.is_quiet()
+        if more:
+            server.sendall(more)
+        else:
+            server.shutdown(socket.SHUT_WR)
+        # The loop has not looked since.
+        assert not connection.is_quiet()

@@ -200,3 +200,14 @@ def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None
         found = decide(rules, subject(), lambda: deep)
         assert found.effect is effect
         assert (found.retry is None) is (effect is Effect.IRREVERSIBLE)
+
+
+def test_a_server_knows_which_of_its_rules_look_at_paths() -> None:
+    one = Rule(name="one", match=Match(server=("a",), path=("/x/*",)), effect=Effect.READ)
+    any_path = Rule(name="any", effect=Effect.WRITE)
+    packed = Rule(name="packed", match=Match(path=("/y",)), effect=Effect.READ)
+    book = Rulebook([any_path, one], {"b": [packed]}, [any_path])
+    for _ in range(2):
+        assert book.pathed("a") == (one,)
+        assert book.pathed("b") == (packed,)
+        assert book.pathed("c") == ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,8 +18,11 @@ _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _BOM = b"\xef\xbb\xbf"
 _CONTAINERS = (b"{", b"[")
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_IDEMPOTENT = frozenset({"PUT", "DELETE"})
+_EFFECTS: Final = {
+    **dict.fromkeys(("GET", "HEAD", "OPTIONS"), Effect.READ),
+    **dict.fromkeys(("PUT", "DELETE"), Effect.IDEMPOTENT_WRITE),
+}
+_UNKNOWN: Final = Effect.UNKNOWN
 
 
 def http_tool(method: str, path: str) -> str:
@@ -29,6 +33,8 @@ def http_tool(method: str, path: str) -> str:
     """
     bare = path.partition("?")[0]
     name = f"{method} " + "/".join(map(_segment, bare.split("/")))
+    if name.isascii():
+        return name[:TOOL_BYTES]
     return name.encode("utf-8", "replace")[:TOOL_BYTES].decode("utf-8", "ignore")
 
 
@@ -54,36 +60,37 @@ def http_input(
     keyed digest of a body that is no JSON (a form may hold a short password, and a bare sha256 of it
     can be guessed); without it the digest is a plain sha256.
     """
-    place = {"path": _text(path), "query": _text(query)}
-    bare = body.removeprefix(_BOM)
+    place: dict[str, object] = {"path": _text(path), "query": _text(query)}
     if whole:
-        return Input(_encode({**place, "body": _body(body, bare, digest)}))
-    start = bare.lstrip(b" \t\r\n")
+        place["body"] = _body(body, digest) if body else None
+        return Input(_encode(place))
+    start = body.removeprefix(_BOM).lstrip(b" \t\r\n")
     if start.startswith(_CONTAINERS):
         return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)
-    return Input(_encode({**place, "body_start": _named(body, digest)}))
+    place["body_start"] = _named(body, digest)
+    return Input(_encode(place))
 
 
 def http_effect(method: str) -> Effect:
     """Return the effect that a method suggests. It decides class and durability only."""
-    if method in _READS:
-        return Effect.READ
-    if method in _IDEMPOTENT:
-        return Effect.IDEMPOTENT_WRITE
-    return Effect.UNKNOWN
+    return _EFFECTS.get(method, _UNKNOWN)
 
 
 def _segment(segment: str) -> str:
-    if len(segment) > SEGMENT_CHARS or any(map(str.isdigit, segment)):
+    if len(segment) > SEGMENT_CHARS:
+        return "*"
+    # Letters are neither digits nor anything that could not be shown.
+    if not segment or segment.isalpha():
+        return segment
+    if any(map(str.isdigit, segment)):
         return "*"
     # The name is shown in terminals.
     return segment if segment.isprintable() else "*"
 
 
-def _body(body: bytes, bare: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str | None:
-    """Return what stands for a body; `bare` is without its byte order mark."""
-    if not body:
-        return None
+def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str:
+    """Return what stands for a body."""
+    bare = body.removeprefix(_BOM)
     try:
         _decode_raw(bare)
         bare.decode()
@@ -99,4 +106,4 @@ def _named(body: bytes, digest: Callable[[bytes], bytes] | None) -> str:
 
 
 def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -182,6 +182,7 @@ class Rulebook:
         self._packs = packs
         self._last = tuple(last)
         self._ordered: dict[str, tuple[Rule, ...]] = {}
+        self._pathed: dict[str, tuple[Rule, ...]] = {}
         self._known: dict[Subject, Policy] = {}
 
     def rules(self, server: str) -> tuple[Rule, ...]:
@@ -191,6 +192,14 @@ class Rulebook:
             found = (*self._own, *self._packs.get(server, ()), *self._last)
             found = tuple(rule for rule in found if fits(rule.match.server, server))
             self._ordered[server] = found
+        return found
+
+    def pathed(self, server: str) -> tuple[Rule, ...]:
+        """Return those of a server's rules that look at the paths of its calls."""
+        found = self._pathed.get(server)
+        if found is None:
+            found = tuple(rule for rule in self.rules(server) if rule.match.path)
+            self._pathed[server] = found
         return found
 
     def policy(self, subject: Subject, arguments: Callable[[], object]) -> Policy:

@@ -14,6 +14,7 @@ from .kinds import Retry as RetryClass
 from .rules import Jitter, Retry
 
 _LONGEST_POWER = 63
+_DONE = Phase.DONE
 _GIVEN_UP = frozenset(
     {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
 )
@@ -123,7 +124,7 @@ def is_at_work(ending: Ending, *, again: bool) -> bool:
     """
     if ending.phase in UNSENT:
         return False
-    if ending.phase is Phase.DONE:
+    if ending.phase is _DONE:
         # A gateway that waited in vain answers in the server's place (504, 408).
         return again and ending.kind == ErrorKind.RESPONSE_TIMEOUT
     return ending.kind in _GIVEN_UP or (again and ending.kind in _BROKEN)

@@ -15,16 +15,21 @@ import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
-from turnlog.wire.mend import head_end, head_start, mended
+from turnlog.wire.known_head import KnownHead, known_head
+from turnlog.wire.mend import Mender
 
 from .fault import Failure, Progress
+from .heads import Raw, without_lengths
 
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
+# To look a member up costs more than to compare it.
+_LENGTH: Final = Body.LENGTH
+_NONE: Final = Body.NONE
+_SENDING: Final = Phase.SENDING
 READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
-_HTTP: Final = b"HTTP/1."
 Interim = Callable[[int, bytes, Headers], None]
 """Takes status, reason and fields of an interim answer (1xx)."""
 
@@ -35,39 +40,38 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._error: Failure | None = None
         self._closed = False
         self._busy = False
         self._poll = select.poll()
         self._progress = Progress()
         self._pieces: list[bytes] = []
-        self._raw: list[bytes] = []
-        """What has come of the head, in case that it has to be mended."""
-        self._is_over = False
-        """Whether an interim answer said that the connection is: the answer follows all the same."""
-        self._passed = 0
-        """How much of that are interim heads (1xx)."""
-        self._refused = bytearray()
-        """What has come of a head that the parser refused and that may yet be mended."""
-        self._why = ""
-        """Why it was refused."""
+        self._mender = Mender()
         self._parser_clean = False
         """Whether the parser stands behind a whole message, ready for the next."""
-        self._reset("GET", None)
-
-    def _reset(self, method: str, interim: Interim | None) -> None:
-        self._renew()
-        self._method = method
-        self._interim = interim
-        self._raw.clear()
-        self._passed = 0
-        self._refused.clear()
-        self._head_size = 0
-        self._headers_done = False
-        self._pieces.clear()
+        self._parser_lenient = False
+        """Whether it takes a lone LF for the end of a line, as in heads."""
+        self._interim: Interim | None = None
+        self._known: KnownHead | None = None
+        """The head of the latest answer that came in one piece."""
         self._size = 0
         self._paused = False
+        self._reset("GET")
+
+    def _reset(self, method: str) -> None:
+        """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
+        if self._parser_clean and self._parser_lenient:
+            self._parser_clean = False
+        else:
+            self._renew()
+        self._method = method
+        self._mender.passed = 0
+        self._head_size = 0
+        self._untouched = method != "HEAD"
+        """Whether nothing has come of an answer that may have a body."""
+        self._headers_done = False
         self._keep_alive = False
         self._uploaded = False
         self.complete = False
@@ -75,26 +79,32 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
+        self.raw: Raw = ()
+        """The fields without Content-Length."""
         self.framing = _UNTIL_CLOSE
 
     def _renew(self) -> None:
         """Get a parser ready for a head."""
         if not self._parser_clean:
             self._parser = httptools.HttpResponseParser(self)
-        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
-        self._parser.set_dangerous_leniencies(
-            lenient_chunked_length=True, lenient_optional_cr_before_lf=True
-        )
+            self._parser_lenient = False
+        if not self._parser_lenient:
+            # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
+            self._parser.set_dangerous_leniencies(
+                lenient_chunked_length=True, lenient_optional_cr_before_lf=True
+            )
+            self._parser_lenient = True
         self._parser_clean = False
 
     # -- one exchange ----------------------------------------------------------------------
 
     def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
         """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
-        self._reset(method, interim)
+        self._reset(method)
+        self._interim = interim
         self._progress = progress
         self._busy = True
-        progress.phase = Phase.SENDING
+        progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
 
@@ -102,7 +112,9 @@ class Connection(asyncio.Protocol):
         """Hand bytes of the request to the transport. Raises `Failure`."""
         if self._error is not None:
             raise self._error
-        self._open_transport.write(data)
+        if self._transport is None:
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        self._transport.write(data)
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the transport."""
@@ -111,8 +123,7 @@ class Connection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait while the server reads slowly. Raises `Failure`."""
-        if self._drained is not None:
-            await self._drained
+        await self._writable.wait()
         if self._error is not None:
             raise self._error
 
@@ -121,7 +132,8 @@ class Connection(asyncio.Protocol):
         while not self._headers_done:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
+            self._waiter = None
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -130,23 +142,24 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._change()
+            self._waiter = None
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
-        if self._paused:
+        if self._paused and self._transport is not None:
             self._paused = False
-            self._open_transport.resume_reading()
+            self._transport.resume_reading()
         return data
 
     def finish(self) -> bool:
         """End the exchange; tell whether the connection can carry another."""
         self._busy = False
         done = self.complete and self._uploaded and not self._pieces and not self._paused
-        reusable = done and self._keep_alive and not self._closed
-        if not reusable:
-            self.close()
-        return reusable
+        if done and self._keep_alive and not self._closed:
+            return True
+        self.close()
+        return False
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give the exchange up because time has run out; false where nobody waits for it now."""
@@ -160,47 +173,34 @@ class Connection(asyncio.Protocol):
             self._wake()
         return True
 
-    def abandon(self, detail: str) -> None:
-        """Give the exchange up: its request cannot be completed."""
-        self._fail(detail)
-
     def close(self) -> None:
         """Break the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    @property
-    def closed(self) -> bool:
-        """Whether the connection is of no use any more."""
-        return self._closed or self._error is not None
+    def is_quiet(self) -> bool:
+        """Tell whether the server has neither closed an idle connection nor said anything since.
 
-    def readable(self) -> bool:
-        """Tell whether an idle connection was closed by the server, or got what nobody asked for."""
-        return bool(self._poll.poll(0))
+        The loop tells of that only when it looks again, and the server may close behind an answer.
+        """
+        return not (self._closed or self._error is not None or self._poll.poll(0))
 
-    async def _wait(self) -> None:
+    def _change(self) -> asyncio.Future[None]:
+        """Return what is done when something has come, or the connection is gone."""
         self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
+    def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
+        """Give the exchange up: it cannot be completed."""
         if self._error is None and not self.complete:
             phase = Phase.BODY if self._headers_done else Phase.SENT
             self._error = Failure(kind, phase, detail)
         self.close()
         self._wake()
-
-    @property
-    def _open_transport(self) -> asyncio.Transport:
-        if self._transport is None:
-            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
-        return self._transport
 
     # -- asyncio.Protocol ------------------------------------------------------------------
 
@@ -214,10 +214,35 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; mend a head that the parser refused, if it can be."""
+        untouched, self._untouched = self._untouched, False
+        if untouched and self._recognized(data):
+            return
         why = self._fed(data)
+        if untouched and not why:
+            self._remember(data)
         while why and (whole := self._mended(why)):
             head, rest = whole
             why = self._fed(head) or (self._fed(rest) if rest and self._error is None else "")
+
+    def _recognized(self, data: bytes) -> bool:
+        """Take a whole answer without the parser, if its head came before; tell whether it did."""
+        known = self._known
+        if known is None or (found := known.read(data)) is None:
+            return False
+        self.headers, body = found
+        self.status, self.reason, self.raw = known.status, known.reason, known.raw
+        self.framing = Framing(_LENGTH, len(body))
+        if body:
+            self._pieces.append(body)
+        self._headers_done = self._parser_clean = self._keep_alive = self.complete = True
+        self._wake()
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of an answer behind which another one may come, if that alone is here."""
+        frame, alone = self.framing, self.complete and not self._mender.passed
+        if alone and self._keep_alive and frame.body is _LENGTH:
+            self._known = known_head(data, frame.length, self.status, self.reason, self.headers)
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""
@@ -230,7 +255,7 @@ class Connection(asyncio.Protocol):
         # Of a trailer section as well: it is collected like a head, and then dropped.
         self._head_size += len(data)
         if not self._headers_done:
-            self._raw.append(data)
+            self._mender.take(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -239,44 +264,31 @@ class Connection(asyncio.Protocol):
             self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
             self._refuse(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
+        self._wake()
         return why
 
     def _refuse(self, detail: str) -> None:
         """Fail at an answer that nobody can read; amid a body it is one that was cut."""
-        body = self._headers_done
-        self._fail(detail, ErrorKind.CONNECTION_LOST if body else ErrorKind.MALFORMED_RESULT)
+        amid = self._headers_done
+        self.fail(detail, ErrorKind.CONNECTION_LOST if amid else ErrorKind.MALFORMED_RESULT)
 
     def _mended(self, why: str) -> tuple[bytes, bytes] | None:
-        """Return the head that the parser refused as it can be read again, and what came behind it.
-
-        `None` while it is not all there, and where it cannot be mended.
-        """
-        raw, self._why = self._refused, f"the answer is not HTTP/1.1: {why}"
-        start = max(len(raw) - 2, 0)
-        came = b"".join(self._raw)
-        raw += came if raw else came[head_start(came, self._passed) :]
-        self._raw.clear()
-        self._passed = 0
-        begins = raw.startswith(_HTTP) or (self._is_over and _HTTP.startswith(bytes(raw)))
-        if self._headers_done or not begins:
-            self._refuse(self._why)
-        elif end := head_end(raw, start):
-            head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
-            if head is None and self._is_over:
-                head = bytes(raw[:end])  # only the parser thought that nothing more could come
-            self._is_over = False
-            raw.clear()
-            if head is not None:
-                self._renew()
-                self.reason, self.headers = b"", []
-                self._head_size = 0
-                return head, rest
-            self._refuse(self._why)
-        return None
+        """Return what `Mender.mend` does; `None` where that cannot be mended as well."""
+        self._mender.why = f"the answer is not HTTP/1.1: {why}"
+        found = (b"", b"") if self._headers_done else self._mender.mend()
+        if found is None:
+            return None
+        if not found[0]:
+            self._refuse(self._mender.why)
+            return None
+        self._renew()
+        self.reason, self.headers = b"", []
+        self._head_size = 0
+        return found
 
     def _is_hopeless(self) -> bool:
         """Tell whether more bytes could not have made a head of what the parser refused."""
-        head = mended(bytes(self._refused))
+        head = self._mender.guess()
         if head is None:
             return True
         self._renew()
@@ -291,8 +303,8 @@ class Connection(asyncio.Protocol):
         if self._headers_done and self.framing.body is Body.UNTIL_CLOSE:
             self.complete = True
             self._wake()
-        elif self._refused and self._is_hopeless():
-            self._refuse(self._why)
+        elif self._mender.waits and self._is_hopeless():
+            self._refuse(self._mender.why)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -303,7 +315,7 @@ class Connection(asyncio.Protocol):
         if exc is not None and self._busy and not self.complete:
             self._read_what_is_left()
         if self._busy and not self.complete:
-            self._fail(str(exc) if exc else "the server closed the connection")
+            self.fail(str(exc) if exc else "the server closed the connection")
         self._wake()
 
     def _read_what_is_left(self) -> None:
@@ -318,15 +330,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop writing until the transport's buffer is empty enough."""
-        if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         """Go on writing."""
-        if self._drained is not None:
-            if not self._drained.done():
-                self._drained.set_result(None)
-            self._drained = None
+        self._writable.set()
 
     # -- httptools -------------------------------------------------------------------------
 
@@ -352,32 +360,25 @@ class Connection(asyncio.Protocol):
             if self._interim is not None:
                 self._interim(status, self.reason, self.headers)
             self.reason, self.headers = b"", []
-            self._is_over = not self._parser.should_keep_alive()
-            self._pass_interim()
+            self._mender.is_over = not self._parser.should_keep_alive()
+            self._head_size = self._mender.passes()
             return
         found = framing(status, self._method, self.headers)
         if isinstance(found, BadFraming):
             self._refuse(f"nobody can tell where the answer ends: {found}")
             return
-        # In chunks a lone LF would let data pass for the end of data.
-        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+        if found.body is not _LENGTH:
+            # In chunks a lone LF would let data pass for the end of data.
+            self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+            self._parser_lenient = False
         self.status = status
+        self.raw = without_lengths(self.headers)
         self.framing = found
         self._headers_done = True
-        self._raw.clear()
+        self._mender.read()
         self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
-        self.complete = found.body is Body.NONE
-        self._wake()
-
-    def _pass_interim(self) -> None:
-        """Keep of the head that is under way what came behind an interim one."""
-        if len(self._raw) > 1:
-            self._raw[:] = [b"".join(self._raw)[self._passed :]]
-            self._passed = 0
-        raw = self._raw[0]
-        self._passed = head_end(raw, head_start(raw, self._passed))
-        self._head_size = len(raw) - self._passed
+        self.complete = found.body is _NONE
 
     def on_body(self, data: bytes) -> None:
         """Keep a piece of the body; stop reading when too much lies here."""
@@ -387,10 +388,9 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > READ_AHEAD and not self._paused:
+        if self._size > READ_AHEAD and not self._paused and self._transport is not None:
             self._paused = True
-            self._open_transport.pause_reading()
-        self._wake()
+            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """Finish the answer, unless it is an interim one."""
@@ -398,7 +398,6 @@ class Connection(asyncio.Protocol):
             # To HEAD, and so for other answers without body, the parser waits for one.
             self._parser_clean = self._method != "HEAD" and not self.complete
             self.complete = True
-            self._wake()
 
     def on_message_begin(self) -> None:
         """Notice an answer that nobody asked for."""

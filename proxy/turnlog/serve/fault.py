@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final, TypeVar
 
+from msgspec import Struct
+
 from turnlog.core.classify import MEANINGS, UNSENT, Past
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
@@ -14,6 +16,9 @@ from .attempt import Ask
 from .patience import Patience
 
 _T = TypeVar("_T")
+# To look a member up costs more than to compare it.
+_SENDING: Final = Phase.SENDING
+_SENT: Final = Phase.SENT
 _UNSENT_SAYS: Final = {
     ErrorKind.QUEUE_TIMEOUT: "was not called in time",
     ErrorKind.CIRCUIT_OPEN: "has failed too often, and is left alone for a while",
@@ -119,32 +124,26 @@ async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _
         raise failure from None
 
 
-class Progress:
+# One is made for each call, and a struct takes a third of the time of another class.
+class Progress(Struct, eq=False):
     """How far one attempt has come; whoever carries it out moves it on."""
 
-    __slots__ = ("_outlives", "marks", "patience", "phase")
-
-    def __init__(
-        self,
-        patience: Patience | None = None,
-        outlives: Callable[[Failure], bool] | None = None,
-    ) -> None:
-        """`outlives` tells whether the attempt runs on although its caller's time is over."""
-        self._outlives = outlives
-        self.phase = Phase.QUEUED
-        self.marks: frozenset[Flag] = frozenset()
-        """Flags of what happened on the way."""
-        self.patience = patience
-        """Its time limits; `None` where it has none."""
+    phase: Phase = Phase.QUEUED
+    marks: frozenset[Flag] = frozenset()
+    """Flags of what happened on the way."""
+    patience: Patience | None = None
+    """Its time limits; `None` where it has none."""
+    time_out: Callable[[Failure], bool] | None = None
+    """Tells whether the attempt runs on although its caller's time is over, where it may."""
 
     @property
     def may_outlive(self) -> bool:
         """Whether the attempt may run on when its caller has given it up."""
-        return self._outlives is not None
+        return self.time_out is not None
 
     def outlives(self, failure: Failure) -> bool:
         """Tell whether the attempt runs on, now that a time limit was reached."""
-        return self._outlives is not None and self._outlives(failure)
+        return self.time_out is not None and self.time_out(failure)
 
     def mark(self, flag: Flag) -> None:
         """Note what happened on the way."""
@@ -152,7 +151,7 @@ class Progress:
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the connection."""
-        if self.phase is Phase.SENDING:
-            self.phase = Phase.SENT
+        if self.phase is _SENDING:
+            self.phase = _SENT
         if self.patience is not None:
             self.patience.sent()

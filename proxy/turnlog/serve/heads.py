@@ -63,12 +63,14 @@ class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
         return is_ordinary(self.target, self.raw)
 
 
-class AnswerHead(Struct, frozen=True):
+class AnswerHead(Struct, frozen=True, kw_only=True):
     """What an answer's fields say, and the lines that go to the agent, each with CRLF before it,
     without Content-Length."""
 
     media: str
+    is_json: bool
     codings: str
+    sets_cookies: bool
     lines: bytes
 
 
@@ -135,7 +137,7 @@ def forwarded(way: Way) -> bytes:
 
 def read_answer(raw: Raw) -> AnswerHead:
     """Return what an answer's fields say."""
-    media, codings = "", ""
+    media, codings, sets_cookies = "", "", False
     for name, value in raw:
         match name.lower():
             case b"content-type" if not media:
@@ -143,10 +145,18 @@ def read_answer(raw: Raw) -> AnswerHead:
             case b"content-encoding":
                 coding = value.decode("latin-1")
                 codings = f"{codings},{coding}" if codings else coding
+            case b"set-cookie":
+                sets_cookies = True
             case _:
                 pass
     kept = response_headers(raw, cookie_path=None)
-    return AnswerHead(media=media, codings=codings, lines=lines(without_length(kept)))
+    return AnswerHead(
+        media=media,
+        is_json=media == "application/json" or media.endswith("+json"),
+        codings=codings,
+        sets_cookies=sets_cookies,
+        lines=lines(without_length(kept)),
+    )
 
 
 class Heads:
@@ -156,14 +166,14 @@ class Heads:
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
         self._answer = Memo(read_answer, is_moderate)
 
-    def answer(self, headers: Headers, route: Route) -> AnswerHead:
+    def answer(self, raw: Raw, route: Route) -> AnswerHead:
         """Return what an answer's fields say, its cookies confined to the agent's path to that
         server where other servers stand behind the same origin."""
-        head = self._answer(without_lengths(headers))
-        if not route.prefix or not any(name.lower() == b"set-cookie" for name, _ in headers):
+        head = self._answer(raw)
+        if not route.prefix or not head.sets_cookies:
             return head
         confined = response_headers(
-            headers,
+            raw,
             cookie_path=route.prefix.encode("utf-8", "surrogateescape"),
             upstream_path=route.target.path.encode(),
         )

@@ -5,8 +5,8 @@ What is out of the ordinary stands in a file beside the store, for `turnlog stat
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,19 +84,6 @@ class Health:
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
         return False
-
-    @contextmanager
-    def watching(self, server: str, attempt: Attempt | None) -> Generator[None]:
-        """Make an attempt within the block, and learn how it ended. Raises `Failure` before the
-        block where its server is left alone."""
-        if attempt is None or (ended := self.watch(server, attempt)) is None:
-            yield
-            return
-        try:
-            yield
-        finally:
-            if attempt.watch is not None:
-                ended(None)
 
     def watch(self, server: str, attempt: Attempt) -> Ended | None:
         """Let an attempt be made, and learn how it ends; return what to tell where nobody will know,

@@ -1,6 +1,6 @@
 """What leaves to the agent, held back while another attempt may take its place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -98,22 +98,22 @@ class _Shelf:
         """Nothing has left."""
 
 
-class Outlet:
+# One is made for each call, and a struct takes a third of the time of another class.
+class Outlet(Struct, eq=False):
     """The way to the agent of one attempt's answer. Raises `Gone` where the agent left.
 
     With a `gate` nothing leaves before it was asked, unless more than `HOLD` bytes lie here. With a
     `respelling` the request's id in the answer becomes the caller's.
     """
 
-    def __init__(self, down: Way, gate: Gate | None, respelling: Respelling | None) -> None:
-        self._down = down
-        self._gate = gate
-        self._respelling = respelling
-        self._head: tuple[int, bytes, bytes, int | None] | None = None
-        self._held: list[bytes] = []
-        self._size = 0
-        self.left = False
-        """Whether any of the answer has left, or is bound to."""
+    _down: Way
+    _gate: Gate | None
+    _respelling: Respelling | None
+    _head: tuple[int, bytes, bytes, int | None] | None = None
+    _held: list[bytes] = []
+    _size: int = 0
+    left: bool = False
+    """Whether any of the answer has left, or is bound to."""
 
     @property
     def respells(self) -> bool:
@@ -167,12 +167,14 @@ class Outlet:
         await self.write(last)
         await self._down.end(self._tail())
 
-    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
+    def answer(
+        self, status: int, reason: bytes, lines: bytes, body: bytes
+    ) -> Coroutine[None, None, None]:
         """Send a whole answer in one piece, in place of what was held."""
         if self._respelling is not None:
             body = self._respelling.feed(body) + self._tail()
         self.left = True
-        await self._down.answer(status, reason, lines, body)
+        return self._down.answer(status, reason, lines, body)
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Send an answer that never has a body."""

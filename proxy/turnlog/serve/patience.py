@@ -9,6 +9,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from msgspec import Struct
+
 from turnlog.core.kinds import ErrorKind
 from turnlog.core.rules import Timeouts
 
@@ -26,22 +28,20 @@ Expire = Callable[[ErrorKind, str], bool]
 """Gives an attempt up for a reason, in a word and in detail; false where nobody waits for the server right now."""
 
 
-class Patience:
+# One is made for each call, and a struct takes a third of the time of another class.
+class Patience(Struct, eq=False):
     """Timers of one attempt. `began` is when its call did, on the loop's clock."""
 
-    __slots__ = ("_asked", "_began", "_expire", "_left", "_limits", "_sent", "_started", "_timers")
-
-    def __init__(self, limits: Timeouts, began: float) -> None:
-        self._limits = limits
-        self._began = began
-        self._timers: dict[ErrorKind, asyncio.TimerHandle] = {}
-        self._expire: Expire | None = None
-        self._left = limits.response
-        """s of `response` that are left."""
-        self._started = 0.0
-        self._asked: set[str] = set()
-        """Ids of the server's questions that the agent has not answered."""
-        self._sent = False
+    _limits: Timeouts
+    _began: float
+    _timers: dict[ErrorKind, asyncio.TimerHandle] = {}
+    _expire: Expire | None = None
+    _waited: float = 0.0
+    """s of `response` that are over."""
+    _started: float = 0.0
+    _asked: set[str] = set()
+    """Ids of the server's questions that the agent has not answered."""
+    _sent: bool = False
 
     def before_sent(
         self, limit: float, kind: ErrorKind, now: float
@@ -85,7 +85,7 @@ class Patience:
         self._sent = True
         if not self._asked and self._expire is not None:
             self._started = asyncio.get_running_loop().time()
-            self._arm(ErrorKind.RESPONSE_TIMEOUT, self._left)
+            self._arm(ErrorKind.RESPONSE_TIMEOUT, self._limits.response - self._waited)
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
     def heard(self) -> None:
@@ -103,7 +103,7 @@ class Patience:
         first = not self._asked
         self._asked.add(question)
         if first and ErrorKind.RESPONSE_TIMEOUT in self._timers:
-            self._left -= asyncio.get_running_loop().time() - self._started
+            self._waited += asyncio.get_running_loop().time() - self._started
         self._disarm(ErrorKind.RESPONSE_TIMEOUT)
         self._disarm(ErrorKind.PROGRESS_TIMEOUT)
 

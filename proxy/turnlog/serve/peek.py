@@ -17,6 +17,7 @@ class Peeked:
         self.status = answer.status
         self.reason = answer.reason
         self.headers = answer.headers
+        self.raw = answer.raw
         self.framing = answer.framing
         self.heard = answer.heard
         self.close = answer.close

@@ -34,6 +34,10 @@ _STATUSES: Final[dict[str, int]] = {
     ErrorFamily.UNVERIFIED: 403,
     ErrorFamily.BLOCKED: 403,
 }
+# To look a member up costs more than to compare it.
+_HEAD: Final = Phase.HEAD
+_UNNAMED: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
+"""Effects that no rule has named, or that change nothing."""
 _REASONS: Final = {
     403: "Forbidden",
     409: "Conflict",
@@ -57,7 +61,8 @@ class PlainCall:
         self._headers: Headers = ()
         self._lost: Failure | None = None
         self.progress = Progress()
-        self._streamed = MessageReader(context.keep)
+        self._streamed: MessageReader | None = None
+        """What came as events."""
 
     @property
     def reads(self) -> int:
@@ -144,7 +149,7 @@ class PlainCall:
         """Begin another attempt; return its body. Raises `StoreError`."""
         self._ask = following(self._ask)
         self._lost, self._status = None, 0
-        self._streamed = MessageReader(self._context.keep)
+        self._streamed = None
         past = self.attempt.so_far if self.attempt is not None else None
         self.attempt = await self._context.recorder.begin(self._ask)
         self.attempt.past = past
@@ -226,10 +231,12 @@ class PlainCall:
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
         self._status, self._headers = answer.status, answer.headers
-        self.progress.phase = Phase.HEAD
+        self.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Keep an event's data; the stream is the answer."""
+        if self._streamed is None:
+            self._streamed = MessageReader(self._context.keep)
         self._streamed.feed(event.data + b"\n")
         return ()
 
@@ -242,7 +249,8 @@ class PlainCall:
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""
-        return self.whole(self._streamed, "text/event-stream", self._streamed.size)
+        said = self._streamed or MessageReader()
+        return self.whole(said, "text/event-stream", said.size)
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Record that the answer was cut; `tells` whether it can be answered instead."""
@@ -267,10 +275,11 @@ def _policy(
     book: Rulebook, request: Request, method: str, arguments: Callable[[], object]
 ) -> tuple[str, Policy]:
     """Return the tool's name, and what the rules come to for the call."""
-    path = request.route.text
-    named = tool_of_path(book.rules(request.server), request.server, method, path)
-    tool = named or http_tool(method, path)
-    subject = Subject(server=request.server, tool=tool, method=method, path=path)
+    server, path = request.server, request.route.text
+    pathed = book.pathed(server)
+    tool = tool_of_path(pathed, server, method, path) or http_tool(method, path)
+    # Paths are many: one that no rule looks at keeps nothing from being remembered.
+    subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
     return tool, book.policy(subject, arguments)
 
 
@@ -316,7 +325,7 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
         trace=request.trace,
         protocol=f"http/{request.http_version}",
         policy=policy,
-        is_named=policy.effect not in {None, Effect.READ, Effect.UNKNOWN},
+        is_named=policy.effect not in _UNNAMED,
         key=request.field(HEADER),
         key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,

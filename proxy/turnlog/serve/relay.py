@@ -6,25 +6,30 @@ JSON of known and moderate length goes out in one piece, and so does an event of
 which may get a word of turnlog's. While a rule may want another attempt, so does everything.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Final, TypeVarTuple
 
 from turnlog.store.base import Ticket
-from turnlog.wire.http import Body, Headers, changed_body, decoder_for, fields, is_sealed
+from turnlog.wire.coding import ContentDecoder, decoder_for
+from turnlog.wire.http import Body, changed_body, fields, is_sealed
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
 from .answers import Made, told
 from .contracts import Watcher
-from .heads import AnswerHead, lines
+from .heads import AnswerHead, Raw, lines
 from .outlet import HOLD, Outlet
 from .peek import DECODED, peeked
 from .recorder import Recorder
 from .upstream import Answer, Failure
 
-P = ParamSpec("P")
+_Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
+# To look a member up costs more than to compare it.
+_LENGTH: Final = Body.LENGTH
+_NONE: Final = Body.NONE
 _JSON_STARTS: Final = (b"{", b"[")
 
 
@@ -34,11 +39,23 @@ class Relay:
     `head_of` tells what an answer's fields become on their way to the agent.
     """
 
+    _decoder: ContentDecoder | None = None
+    _unreadable = False
+    """Whether nobody knows how the body is coded."""
+    _decodes = False
+    """Whether what leaves is the decoded text, because something in it may be changed."""
+    _partial = b""
+    """The start of an event, held until the whole of it is here."""
+    _torn = False
+    """Whether the start of an event has left without its end."""
+    _begun = False
+    """Whether an event has come: a byte order mark may stand before the first."""
+
     def __init__(
         self,
         out: Outlet,
         answer: Answer,
-        head_of: Callable[[Headers], AnswerHead],
+        head_of: Callable[[Raw], AnswerHead],
         watcher: Watcher,
         recorder: Recorder,
         *,
@@ -50,49 +67,47 @@ class Relay:
         self._watcher = watcher
         self._recorder = recorder
         self._keep = max(keep, watcher.reads)
-        head = head_of(answer.headers)
+        head = head_of(answer.raw)
         self._media = head.media
-        self._decoder = decoder_for(head.codings, DECODED) if head.codings else None
-        self._unreadable = bool(head.codings) and self._decoder is None
-        changes = out.respells or (self._media == _EVENTS and self._may_amend)
-        self._decodes = changes and self._decoder is not None
-        """Whether what leaves is the decoded text, because something in it may be changed."""
-        self._lines = self._changed_lines() if out.respells or self._decodes else head.lines
+        self._is_json = head.is_json
         frame = answer.framing
-        self._bodiless = frame.body is Body.NONE
-        self._length = frame.length if frame.body is Body.LENGTH else None
-        self._partial = b""
-        """The start of an event, held until the whole of it is here."""
-        self._torn = False
-        """Whether the start of an event has left without its end."""
-        self._begun = False
-        """Whether an event has come: a byte order mark may stand before the first."""
+        self._length = frame.length if frame.body is _LENGTH else None
+        self._coded = bool(head.codings)
+        if self._coded:
+            self._decoder = decoder_for(head.codings, DECODED)
+            self._unreadable = self._decoder is None
+            changes = out.respells or (head.media == _EVENTS and self._may_amend)
+            self._decodes = changes and not self._unreadable
+        changed = out.respells or self._decodes
+        self._lines = self._changed_lines() if changed else head.lines
 
-    async def run(self) -> None:
+    def run(self) -> Coroutine[None, None, None]:
         """Relay head and body.
 
         Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
-        if self._bodiless:
-            await self._head_alone()
-            return
-        if self._decodes:
-            codings = self._head_of(self._answer.headers).codings
-            self._answer, sound = await peeked(self._answer, codings)
-            if not sound:
-                self._keep_coding()
+        if self._answer.framing.body is _NONE:
+            return self._head_alone()
+        return self._undone() if self._decodes else self._body()
+
+    async def _undone(self) -> None:
+        """Relay a body whose coding is undone, if it is coded as its head says."""
+        codings = self._head_of(self._answer.raw).codings
+        self._answer, sound = await peeked(self._answer, codings)
+        if not sound:
+            self._keep_coding()
+        await self._body()
+
+    def _body(self) -> Coroutine[None, None, None]:
         if self._media == _EVENTS and not self._unreadable:
-            await self._stream()
-        elif self._is_moderate:
-            await self._in_one_piece()
-        else:
-            await self._flow()
+            return self._stream()
+        return self._in_one_piece() if self._is_moderate else self._flow()
 
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
         self._decodes = False
-        headers = self._answer.headers
-        self._lines = self._changed_lines() if self._out.respells else self._head_of(headers).lines
+        raw = self._answer.raw
+        self._lines = self._changed_lines() if self._out.respells else self._head_of(raw).lines
 
     @property
     def _may_amend(self) -> bool:
@@ -101,20 +116,16 @@ class Relay:
         return watcher.judges and watcher.amends and not is_sealed(self._answer.headers)
 
     @property
-    def _is_json(self) -> bool:
-        return self._media == "application/json" or self._media.endswith("+json")
-
-    @property
     def _is_moderate(self) -> bool:
         """Whether the answer is read whole before any of it leaves, if it is not too large."""
-        holds = self._out.holds or self._may_amend or (self._is_json and self._watcher.judges)
-        if self._length is None:
-            return holds
-        return self._length <= HOLD and (self._is_json or holds)
+        if self._length is not None and self._is_json:
+            return self._length <= HOLD
+        waits = self._out.holds or self._may_amend or (self._is_json and self._watcher.judges)
+        return waits and (self._length is None or self._length <= HOLD)
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
-        kept = changed_body(self._answer.headers, decoded=decoded or self._decodes)
-        return self._head_of(kept).lines
+        kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
+        return self._head_of(tuple(kept)).lines
 
     # -- answers without a body, or with a small one ------------------------------------------
 
@@ -130,10 +141,11 @@ class Relay:
         await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
 
     async def _in_one_piece(self) -> None:
+        answer, size = self._answer, 0
         pieces: list[bytes] = []
-        size = 0
         try:
-            while size <= HOLD and (chunk := await self._read()):
+            while size <= HOLD and size != self._length and (chunk := await answer.read()):
+                answer.heard()
                 pieces.append(chunk)
                 size += len(chunk)
         except Failure as failure:
@@ -145,27 +157,26 @@ class Relay:
             await self._start(self._length)
             await self._chunks(raw, keep_one=self._is_json and self._watcher.waits)
             return
-        text = self._decoded(raw)
-        body = MessageReader(self._keep)
+        text, body = raw, MessageReader(self._keep)
+        if self._coded:
+            text = self._decoded(raw)
+            body.unread = self._gave_up
         body.feed(text)
-        body.unread = self._gave_up
-        await self._observed(self._watcher.whole, body, self._media, size)
+        if tickets := self._watched(self._watcher.whole, body, self._media, size):
+            await self._recorder.settle(tickets)
         self._out.judged()
         if self._decodes and self._fails:
             self._keep_coding()
         await self._whole(raw, text)
 
-    async def _whole(self, raw: bytes, text: bytes) -> None:
+    def _whole(self, raw: bytes, text: bytes) -> Coroutine[None, None, None]:
         told = self._told(whole=True)
         status, reason = self._answer.status, self._answer.reason
         amended = self._watcher.amended(text)
         if amended is not None and not is_sealed(self._answer.headers):
             told += self._changed_lines(decoded=self._decoder is not None)
-            await self._out.answer(status, reason, told, amended)
-        else:
-            await self._out.answer(
-                status, reason, self._lines + told, text if self._decodes else raw
-            )
+            return self._out.answer(status, reason, told, amended)
+        return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
 
     # -- larger ones --------------------------------------------------------------------------
 
@@ -325,7 +336,7 @@ class Relay:
         """
         streams = self._media == _EVENTS and not self._torn and self._decoder is None
         tells = streams or not self._out.left
-        await self._observed(self._watcher.broken, failure, tells=tells)
+        await self._observed(partial(self._watcher.broken, failure, tells=tells))
         self._out.judged()
         made = self._watcher.instead()
         if made is not None and not self._out.left:
@@ -355,19 +366,17 @@ class Relay:
 
     # -- reading along ------------------------------------------------------------------------
 
-    async def _observed(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
-    ) -> None:
+    async def _observed(self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
         """Let the watcher read, and wait until what it recorded is on disk."""
-        if tickets := self._watched(watch, *said, **more):
+        if tickets := self._watched(watch, *said):
             await self._recorder.settle(tickets)
 
     def _watched(
-        self, watch: Callable[P, Sequence[Ticket]], *said: P.args, **more: P.kwargs
+        self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
     ) -> Sequence[Ticket]:
         """Let the watcher read. Whatever goes wrong there, the answer goes on."""
         try:
-            return watch(*said, **more)
+            return watch(*said)
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
             self._recorder.faulted(error)
             return ()

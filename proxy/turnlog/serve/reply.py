@@ -188,7 +188,8 @@ class Replied:
         self._single = reply.is_single
         self.status = status
         self.reason = _REASONS[status]
-        self.headers: Headers = (*headers, *((_JSON,) if self._single else _EVENTS))
+        self.raw = (*headers, *((_JSON,) if self._single else _EVENTS))
+        self.headers: Headers = self.raw
         self.framing = Framing(Body.LENGTH, reply.size) if self._single else Framing(Body.CHUNKED)
 
     async def read(self) -> bytes:
@@ -214,7 +215,8 @@ class Said:
     def __init__(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
         self.status = status
         self.reason = _REASONS.get(status, b"")
-        self.headers: Headers = (*headers, *((_JSON,) if body else ()))
+        self.raw = (*headers, *((_JSON,) if body else ()))
+        self.headers: Headers = self.raw
         self.framing = Framing(Body.LENGTH, len(body))
         self._body = body
 

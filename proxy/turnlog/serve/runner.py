@@ -4,6 +4,7 @@ It knows no policy. The clock, the dice and the network are here.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
 from typing import Final, cast
@@ -25,7 +26,7 @@ from .context import Context
 from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
 from .fault import Failure, Progress, in_time, unpinned
-from .heads import AnswerHead, Heads, Raw, lines
+from .heads import AnswerHead, Heads, Raw, lines, without_lengths
 from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
@@ -35,6 +36,9 @@ from .routes import Route
 from .upstream import Answer, Content
 
 _NO_RULES: Final = Policy()
+_UNLIMITED: Final = _NO_RULES.timeout
+"""What a call has that no rule limits: most have."""
+_UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
     "put a token for this server into the agent's own Authorization header"
@@ -65,22 +69,26 @@ class Runner:
         """What follows each attempt, where a rule may want another one."""
         self._notice: asyncio.Task[None] | None = None
         """Takes the attempt before back."""
+        attempt = exchange.attempt
+        self._policy = attempt.ask.policy if attempt is not None else _NO_RULES
         self._place: Place | None = None
         """Among the calls under way, where a rule counts them."""
 
-    async def run(self, content: Content) -> None:
+    def run(self, content: Content) -> Coroutine[None, None, object]:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
             self._raw = tuple(changed_body(self._raw, decoded=True))
-        policy = self._policy
-        if policy.retry is None:
-            await self._attempt(content, hold=False)
-            return
+        if self._policy.retry is None:
+            return self._attempt(content, hold=False)
+        return self._often(content)
+
+    async def _often(self, content: Content) -> None:
+        """Make one attempt after the other."""
         clock, stop = self._context.clock, self._context.stop
         health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(policy, clock, health, self._began, stop, repeatable=repeatable)
+        self._course = Course(self._policy, clock, health, self._began, stop, repeatable=repeatable)
         command: Command | None = self._course.go_on()
         while command is not None:
             match command:
@@ -137,24 +145,24 @@ class Runner:
         assert self._course.held is not None  # what is followed by a wait was withheld
         await self._course.held.send()
 
-    @property
-    def _policy(self) -> Policy:
-        attempt = self._exchange.attempt
-        return attempt.ask.policy if attempt is not None else _NO_RULES
-
     async def queued(self) -> None:
         """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
         if ask := self._exchange.unverified:
             raise unpinned(ask)
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
-        self._place = self._context.places.claim(self._exchange.attempt)
-        await in_time(self._policy.timeout, self._began, self._began, self._turn())
+        if self._policy.concurrency is not None:
+            self._place = self._context.places.claim(self._exchange.attempt)
+        step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
+        limits = self._policy.timeout
+        if limits is not _UNLIMITED:
+            step = in_time(limits, self._began, self._began, step)
+        await step
 
-    async def _turn(self) -> None:
+    async def _turn(self, place: Place) -> None:
         await self._exchange.on_disk()
-        if self._place is not None and self._exchange.attempt is not None:
-            await turn(self._place, self._exchange.attempt)
+        if self._exchange.attempt is not None:
+            await turn(place, self._exchange.attempt)
 
     def over(self) -> None:
         """Give up the call's place: it has ended, however that was."""
@@ -186,25 +194,38 @@ class Runner:
         """Make one attempt; return the next step if its answer was not the last one."""
         self._notice = None
         self._begin_patience()
-        head = self._heads.forwarded((self._raw, self._route.target.authority)) + self._key
-        server, attempt = self._route.target.name, self._exchange.attempt
+        attempt, ended = self._exchange.attempt, None
+        head = self._heads.forwarded((self._raw, self._route.target.authority))
+        if attempt is not None and attempt.ask.key_sent:
+            head += self._key(attempt.ask.key_sent)
         try:
-            with self._context.health.watching(server, attempt):
-                await self._made(head, content, hold=hold)
-        except Failure as failure:
-            await self._failed(failure)  # its server is left alone
-        return self._next
-
-    async def _made(self, head: bytes, content: Content, *, hold: bool) -> None:
-        """Send one attempt, and relay its answer."""
-        try:
+            if attempt is not None:
+                ended = self._context.health.watch(self._route.target.name, attempt)
             answer = await self._sent(head, content)
         except Failure as failure:
             await self._failed(failure)
-            return
+        else:
+            await self._answered(answer, hold=hold)
+        finally:
+            if ended is not None and attempt is not None and attempt.watch is not None:
+                ended(None)
+        return self._next
+
+    async def _answered(self, answer: Answer, *, hold: bool) -> None:
+        """Relay the answer to an attempt; send one that was withheld where no other is made."""
         held: Held | None = None
         try:
-            await self._answered(answer, hold=hold)
+            self._exchange.head(answer)
+            if answer.status == _UNAUTHENTICATED:
+                self._unauthenticated(answer)
+            attempt = self._exchange.attempt
+            if attempt is not None and attempt.ask.session.id is None:
+                await _opened(attempt)
+            started = self._context.clock.monotonic()
+            try:
+                await self._relay(answer, hold=hold)
+            finally:
+                self._exchange.went_by(self._context.clock.monotonic() - started)
             if self._course is not None:
                 self._course.next = None  # the agent has the answer
         except Withheld as withheld:
@@ -215,13 +236,11 @@ class Runner:
         if held is not None and self._next is None:
             await held.send()
 
-    @property
-    def _key(self) -> bytes:
-        """The line of an idempotency key that the caller did not send in this way itself."""
-        attempt = self._exchange.attempt
-        if attempt is None or not attempt.ask.key_sent or fields(self._down.headers, HEADER):
+    def _key(self, sent: str) -> bytes:
+        """Return the line of an idempotency key that the caller did not send in this way itself."""
+        if fields(self._down.headers, HEADER):
             return b""
-        return lines([(b"Idempotency-Key", attempt.ask.key_sent.encode())])
+        return lines([(b"Idempotency-Key", sent.encode())])
 
     def _kept(self, held: Held, *, ours: bool) -> Held:
         attempt, course = self._exchange.attempt, self._course
@@ -229,38 +248,22 @@ class Runner:
             return held
         return course.keep(attempt, held, ours=ours)
 
-    async def _answered(self, answer: Answer, *, hold: bool) -> None:
-        self._exchange.head(answer)
-        if answer.status == 401:
-            self._unauthenticated(answer)
-        await self._know_session()
-        started = self._context.clock.monotonic()
-        try:
-            await self._relay(answer, hold=hold)
-        finally:
-            self._exchange.went_by(self._context.clock.monotonic() - started)
-
-    async def _know_session(self) -> None:
-        """Wait for the id of a session that this call opened: the answer names it."""
-        attempt = self._exchange.attempt
-        if attempt is not None and attempt.ask.session.id is None and attempt.intent is not None:
-            with suppress(StoreError):
-                await attempt.intent.done()
-
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
         if attempt is None:
             return
         if self._course is not None:
             self._course.follow(attempt)
-        attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
-        running = self._exchange.running
-        outlives = running.time_out if running is not None else None
-        self._exchange.progress = Progress(attempt.patience, outlives)
+        limits, running = self._policy.timeout, self._exchange.running
+        attempt.patience = Patience(limits, self._began)
+        if limits is not _UNLIMITED:
+            self._exchange.progress.patience = attempt.patience
+        if running is not None:
+            self._exchange.progress.time_out = running.time_out
 
-    async def _sent(self, head: bytes, content: Content) -> Answer:
+    def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
-        return await self._way.send(
+        return self._way.send(
             self._route.target.origin,
             self._down.method,
             self._route.resource,
@@ -272,7 +275,7 @@ class Runner:
         )
 
     def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
-        self._down.interim(status, reason, self._head_of(headers).lines)
+        self._down.interim(status, reason, self._head_of(without_lengths(headers)).lines)
 
     async def _failed(self, failure: Failure) -> None:
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:
@@ -297,14 +300,14 @@ class Runner:
             )
         )
 
-    async def _relay(self, answer: Answer, *, hold: bool) -> None:
+    def _relay(self, answer: Answer, *, hold: bool) -> Coroutine[None, None, None]:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = Outlet(self._down, self._is_last if hold else None, respelling)
         if self._course is not None:
             self._course.out = out
         recorder, keep = self._context.recorder, self._context.keep
-        await Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
+        return Relay(out, answer, self._head_of, self._exchange, recorder, keep=keep).run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Say how to go on where a server sends the client to another origin's login."""
@@ -316,8 +319,8 @@ class Runner:
                 )
             )
 
-    def _head_of(self, headers: Headers) -> AnswerHead:
-        return self._heads.answer(headers, self._route)
+    def _head_of(self, raw: Raw) -> AnswerHead:
+        return self._heads.answer(raw, self._route)
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""
@@ -337,9 +340,8 @@ class Runner:
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is None or not is_at_work(ending, again=self._next is not None):
-            return
-        self._notify_cancel()
+        if ending is not None and is_at_work(ending, again=self._next is not None):
+            self._notify_cancel()
 
     def _notify_cancel(self) -> None:
         if message := self._exchange.cancelling():
@@ -366,3 +368,10 @@ class Runner:
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         body = None if self._down.method == "HEAD" else made.body
         return Held(self._down, made.status, made.reason, head, body)
+
+
+async def _opened(attempt: Attempt) -> None:
+    """Wait for the id of a session that a call opened: the answer names it."""
+    if attempt.intent is not None:
+        with suppress(StoreError):
+            await attempt.intent.done()
