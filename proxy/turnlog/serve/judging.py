@@ -7,21 +7,15 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.expression import SEARCHED, UNREADABLE, Seen
-from turnlog.core.judge import (
-    LOOKED_AT,
-    Judgement,
-    Said,
-    judge,
-    looks_like_error,
-    searchless,
-    speaks,
-)
+from turnlog.core.judge import Judgement, Said, judge, searchless, speaks
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
+from turnlog.wire.blank import is_structured
 from turnlog.wire.content import (
+    LOOKED_AT,
     has_error_member,
     hints_at_error,
-    is_structured,
+    looks_like_error,
     text_of_body,
     text_of_error,
     text_of_result,

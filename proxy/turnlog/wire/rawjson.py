@@ -31,10 +31,13 @@ _EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
 _LEAF = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
 _OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
-_first_byte = Layout("c").unpack_from
-"""Of `Raw` as of `bytes`: `Raw` has no items, whatever its type says."""
-_STRING_STARTS = (b'"',)
+# Of `Raw` as of `bytes`: `Raw` has no items, whatever its type says.
+_first = Layout("c").unpack_from
+_first_two = Layout("cc").unpack_from
+_QUOTE = (b'"',)
 _OPENS = frozenset({b"[", b"{"})
+_OPENS_NOTHING = frozenset({b"]", b"}", b" ", b"\t", b"\r", b"\n"})
+"""What may stand behind an opening bracket where nothing is in it."""
 _FIRST_WINDOW = 256
 _WINDOW = 16384
 
@@ -70,7 +73,7 @@ class Shape(StrEnum):
 # Bound once: a member looked up by name is the slowest part of looking at a value.
 _ABSENT: Final = Shape.ABSENT
 _NULL: Final = Shape.NULL
-_NOTHING_IN: Final = Shape.EMPTY
+_VOID: Final = Shape.EMPTY
 _FULL: Final = Shape.FULL
 _SCALAR: Final = Shape.SCALAR
 
@@ -79,15 +82,15 @@ def shape(raw: bytes) -> Shape:
     """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
     if not raw:
         return _ABSENT
-    (first,) = _first_byte(raw)
+    first, second = _first_two(raw) if len(raw) > 1 else (bytes(raw), b"")
     if first not in _OPENS:
         return _NULL if first == b"n" else _SCALAR  # only null begins so
-    return _NOTHING_IN if _EMPTY.fullmatch(raw) else _FULL
+    return _VOID if second in _OPENS_NOTHING and _EMPTY.fullmatch(raw) else _FULL
 
 
 def is_string(raw: bytes) -> bool:
     """Tell whether a value's text, which is not empty, is that of a string."""
-    return _first_byte(raw) == _STRING_STARTS
+    return _first(raw) == _QUOTE
 
 
 class Skipper:
