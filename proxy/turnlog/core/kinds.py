@@ -68,9 +68,10 @@ class Status(StrEnum):
     @property
     def parked(self) -> bool:
         """Tell whether the call waits for another leg: more input, or a task's end."""
-        return self is Status.INPUT_REQUIRED or self is Status.ACCEPTED
+        return self in _PARKED
 
 
+_PARKED = frozenset({Status.INPUT_REQUIRED, Status.ACCEPTED})
 _UNSETTLED = frozenset({Status.PENDING, Status.INPUT_REQUIRED, Status.ACCEPTED, Status.UNKNOWN})
 
 

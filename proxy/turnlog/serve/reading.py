@@ -18,7 +18,7 @@ from .attempt import Ask, Attempt, Reply
 from .besides import Besides
 from .channel import Channel
 from .context import Context
-from .judging import judged, waiting
+from .judging import SAYS_WHEN, judged, waiting
 from .legs import Legs
 from .listening import Listening
 from .request import Request
@@ -108,14 +108,17 @@ class Reading:
         """Read an answer that is no stream, once it is complete."""
         text = Text(body, media, size)
         tickets = list(self._read(text))
-        if self._underway.awaited:
+        underway, channel = self._underway, self._request.channel
+        if not underway.awaited and not underway.attempts and channel is None:
+            return tickets
+        if underway.awaited:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
-        if self._request.channel is not None and 200 <= self.status < 300:
-            return [*tickets, *self._accepted(self._request.channel)]
-        for attempt in list(self._underway.attempts):
+        if channel is not None and 200 <= self.status < 300:
+            return [*tickets, *self._accepted(channel)]
+        for attempt in list(underway.attempts):
             around = self.around(attempt.ask)
             ending, reply = unanswered(text, around)
-            if attempt in self._underway.notified:
+            if attempt in underway.notified:
                 ending = acknowledged(around)
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
@@ -139,8 +142,9 @@ class Reading:
             self._besides.unanswered(self._underway.awaited.values())
 
     def _read(self, text: Text) -> Sequence[Ticket]:
-        text.body.finish()
         content = text.body.content
+        if isinstance(content, Message):
+            return self.message(content, text)
         if isinstance(content, Batch):
             return [
                 ticket
@@ -224,7 +228,7 @@ class Reading:
         ending, reply = answered(said, message, text, self.around(attempt.ask))
         if self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
-        ending, reply = judged(attempt.ask, ending, reply)
+        ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
         if _has_dropped(attempt, said, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
         if attempt.running is not None and isinstance(message, Message):
@@ -248,8 +252,8 @@ class Reading:
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended."""
-        headers = self.answer.headers if self.answer is not None else ()
-        reply = waiting(reply, headers, self._context.clock.wall())
+        if reply.http_status in SAYS_WHEN and self.answer is not None:
+            reply = waiting(reply, self.answer.headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
     def end_all(
