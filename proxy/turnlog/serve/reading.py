@@ -59,7 +59,6 @@ class Reading:
         self._asking = asking
         self._legs = legs
         self._listening = listening
-        self._besides = Besides(context, request, asking)
         self._revision = revision
         self._stateless = mcp.is_stateless(revision)
         self.anew()
@@ -67,6 +66,8 @@ class Reading:
     def anew(self) -> None:
         """Begin with the answer to another attempt."""
         self.answer: Answer | None = None
+        self.status = 0
+        """The HTTP status; 0 while there is none."""
         self.resumable = False
         """Whether the stream may be resumed: an event had an id."""
         self._unfit: Text | None = None
@@ -74,9 +75,8 @@ class Reading:
         self._events = 0
 
     @property
-    def status(self) -> int:
-        """The HTTP status; 0 while there is none."""
-        return self.answer.status if self.answer is not None else 0
+    def _besides(self) -> Besides:
+        return Besides(self._context, self._request, self._asking)
 
     def relayed(self, first: Message | None, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
@@ -90,7 +90,7 @@ class Reading:
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
-        self.answer = answer
+        self.answer, self.status = answer, answer.status
         self._underway.progress.phase = Phase.HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
@@ -226,10 +226,11 @@ class Reading:
         """End an attempt by its answer."""
         said = mcp.read_answer(message, revision=self._revision)
         ending, reply = answered(said, message, text, self.around(attempt.ask))
-        if self._is_unlisted(said, ending, attempt.ask):
+        fails = said.code is not None
+        if fails and self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
         ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
-        if _has_dropped(attempt, said, ending):
+        if fails and _has_dropped(attempt, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
@@ -273,10 +274,10 @@ class Reading:
         return self._legs.polled(asked, message, text, self._revision, self.around)
 
 
-def _has_dropped(attempt: Attempt, said: mcp.Answer, ending: Ending) -> bool:
-    """Tell whether a server says of a guarded call that it has dropped it, as it was told to.
+def _has_dropped(attempt: Attempt, ending: Ending) -> bool:
+    """Tell whether a server says by an error that it has dropped a guarded call, as it was told to.
 
     Many have a code of their own for that.
     """
     told = attempt.cancelled and attempt.running is not None
-    return told and said.code is not None and ending.kind == ErrorKind.UPSTREAM_INTERNAL
+    return told and ending.kind == ErrorKind.UPSTREAM_INTERNAL

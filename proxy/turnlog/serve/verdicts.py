@@ -76,9 +76,9 @@ def is_answer(message: Message | Outline) -> bool:
 
     A bare `{"error": ...}` without version and id is some other server's page.
     """
-    if isinstance(message, Outline):
-        return outline_kind(message) in _ANSWERS
-    return message.kind in _ANSWERS and (message.jsonrpc or message.id not in _NO_ID)
+    if isinstance(message, Message):
+        return message.kind in _ANSWERS and (message.jsonrpc or message.id not in _NO_ID)
+    return outline_kind(message) in _ANSWERS
 
 
 def raw_id(message: Message | Outline) -> bytes:
@@ -314,7 +314,7 @@ def _flags(
 
 
 def _content(message: Message | Outline, text: Text) -> bytes:
-    if isinstance(message, Outline):
+    if not isinstance(message, Message):
         return text.body.finish()
     if message.kind is _RESPONSE:
         return b"" + message.result  # `bytes` takes twice as long

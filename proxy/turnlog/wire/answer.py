@@ -110,17 +110,17 @@ def read_answer(message: Message | Outline, *, revision: str) -> Answer:
 
     `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
     """
-    if isinstance(message, Outline):
-        if outline_kind(message) is Kind.ERROR:
-            return _failed(message.raw("error"), _skimmed(message, "error", _Error))
-        result = _skimmed(message, "result", _Result)
-        task = _skimmed(message, "result.task", _Task)
-        return _ended(message.raw("result"), result, task, revision)
-    if message.kind is _FAILED:
-        return _error(message.error_code, message.error_message)
-    result = load(_Result, message.result)
-    task = load(_Task, result.task) if result.task else _NO_TASK
-    return _ended(message.result, result, task, revision)
+    if isinstance(message, Message):
+        if message.kind is _FAILED:
+            return _error(message.error_code, message.error_message)
+        result = load(_Result, message.result)
+        task = load(_Task, result.task) if result.task else _NO_TASK
+        return _ended(message.result, result, task, revision)
+    if outline_kind(message) is _FAILED:
+        return _failed(message.raw("error"), _skimmed(message, "error", _Error))
+    result = _skimmed(message, "result", _Result)
+    task = _skimmed(message, "result.task", _Task)
+    return _ended(message.raw("result"), result, task, revision)
 
 
 def read_task_poll(

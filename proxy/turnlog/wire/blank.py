@@ -44,8 +44,8 @@ def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
     """Look at a result, which is an object or null: all of it, and two of its members."""
     if not content and not structured and shape(whole) is not _FULL:
         return _VOID
-    found = shape(content)
-    texts = only_texts(content) if found is _FULL and len(content) <= _NULL_LIMIT else None
+    texts = only_texts(content) if content and len(content) <= _NULL_LIMIT else None
+    found = shape(content) if texts is None else _FULL
     value = _unwrapped(structured) if structured else structured
     held = shape(value)
     return Look(

@@ -105,17 +105,13 @@ def text_of_body(body: bytes) -> str:
 
 def looks_like_error(text: str) -> bool:
     """Tell whether a text begins as programs begin to speak of an error of theirs."""
-    return _speaks_of_error(text[:LOOKED_AT].lstrip())
+    return text[:LOOKED_AT].lstrip()[:_LONGEST_START].lower().startswith(_STARTS)
 
 
 def begins_harmlessly(text: str) -> bool:
     """Tell whether the first of several texts says that all of them do not look like an error."""
     start = text[:LOOKED_AT].lstrip()
-    return start != "" and not _speaks_of_error(start)
-
-
-def _speaks_of_error(start: str) -> bool:
-    return start[:_LONGEST_START].lower().startswith(_STARTS)
+    return start != "" and not looks_like_error(start)
 
 
 def hints_at_error(start: bytes) -> bool:
