@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from .content import begins_harmlessly, only_texts
+from .content import looks_like_error, only_texts
 from .rawjson import Shape, load, members, shape
 
 _NO_VALUES: Final = frozenset({b"0", b"false", b'""'})
@@ -52,7 +52,7 @@ def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
         nothing=held in _UNSAID and (_are_blank(texts) if found is _FULL else found is not _SCALAR),
         void=found in _UNSAID and shape(structured) in _UNSAID,
         empty=held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES),
-        harmless=texts is not None and begins_harmlessly(texts[0]),
+        harmless=texts is not None and not looks_like_error("\n".join(texts)),
     )
 
 

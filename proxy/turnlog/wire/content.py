@@ -83,8 +83,12 @@ def only_texts(content: Raw) -> list[str] | None:
         blocks = _decode_texts(content)
     except (ValueError, RecursionError):
         blocks = [_text_block(load(_Block, raw)) for raw in items(content)]
-    texts = [block.text for block in blocks if block.type == _TEXT]
-    return texts if texts and len(texts) == len(blocks) else None
+    texts: list[str] = []
+    for block in blocks:
+        if block.type != _TEXT:
+            return None
+        texts.append(block.text)
+    return texts or None
 
 
 def _text_block(block: _Block) -> _TextBlock:
@@ -106,12 +110,6 @@ def text_of_body(body: bytes) -> str:
 def looks_like_error(text: str) -> bool:
     """Tell whether a text begins as programs begin to speak of an error of theirs."""
     return text[:LOOKED_AT].lstrip()[:_LONGEST_START].lower().startswith(_STARTS)
-
-
-def begins_harmlessly(text: str) -> bool:
-    """Tell whether the first of several texts says that all of them do not look like an error."""
-    start = text[:LOOKED_AT].lstrip()
-    return start != "" and not looks_like_error(start)
 
 
 def hints_at_error(start: bytes) -> bool:

@@ -39,6 +39,8 @@ MEMBERS_LIMIT = 512
 _LEVELS = ("params", "result", "error")
 _BOM = b"\xef\xbb\xbf"
 _VERSION: Final = Raw(b'"2.0"')
+_CALL: Final = Raw(b'"tools/call"')
+"""What most methods are: to compare is cheaper than to read."""
 
 
 class Kind(StrEnum):
@@ -144,14 +146,12 @@ def id_key(raw: bytes) -> str:
 
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
     """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0."""
-    match content:
-        case Message() if content.jsonrpc:
-            return (content,)
-        case Batch():
-            found = tuple(item for item in content.items if isinstance(item, Message))
-            return found if all(item.jsonrpc for item in found) else ()
-        case _:
-            return ()
+    if isinstance(content, Message):
+        return (content,) if content.jsonrpc else ()
+    if isinstance(content, Batch):
+        found = tuple(item for item in content.items if isinstance(item, Message))
+        return found if all(item.jsonrpc for item in found) else ()
+    return ()
 
 
 def outline_kind(outline: Outline) -> Kind | None:
@@ -162,11 +162,6 @@ def outline_kind(outline: Outline) -> Kind | None:
         bool(outline.raw("result")),
         outline.raw("error"),
     )
-
-
-def has_duplicate_keys(data: bytes) -> bool:
-    """Tell whether any object of a JSON text has two equal keys."""
-    return not _is_canonical(data) and _check(data).duplicates
 
 
 def _is_canonical(data: bytes) -> bool:
@@ -202,12 +197,16 @@ def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malforme
     return Message(
         kind=kind,
         id=identifier,
-        method=text_of(method) if method else "",
+        method=_name(method) if method else "",
         params=envelope.params,
         result=envelope.result,
         flags=flags,
         jsonrpc=jsonrpc,
     )
+
+
+def _name(method: Raw) -> str:
+    return "tools/call" if method == _CALL else text_of(method)
 
 
 def _kind(method: bytes, identified: bool, answered: bool, error: bytes) -> Kind | None:

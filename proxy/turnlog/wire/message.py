@@ -21,7 +21,17 @@ class MessageReader:
     Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
     """
 
-    __slots__ = ("_content", "_hash", "_kept", "_pieces", "_skimmer", "limit", "size", "truncated", "unread")
+    __slots__ = (
+        "_content",
+        "_hash",
+        "_kept",
+        "_pieces",
+        "_skimmer",
+        "limit",
+        "size",
+        "truncated",
+        "unread",
+    )
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit

@@ -346,12 +346,13 @@ def text_of(raw: bytes, limit: int = 4096) -> str:
 
     `raw` may have lost its end; 12 bytes are enough for any one character.
     """
-    if not raw or not is_string(raw):
+    if not raw or _first(raw) != _QUOTE:
         return ""
     try:
-        return _decode_string(raw)[:limit]
+        text = _decode_string(raw)
     except ValueError:
         return _tolerant_text(bytes(raw), limit)
+    return text if len(text) <= limit else text[:limit]
 
 
 def _tolerant_text(raw: bytes, limit: int) -> str:
