@@ -15,35 +15,33 @@ from turnlog.wire.mcp import Answer, read_answer
 from turnlog.wire.rawjson import shape, text_of
 
 WORDS = ["null", "None", "NaN", "undefined", "[object Object]", "error", "Error: x", "TRACEBACK"]
-texts = st.one_of(
+Values = st.SearchStrategy[Any]
+texts: Values = st.one_of(
     st.sampled_from(WORDS),
     st.sampled_from(WORDS).map(lambda word: f" \n{word}\t"),
     st.text(st.sampled_from(" \n\t\u2003"), max_size=4),
     st.integers(0, 220).map(lambda size: " " * size + "Error: late"),
     st.text(st.sampled_from('ab "\\é𝄞'), max_size=20),
 )
-scalars = st.sampled_from([None, True, False, 0, 1, 1.0, 7, "", "x", "true"])
-held = st.one_of(scalars, st.sampled_from([[], {}, [0], {"a": 1}]))
-structured = st.one_of(held, held.map(lambda v: {"result": v}), st.just({"result": None, "n": 1}))
-blocks = st.one_of(
+scalars: Values = st.sampled_from([None, True, False, 0, 1, 1.0, 7, "", "x", "true"])
+held: Values = st.one_of(scalars, st.sampled_from([[], {}, [0], {"a": 1}]))
+structured: Values = st.one_of(
+    held, held.map(lambda value: {"result": value}), st.just({"result": None, "n": 1})
+)
+kinds: Values = st.sampled_from(["text", "image", 7])
+blocks: Values = st.one_of(
     st.fixed_dictionaries({"type": st.just("text"), "text": texts}),
-    st.fixed_dictionaries(
-        {"type": st.sampled_from(["text", "image", 7])}, optional={"text": scalars}
-    ),
+    st.fixed_dictionaries({"type": kinds}, optional={"text": scalars}),
 )
-contents = st.one_of(st.lists(blocks, max_size=3), held)
-results = st.one_of(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "content": contents,
-            "structuredContent": structured,
-            "isError": st.one_of(scalars, st.booleans()),
-            "other": held,
-        },
-    ),
-    held,
-)
+contents: Values = st.one_of(st.lists(blocks, max_size=3), held)
+members: dict[str, Values] = {
+    "content": contents,
+    "structuredContent": structured,
+    "isError": scalars,
+    "other": held,
+}
+none: dict[str, Values] = {}
+results: Values = st.one_of(st.fixed_dictionaries(none, optional=members), held)
 
 
 def compact(value: object) -> str:
@@ -58,21 +56,19 @@ def bare(value: object) -> str:
 writers = st.sampled_from([compact, json.dumps, lambda value: json.dumps(value, indent=1), bare])
 
 
-def is_blank(content: list[Any]) -> bool:
-    said = [block.get("text") if isinstance(block, dict) else None for block in content]
+def as_list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def as_dict(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def is_blank(content: list[object]) -> bool:
+    said = [as_dict(block).get("text") for block in content]
     words = [text.strip() for text in said if isinstance(text, str) and text.strip()]
     known = {"null", "None", "undefined", "NaN", "[object Object]"}
     return not words or (len(content) == 1 and words[0] in known)
-
-
-def all_texts(content: object) -> bool:
-    blocks = cast("list[object]", content) if isinstance(content, list) else []
-    kinds = [block.get("type") for block in map(as_dict, blocks)]
-    return bool(kinds) and all(kind == "text" for kind in kinds)
-
-
-def as_dict(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def inner(value: object) -> object:
@@ -81,31 +77,36 @@ def inner(value: object) -> object:
     return whole["result"] if whole.keys() == {"result"} else value
 
 
-def says_nothing(result: dict[str, Any]) -> bool:
+def says_nothing(result: dict[str, object]) -> bool:
     if inner(result.get("structuredContent")) is not None:
         return False
     content = result.get("content")
-    if all_texts(content):
-        return is_blank(cast("list[Any]", content))
+    of_blocks = [as_dict(block).get("type") for block in as_list(content)]
+    if of_blocks and all(kind == "text" for kind in of_blocks):
+        return is_blank(as_list(content))
     return content is None or content in ([], {})
 
 
+def is_integer(value: object, wanted: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == wanted
+
+
 def is_empty(value: object) -> bool:
-    return value in ([], {}, "") or value is False or (value == 0 and isinstance(value, int))
+    return value in ([], {}, "") or value is False or is_integer(value, 0)
 
 
 def expected(result: object) -> Answer:
     """Return what a result without marks of its own says, read value by value."""
     if result is not None and not isinstance(result, dict):
         return Answer(status=Status.OK, foreign=True)
-    members = as_dict(result)
-    flag = members.get("isError")
-    failed = flag is True or flag == "true" or (flag == 1 and isinstance(flag, int))
-    said = [members.get("content"), members.get("structuredContent")]
+    given = as_dict(cast("object", result))
+    flag = given.get("isError")
+    failed = flag is True or flag == "true" or is_integer(flag, 1)
+    said = [given.get("content"), given.get("structuredContent")]
     return Answer(
         status=Status.ERROR if failed else Status.OK,
         is_error=failed,
-        null_shape=says_nothing(members),
+        null_shape=says_nothing(given),
         void=not failed and said == [None, None],
         empty=not failed and is_empty(inner(said[1])),
     )
