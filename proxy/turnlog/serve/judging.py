@@ -148,5 +148,8 @@ def _speaks_of_error(reply: Reply) -> bool:
     if reply.is_mcp:
         return hints_at_error(content) and looks_like_error(text_of_result(content, LOOKED_AT))
     # To look for hints costs most, and most answers give no reason to.
-    start = text_of_body(content[:_START])
-    return (has_error_member(content) or looks_like_error(start)) and hints_at_error(content)
+    return (has_error_member(content) or _begins_like_error(content)) and hints_at_error(content)
+
+
+def _begins_like_error(body: bytes) -> bool:
+    return not body.startswith(_CONTAINERS) and looks_like_error(text_of_body(body[:_START]))

@@ -1,6 +1,7 @@
 """What comes back for one MCP exchange: which attempts its messages end, and what else they tell."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -38,6 +39,9 @@ from .verdicts import (
     raw_id,
     unanswered,
 )
+
+_HEAD: Final = Phase.HEAD
+_BODY: Final = Phase.BODY
 
 
 class Reading:
@@ -91,11 +95,11 @@ class Reading:
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
         self.answer, self.status = answer, answer.status
-        self._underway.progress.phase = Phase.HEAD
+        self._underway.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        self._underway.progress.phase = Phase.BODY
+        self._underway.progress.phase = _BODY
         self._events += 1
         self.resumable = self.resumable or event.id is not None
         if event.body is None or not event.has_data:

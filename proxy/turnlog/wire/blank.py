@@ -45,14 +45,21 @@ def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
     if not content and not structured and shape(whole) is not _FULL:
         return _VOID
     texts = only_texts(content) if content and len(content) <= _NULL_LIMIT else None
-    found = shape(content) if texts is None else _FULL
     value = _unwrapped(structured) if structured else structured
     held = shape(value)
+    empty = held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES)
+    if texts is not None:
+        text = "\n".join(texts)
+        return Look(
+            nothing=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
+            empty=empty,
+            harmless=not looks_like_error(text),
+        )
+    found = shape(content)
     return Look(
-        nothing=held in _UNSAID and (_are_blank(texts) if found is _FULL else found is not _SCALAR),
+        nothing=held in _UNSAID and found is not _SCALAR and found is not _FULL,
         void=found in _UNSAID and shape(structured) in _UNSAID,
-        empty=held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES),
-        harmless=texts is not None and not looks_like_error("\n".join(texts)),
+        empty=empty,
     )
 
 
@@ -70,12 +77,6 @@ def _unwrapped(structured: Raw) -> Raw:
     return inner.get("result", structured) if len(inner) == 1 else structured
 
 
-def _are_blank(texts: list[str] | None) -> bool:
-    """Tell whether all there is to read is white space, or one word for nothing."""
-    if texts is None:
-        return False
-    for text in texts:
-        word = text.strip()
-        if len(word) > _LONGEST_NULL_TEXT or (word and (len(texts) > 1 or word not in _NULL_TEXTS)):
-            return False
-    return True
+def _is_blank(word: str, *, alone: bool) -> bool:
+    """Tell whether all there is to read, without the white space around it, is a word for nothing."""
+    return not word or (alone and len(word) <= _LONGEST_NULL_TEXT and word in _NULL_TEXTS)

@@ -26,7 +26,6 @@ _TEXT: Final = Raw(b'"text"')
 _HEAD = 512
 """Bytes at the start of an answer that a sign of an error has to stand in."""
 _NAME = b'"iserror"'
-_HINTS = (b"rror", b"xception", b"traceback")
 _MEMBER = b'"error"'
 _NO_ERRORS = frozenset({b"", b"null", b"false", b"0", b'""', b"[]", b"{}"})
 
@@ -115,7 +114,8 @@ def looks_like_error(text: str) -> bool:
 def hints_at_error(start: bytes) -> bool:
     """Tell whether a closer look at an answer may find that it speaks of an error."""
     head = start[:_HEAD].lower().replace(_NAME, b"")
-    return any(head.find(word) >= 0 for word in _HINTS)
+    found = (head.find(b"rror"), head.find(b"xception"), head.find(b"traceback"))
+    return max(found) >= 0
 
 
 def has_error_member(body: bytes) -> bool:

@@ -50,15 +50,14 @@ class MessageReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
-        room = self.limit - self.size
         self.size += len(data)
-        if self._skimmer is not None and self._hash is not None:
+        if self.size <= self.limit:
+            self._pieces.append(data)
+        elif self._skimmer is not None and self._hash is not None:
             self._hash.update(data)
             self._skimmer.feed(data)
-        elif len(data) <= room:
-            self._pieces.append(data)
         else:
-            self._overflow(data, room)
+            self._overflow(data, self.limit - self.size + len(data))
 
     def _overflow(self, data: bytes, room: int) -> None:
         skimmer, hash_ = Skimmer(), sha256()
