@@ -132,7 +132,8 @@ def answered(
         ttl=_ttl(said),
         detail=said.message,
     )
-    return _ending(said, around), reply
+    kind = _kind(said, around)
+    return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
 
 
 def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tuple[Ending, Reply]:
@@ -242,11 +243,6 @@ def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
             return ErrorKind.MALFORMED_RESULT, (Flag.MALFORMED,)
         case _:
             return ErrorKind.MALFORMED_RESULT, (Flag.ID_MISMATCH,)
-
-
-def _ending(said: mcp.Answer, around: Circumstances) -> Ending:
-    kind = _kind(said, around)
-    return succeeded(said.status) if kind is None else refused(kind, around.effect)
 
 
 def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
