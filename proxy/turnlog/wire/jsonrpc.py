@@ -165,12 +165,13 @@ def outline_kind(outline: Outline) -> Kind | None:
 
 
 def _is_canonical(data: bytes) -> bool:
-    """Tell whether a text is, byte for byte, what an encoder wrote of plain values.
+    """Tell whether a text is, but for white space, what an encoder wrote of plain values.
 
     Such a text repeats no key and is UTF-8; to know that so is three times faster than to look.
     """
     try:
-        return _encode_any(_decode_any(data)) == data
+        text = _encode_any(_decode_any(data))
+        return text == data or text == msgspec.json.format(data, indent=-1)
     except (ValueError, RecursionError):
         return False
 
