@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from turnlog.wire.jsonrpc import Batch, Malformed, Message, has_duplicate_keys, outline_kind, parse
+from turnlog.core.kinds import Flag
+from turnlog.wire.jsonrpc import Batch, Malformed, Message, outline_kind, parse
 from turnlog.wire.mcp import (
     cancelled_id,
     is_request,
@@ -271,4 +272,4 @@ def test_duplicate_keys_are_found_exactly_where_there_are_some(data: bytes) -> N
         repeated = False
     except KeyError:
         repeated = True
-    assert has_duplicate_keys(data) == repeated
+    assert (Flag.DUPLICATE_KEYS in parse(data).flags) == repeated

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from turnlog.core.expression import UNREADABLE, Seen
-from turnlog.core.judge import Judgement, Said, judge, looks_like_error, speaks
+from turnlog.core.judge import Judgement, Said, judge, speaks
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
 from turnlog.core.rules import ErrorMap, Expects, Keep
@@ -176,27 +176,6 @@ def test_what_no_rule_asks_is_not_looked_at() -> None:
         expects=Expects.CONTENT, map_error=(ErrorMap(kind=MAPPED, code=5, text="x", when=("$.a",)),)
     )
     assert judge(policy, LAZY) == Judgement(None, ())
-
-
-@pytest.mark.parametrize(
-    ("text", "like_an_error"),
-    [
-        ("Error: no such file", True),
-        ("  ERROR: no such file", True),
-        ("Error executing tool read_file: no such file", True),
-        ("Traceback (most recent call last):\n  File", True),
-        ("Exception: x", True),
-        ("Internal Server Error", True),
-        ("Errors: 0", False),
-        ("error", False),
-        ("An error is what follows: Error: x", False),
-        ("No Exception: x", False),
-        (" " * 200 + "Error: x", False),
-        ("", False),
-    ],
-)
-def test_only_the_beginning_of_a_text_looks_like_an_error(text: str, like_an_error: bool) -> None:
-    assert looks_like_error(text) is like_an_error
 
 
 def test_an_expression_that_cannot_be_applied_is_told_with_the_answer() -> None:

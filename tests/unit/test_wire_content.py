@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from turnlog.wire.blank import is_structured
 from turnlog.wire.content import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,
     hints_at_error,
-    is_structured,
+    looks_like_error,
     only_text,
     text_of_body,
     text_of_error,
@@ -123,3 +124,24 @@ def test_the_start_of_an_answer_hints_at_an_error(start: bytes, hints: bool) -> 
 )
 def test_a_member_called_error_says_something(body: bytes, has_one: bool) -> None:
     assert has_error_member(body) is has_one
+
+
+@pytest.mark.parametrize(
+    ("text", "like_an_error"),
+    [
+        ("Error: no such file", True),
+        ("  ERROR: no such file", True),
+        ("Error executing tool read_file: no such file", True),
+        ("Traceback (most recent call last):\n  File", True),
+        ("Exception: x", True),
+        ("Internal Server Error", True),
+        ("Errors: 0", False),
+        ("error", False),
+        ("An error is what follows: Error: x", False),
+        ("No Exception: x", False),
+        (" " * 200 + "Error: x", False),
+        ("", False),
+    ],
+)
+def test_only_the_beginning_of_a_text_looks_like_an_error(text: str, like_an_error: bool) -> None:
+    assert looks_like_error(text) is like_an_error

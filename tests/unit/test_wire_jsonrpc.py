@@ -15,7 +15,6 @@ from turnlog.wire.jsonrpc import (
     Malformed,
     Message,
     Reason,
-    has_duplicate_keys,
     id_key,
     outline_kind,
     parse,
@@ -151,7 +150,7 @@ def test_in_a_text_with_many_members_only_the_first_are_compared() -> None:
     ],
 )
 def test_equal_keys_are_found_at_any_level(text: bytes, expected: bool) -> None:
-    assert has_duplicate_keys(text) is expected
+    assert (Flag.DUPLICATE_KEYS in parse(text).flags) is expected
 
 
 @pytest.mark.parametrize(

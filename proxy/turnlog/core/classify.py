@@ -5,6 +5,8 @@ One pure table (semantics, section 2). Transport, protocol and tool failures sta
 belongs to one family, and `executed` is an axis of its own.
 """
 
+from typing import Final
+
 from msgspec import Struct, structs
 
 from .commit import Facts
@@ -113,6 +115,8 @@ _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
 """Statuses that say more than the body does."""
 _SEE_OTHER = 303
+_OK: Final = Status.OK
+_SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
 
 
 def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
@@ -187,13 +191,14 @@ def _strictest(one: Retry, other: Retry) -> Retry:
     return max(one, other, key=_RETRIES.index)
 
 
-def succeeded(status: Status = Status.OK) -> Ending:
+def succeeded(status: Status = _OK) -> Ending:
     """Return the ending of an attempt that was answered as it should be.
 
     What was accepted, or waits for more input, may or may not have begun.
     """
-    executed = Executed.YES if status is Status.OK else Executed.MAYBE
-    return Ending(status=status, phase=Phase.DONE, executed=executed)
+    if status is _OK:
+        return _SUCCESS
+    return Ending(status=status, phase=Phase.DONE, executed=Executed.MAYBE)
 
 
 def refused(kind: ErrorKind, effect: Effect) -> Ending:

@@ -15,18 +15,6 @@ from .kinds import ErrorKind, Flag
 from .policy import Policy
 from .rules import ErrorMap, Expects, finds
 
-LOOKED_AT: Final = 200
-"""Characters of a text that tell whether it looks like an error."""
-_STARTS: Final = (
-    "error:",
-    "error executing",
-    "error calling",
-    "exception:",
-    "fatal error:",
-    "internal server error",
-    "traceback (most recent call last)",
-    "unhandled exception",
-)
 _NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
 
 
@@ -96,11 +84,6 @@ def searchless(policy: Policy) -> Policy:
     if null_when == policy.null_when and map_error == policy.map_error:
         return policy
     return structs.replace(policy, null_when=null_when, map_error=map_error)
-
-
-def looks_like_error(text: str) -> bool:
-    """Tell whether a text begins as programs begin to speak of an error of theirs."""
-    return text[:LOOKED_AT].lstrip().lower().startswith(_STARTS)
 
 
 def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:

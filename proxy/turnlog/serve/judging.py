@@ -7,21 +7,15 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.expression import SEARCHED, UNREADABLE, Seen
-from turnlog.core.judge import (
-    LOOKED_AT,
-    Judgement,
-    Said,
-    judge,
-    looks_like_error,
-    searchless,
-    speaks,
-)
+from turnlog.core.judge import Judgement, Said, judge, searchless, speaks
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
+from turnlog.wire.blank import is_structured
 from turnlog.wire.content import (
+    LOOKED_AT,
     has_error_member,
     hints_at_error,
-    is_structured,
+    looks_like_error,
     text_of_body,
     text_of_error,
     text_of_result,
@@ -33,21 +27,29 @@ from .attempt import Ask, Reply
 
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
 _CONTAINERS: Final = (b"{", b"[")
-_SAYS_WHEN: Final = frozenset({429, 503})
+SAYS_WHEN: Final = frozenset({429, 503})
+"""Statuses of refusals that may say when to come back."""
+_START: Final = 4 * LOOKED_AT
+"""Bytes that hold as many characters as are looked at."""
 
 
-def judged(ask: Ask, ending: Ending, reply: Reply) -> tuple[Ending, Reply]:
-    """Return how an attempt ended, as the rules of its call see it, and what to record of it."""
+def judged(
+    ask: Ask, ending: Ending, reply: Reply, *, harmless: bool = False
+) -> tuple[Ending, Reply]:
+    """Return how an attempt ended, as the rules of its call see it, and what to record of it.
+
+    `harmless` is of an answer whose text is known not to read like an error.
+    """
     if ending.status.parked:
         return ending, reply
-    kind = ErrorKind(ending.kind) if ending.kind else None
     if speaks(ask.policy):
+        kind = ErrorKind(ending.kind) if ending.kind else None
         policy, reply = _searched(ask, reply)
         found = judge(policy, _said(ask, kind, reply))
         if found.kind is not kind:
             ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
         reply = _told(reply, found)
-    if not ending.kind and hints_at_error(reply.content) and _speaks_of_error(reply):
+    if not ending.kind and not harmless and _speaks_of_error(reply):
         reply = structs.replace(reply, flags=(*reply.flags, Flag.ERROR_LIKE_TEXT))
     return ending, reply
 
@@ -65,7 +67,7 @@ def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
 
 def waiting(reply: Reply, headers: Headers, at: int) -> Reply:
     """Return what to record of a refusal that says when to come back; `at` is now, ns UTC."""
-    asked = fields(headers, b"retry-after") if reply.http_status in _SAYS_WHEN else ()
+    asked = fields(headers, b"retry-after") if reply.http_status in SAYS_WHEN else ()
     seconds = retry_after(asked[0], at) if asked else None
     return reply if seconds is None else structs.replace(reply, retry_after=seconds)
 
@@ -142,6 +144,12 @@ def _speaks_of_error(reply: Reply) -> bool:
     """Tell whether an answer looks like success and reads like an error."""
     if not reply.is_result or not _NULL.isdisjoint(reply.flags):
         return False
+    content = reply.content
     if reply.is_mcp:
-        return looks_like_error(text_of_result(reply.content, LOOKED_AT))
-    return has_error_member(reply.content) or looks_like_error(text_of_body(reply.content))
+        return hints_at_error(content) and looks_like_error(text_of_result(content, LOOKED_AT))
+    # To look for hints costs most, and most answers give no reason to.
+    return (has_error_member(content) or _begins_like_error(content)) and hints_at_error(content)
+
+
+def _begins_like_error(body: bytes) -> bool:
+    return not body.startswith(_CONTAINERS) and looks_like_error(text_of_body(body[:_START]))

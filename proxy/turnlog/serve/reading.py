@@ -1,6 +1,7 @@
 """What comes back for one MCP exchange: which attempts its messages end, and what else they tell."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,7 +19,7 @@ from .attempt import Ask, Attempt, Reply
 from .besides import Besides
 from .channel import Channel
 from .context import Context
-from .judging import judged, waiting
+from .judging import SAYS_WHEN, judged, waiting
 from .legs import Legs
 from .listening import Listening
 from .request import Request
@@ -38,6 +39,9 @@ from .verdicts import (
     raw_id,
     unanswered,
 )
+
+_HEAD: Final = Phase.HEAD
+_BODY: Final = Phase.BODY
 
 
 class Reading:
@@ -59,7 +63,6 @@ class Reading:
         self._asking = asking
         self._legs = legs
         self._listening = listening
-        self._besides = Besides(context, request, asking)
         self._revision = revision
         self._stateless = mcp.is_stateless(revision)
         self.anew()
@@ -67,6 +70,8 @@ class Reading:
     def anew(self) -> None:
         """Begin with the answer to another attempt."""
         self.answer: Answer | None = None
+        self.status = 0
+        """The HTTP status; 0 while there is none."""
         self.resumable = False
         """Whether the stream may be resumed: an event had an id."""
         self._unfit: Text | None = None
@@ -74,9 +79,8 @@ class Reading:
         self._events = 0
 
     @property
-    def status(self) -> int:
-        """The HTTP status; 0 while there is none."""
-        return self.answer.status if self.answer is not None else 0
+    def _besides(self) -> Besides:
+        return Besides(self._context, self._request, self._asking)
 
     def relayed(self, first: Message | None, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
@@ -90,12 +94,12 @@ class Reading:
 
     def head(self, answer: Answer) -> None:
         """Take in the answer's head."""
-        self.answer = answer
-        self._underway.progress.phase = Phase.HEAD
+        self.answer, self.status = answer, answer.status
+        self._underway.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        self._underway.progress.phase = Phase.BODY
+        self._underway.progress.phase = _BODY
         self._events += 1
         self.resumable = self.resumable or event.id is not None
         if event.body is None or not event.has_data:
@@ -108,14 +112,17 @@ class Reading:
         """Read an answer that is no stream, once it is complete."""
         text = Text(body, media, size)
         tickets = list(self._read(text))
-        if self._underway.awaited:
+        underway, channel = self._underway, self._request.channel
+        if not underway.awaited and not underway.attempts and channel is None:
+            return tickets
+        if underway.awaited:
             tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
-        if self._request.channel is not None and 200 <= self.status < 300:
-            return [*tickets, *self._accepted(self._request.channel)]
-        for attempt in list(self._underway.attempts):
+        if channel is not None and 200 <= self.status < 300:
+            return [*tickets, *self._accepted(channel)]
+        for attempt in list(underway.attempts):
             around = self.around(attempt.ask)
             ending, reply = unanswered(text, around)
-            if attempt in self._underway.notified:
+            if attempt in underway.notified:
                 ending = acknowledged(around)
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
@@ -139,8 +146,9 @@ class Reading:
             self._besides.unanswered(self._underway.awaited.values())
 
     def _read(self, text: Text) -> Sequence[Ticket]:
-        text.body.finish()
         content = text.body.content
+        if isinstance(content, Message):
+            return self.message(content, text)
         if isinstance(content, Batch):
             return [
                 ticket
@@ -222,10 +230,11 @@ class Reading:
         """End an attempt by its answer."""
         said = mcp.read_answer(message, revision=self._revision)
         ending, reply = answered(said, message, text, self.around(attempt.ask))
-        if self._is_unlisted(said, ending, attempt.ask):
+        fails = said.code is not None
+        if fails and self._is_unlisted(said, ending, attempt.ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
-        ending, reply = judged(attempt.ask, ending, reply)
-        if _has_dropped(attempt, said, ending):
+        ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
+        if fails and _has_dropped(attempt, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
@@ -248,8 +257,8 @@ class Reading:
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended."""
-        headers = self.answer.headers if self.answer is not None else ()
-        reply = waiting(reply, headers, self._context.clock.wall())
+        if reply.http_status in SAYS_WHEN and self.answer is not None:
+            reply = waiting(reply, self.answer.headers, self._context.clock.wall())
         return self._underway.end(attempt, ending, reply)
 
     def end_all(
@@ -269,10 +278,10 @@ class Reading:
         return self._legs.polled(asked, message, text, self._revision, self.around)
 
 
-def _has_dropped(attempt: Attempt, said: mcp.Answer, ending: Ending) -> bool:
-    """Tell whether a server says of a guarded call that it has dropped it, as it was told to.
+def _has_dropped(attempt: Attempt, ending: Ending) -> bool:
+    """Tell whether a server says by an error that it has dropped a guarded call, as it was told to.
 
     Many have a code of their own for that.
     """
     told = attempt.cancelled and attempt.running is not None
-    return told and said.code is not None and ending.kind == ErrorKind.UPSTREAM_INTERNAL
+    return told and ending.kind == ErrorKind.UPSTREAM_INTERNAL

@@ -5,16 +5,16 @@ and give the same, but for blank texts (`null_shape`).
 """
 
 from hashlib import sha256
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from turnlog.core.kinds import Status
 
-from .blank import is_empty, says_nothing
+from .blank import look_at
 from .jsonrpc import Kind, Message, outline_kind
-from .rawjson import Shape, decode_string, integer_of, load, pick, shape, string_end, text_of
+from .rawjson import decode_string, integer_of, load, pick, string_end, text_of
 from .revision import is_stateless
 from .skim import Outline
 
@@ -22,9 +22,13 @@ URL_ELICITATION_REQUIRED = -32042
 INVALID_PARAMS = -32602
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
-_TRUE = (b"true", b'"true"', b"1")
+_TRUE = (Raw(b"true"), Raw(b'"true"'), Raw(b"1"))
 """What lenient clients take for true."""
-_NOTHING = frozenset({Shape.ABSENT, Shape.NULL})
+_OBJECT_OR_NULL = (b"{", b"n")
+_OK: Final = Status.OK
+_ERROR: Final = Status.ERROR
+_INPUT_REQUIRED: Final = Status.INPUT_REQUIRED
+_FAILED: Final = Kind.ERROR
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 _T = TypeVar("_T", bound=Struct)
@@ -54,6 +58,8 @@ class Answer(Struct, frozen=True, kw_only=True, gc=False):
     """Whether it is a value that no result may be: a number, a string, an array."""
     empty: bool = False
     """Whether its structured content is a value that holds nothing, such as `[]`."""
+    harmless: bool = False
+    """Whether the text of its result is known not to begin like an error."""
 
 
 class TaskPoll(Struct, frozen=True, kw_only=True):
@@ -65,18 +71,18 @@ class TaskPoll(Struct, frozen=True, kw_only=True):
     """How the call ended, or stands."""
 
 
-class _TaskParams(Struct, rename="camel"):
+class _TaskParams(Struct, rename="camel", gc=False):
     task_id: Raw = Raw()
 
 
-class _Task(Struct, rename="camel"):
+class _Task(Struct, rename="camel", gc=False):
     task_id: Raw = Raw()
     status: Raw = Raw()
     ttl: Raw = Raw()
     ttl_ms: Raw = Raw()
 
 
-class _Result(Struct, rename="camel"):
+class _Result(Struct, rename="camel", gc=False):
     is_error: Raw = Raw()
     result_type: Raw = Raw()
     content: Raw = Raw()
@@ -91,9 +97,12 @@ class _Result(Struct, rename="camel"):
     error: Raw = Raw()
 
 
-class _Error(Struct):
+class _Error(Struct, gc=False):
     code: Raw = Raw()
     message: Raw = Raw()
+
+
+_NO_TASK: Final = _Task()
 
 
 def read_answer(message: Message | Outline, *, revision: str) -> Answer:
@@ -101,16 +110,17 @@ def read_answer(message: Message | Outline, *, revision: str) -> Answer:
 
     `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
     """
-    if isinstance(message, Outline):
-        if outline_kind(message) is Kind.ERROR:
-            return _failed(message.raw("error"), _skimmed(message, "error", _Error))
-        result = _skimmed(message, "result", _Result)
-        task = _skimmed(message, "result.task", _Task)
-        return _ended(message.raw("result"), result, task, revision)
-    if message.kind is Kind.ERROR:
-        return _error(message.error_code, message.error_message)
-    result = load(_Result, message.result)
-    return _ended(bytes(message.result), result, load(_Task, result.task), revision)
+    if isinstance(message, Message):
+        if message.kind is _FAILED:
+            return _error(message.error_code, message.error_message)
+        result = load(_Result, message.result)
+        task = load(_Task, result.task) if result.task else _NO_TASK
+        return _ended(message.result, result, task, revision)
+    if outline_kind(message) is _FAILED:
+        return _failed(message.raw("error"), _skimmed(message, "error", _Error))
+    result = _skimmed(message, "result", _Result)
+    task = _skimmed(message, "result.task", _Task)
+    return _ended(message.raw("result"), result, task, revision)
 
 
 def read_task_poll(
@@ -124,7 +134,7 @@ def read_task_poll(
     """
     if method not in ("tasks/get", "tasks/result", "tasks/cancel"):
         return None
-    task_id = text_of(bytes(load(_TaskParams, params).task_id))
+    task_id = text_of(load(_TaskParams, params).task_id)
     answer = read_answer(message, revision=revision)
     failed = answer.code is not None or (answer.status is Status.ERROR and not answer.is_error)
     if failed and (method != "tasks/result" or answer.code == INVALID_PARAMS):
@@ -151,11 +161,11 @@ def _standing(message: Message | Outline, revision: str) -> Answer:
         task = load(_Result, message.result)
         inner, error = load(_Result, task.result), load(_Error, task.error)
         whole = bytes(task.result)
-    match text_of(bytes(task.status)):
+    match text_of(task.status):
         case "completed" if not whole:
             ended = Answer(status=Status.OK)
         case "completed":
-            ended = _ended(whole, inner, _Task(), revision)
+            ended = _ended(whole, inner, _NO_TASK, revision)
         case "failed":
             ended = _failed(bytes(task.error), error)
         case "cancelled":
@@ -166,8 +176,8 @@ def _standing(message: Message | Outline, revision: str) -> Answer:
             ended = Answer(status=Status.ACCEPTED)
     return replace(
         ended,
-        task_id=text_of(bytes(task.task_id)),
-        task_status=text_of(bytes(task.status)),
+        task_id=text_of(task.task_id),
+        task_status=text_of(task.status),
         task_ttl_ms=_ttl(task.ttl_ms or task.ttl),
     )
 
@@ -184,7 +194,7 @@ def _skimmed(outline: Outline, path: str, kind: type[_T]) -> _T:
 
 def _failed(whole: bytes, error: _Error) -> Answer:
     # An error that is a mere string is its own message.
-    message = text_of(bytes(error.message), MESSAGE_LIMIT) or text_of(whole, MESSAGE_LIMIT)
+    message = text_of(error.message, MESSAGE_LIMIT) or text_of(whole, MESSAGE_LIMIT)
     return _error(integer_of(bytes(error.code)), message)
 
 
@@ -195,36 +205,32 @@ def _error(code: int | None, message: str) -> Answer:
 
 def _ended(whole: bytes, result: _Result, task: _Task, revision: str) -> Answer:
     """Return what a result says: `whole` as text, and what was read out of it."""
-    if not whole.startswith((b"{", b"n")):
-        return Answer(status=Status.OK, foreign=True)
+    # What has content is an object.
+    if not result.content and not bytes(whole).startswith(_OBJECT_OR_NULL):
+        return Answer(status=_OK, foreign=True)
     counts = result.result_type and (not revision or is_stateless(revision))
-    result_type = _text(result.result_type) if counts else ""
-    is_error = bytes(result.is_error) in _TRUE
+    result_type = text_of(result.result_type) if counts else ""
+    is_error = bool(result.is_error) and result.is_error in _TRUE
     if is_error:
-        status = Status.ERROR
+        status = _ERROR
     elif result_type == "input_required":
-        status = Status.INPUT_REQUIRED
-    elif result_type == "task" or _text(task.task_id):
+        status = _INPUT_REQUIRED
+    elif result_type == "task" or (task.task_id and text_of(task.task_id)):
         return _accepted(result, task, result_type)
     else:
-        status = Status.OK
-    outer = shape(whole)
+        status = _OK
+    state = result.request_state
+    look = look_at(whole, result.content, result.structured_content)
     return Answer(
         status=status,
         is_error=is_error,
         result_type=result_type,
-        request_state=state_digest(result.request_state),
-        null_shape=status is not Status.INPUT_REQUIRED
-        and says_nothing(outer, result.content, result.structured_content),
-        void=status is Status.OK and _is_void(outer, result),
-        empty=status is Status.OK and is_empty(result.structured_content),
+        request_state=state_digest(state) if state else b"",
+        null_shape=look.nothing and status is not _INPUT_REQUIRED,
+        void=look.void and status is _OK,
+        empty=look.empty and status is _OK,
+        harmless=look.harmless,
     )
-
-
-def _is_void(outer: Shape, result: _Result) -> bool:
-    if outer is not Shape.FULL:
-        return True
-    return all(shape(part) in _NOTHING for part in (result.content, result.structured_content))
 
 
 def _accepted(result: _Result, task: _Task, result_type: str) -> Answer:
@@ -233,15 +239,11 @@ def _accepted(result: _Result, task: _Task, result_type: str) -> Answer:
     return Answer(
         status=Status.ACCEPTED,
         result_type=result_type,
-        task_id=_text(result.task_id if flat else task.task_id),
-        task_status=_text(result.status if flat else task.status),
+        task_id=text_of(result.task_id if flat else task.task_id),
+        task_status=text_of(result.status if flat else task.status),
         task_ttl_ms=_ttl((result.ttl_ms or result.ttl) if flat else (task.ttl_ms or task.ttl)),
         request_state=state_digest(result.request_state),
     )
-
-
-def _text(raw: Raw) -> str:
-    return text_of(bytes(raw)) if raw else ""
 
 
 def _ttl(raw: Raw) -> int | UnsetType | None:

@@ -1,75 +1,82 @@
-"""Tell which results of a `tools/call` say nothing."""
+"""Tell which results of a `tools/call` say nothing, by one look at their content."""
+
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from .rawjson import Shape, items, load, members, shape, text_of
+from .content import looks_like_error, only_texts
+from .rawjson import Shape, load, members, shape
 
-_NO_VALUES = frozenset({b"0", b"false", b'""'})
-_NULL_TEXTS = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
-_LONGEST_NULL_TEXT = 15
-_NULL_LIMIT = 4096
-"""Bytes of `content` up to which its texts are read."""
-
-
-class _Block(Struct):
-    type: Raw = Raw()
-    text: Raw = Raw()
-
-
-_decode_blocks = msgspec.json.Decoder(list[_Block]).decode
+_NO_VALUES: Final = frozenset({b"0", b"false", b'""'})
+_NULL_TEXTS: Final = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
+_LONGEST_NULL_TEXT: Final = 15
+_NULL_LIMIT: Final = 4096
+"""Bytes of `content`, and of structured content, up to which they are read."""
+_NULL: Final = Shape.NULL
+_EMPTY: Final = Shape.EMPTY
+_FULL: Final = Shape.FULL
+_SCALAR: Final = Shape.SCALAR
+_UNSAID: Final = frozenset({Shape.ABSENT, Shape.NULL})
 
 
-def says_nothing(outer: Shape, content: Raw, structured: Raw) -> bool:
-    """Tell whether an object, or null, of shape `outer` has nothing to read (semantics, section 3)."""
-    if outer is not Shape.FULL:
-        return True
-    if structured and not is_nullish(structured):
-        return False
+class Look(Struct, frozen=True, kw_only=True, gc=False):
+    """What the content of a result tells that is an object, or null."""
+
+    nothing: bool = False
+    """Whether there is nothing to read (semantics, section 3)."""
+    void: bool = False
+    """Whether it has a shape that the protocol forbids: `null`, `{}`, no content of any kind."""
+    empty: bool = False
+    """Whether its structured content is a value that holds nothing: `[]`, `{}`, 0, false, ""."""
+    harmless: bool = False
+    """Whether its text is known not to begin like an error; else that is still to be seen."""
+
+
+_VOID: Final = Look(nothing=True, void=True)
+
+
+class _Result(Struct, gc=False):
+    structured: Raw = msgspec.field(name="structuredContent", default=Raw())
+
+
+def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
+    """Look at a result, which is an object or null: all of it, and two of its members."""
+    if not content and not structured and shape(whole) is not _FULL:
+        return _VOID
+    texts = only_texts(content) if content and len(content) <= _NULL_LIMIT else None
+    value = _unwrapped(structured) if structured else structured
+    held = shape(value)
+    empty = held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES)
+    if texts is not None:
+        text = "\n".join(texts)
+        return Look(
+            nothing=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
+            empty=empty,
+            harmless=not looks_like_error(text),
+        )
     found = shape(content)
-    if found is Shape.FULL:
-        return len(content) <= _NULL_LIMIT and _is_blank(content)
-    return found is not Shape.SCALAR
+    return Look(
+        nothing=held in _UNSAID and found is not _SCALAR and found is not _FULL,
+        void=found in _UNSAID and shape(structured) in _UNSAID,
+        empty=empty,
+    )
 
 
-def is_empty(structured: Raw) -> bool:
-    """Tell whether structured content is a value that holds nothing: `[]`, `{}`, 0, false, "".
-
-    Servers wrap what is no object as `{"result": value}`.
-    """
-    match shape(structured):
-        case Shape.EMPTY:
-            return True
-        case Shape.FULL:
-            inner = members(structured) if len(structured) <= _NULL_LIMIT else {}
-            value = bytes(inner.get("result", b"")) if len(inner) == 1 else b""
-            return shape(value) is Shape.EMPTY or value in _NO_VALUES
-        case _:
-            return bytes(structured) in _NO_VALUES
+def is_structured(result: bytes) -> bool:
+    """Tell whether a `tools/call` result has structured content that says something."""
+    found = load(_Result, result).structured
+    return bool(found) and shape(_unwrapped(found)) is not _NULL
 
 
-def is_nullish(structured: Raw) -> bool:
-    """Tell whether structured content is null, or the `{"result": null}` of a Python `None`."""
-    if shape(structured) is Shape.NULL:
-        return True
-    found = members(structured) if len(structured) <= _NULL_LIMIT else {}
-    return len(found) == 1 and bytes(found.get("result", b"")) == b"null"
+def _unwrapped(structured: Raw) -> Raw:
+    """Return the value of structured content: servers wrap what is no object as `{"result": value}`."""
+    if len(structured) > _NULL_LIMIT or shape(structured) is not _FULL:
+        return structured
+    inner = members(structured)
+    return inner.get("result", structured) if len(inner) == 1 else structured
 
 
-def _is_blank(content: Raw) -> bool:
-    """Tell whether all there is to read is white space, or one word for nothing."""
-    try:
-        blocks = _decode_blocks(content)
-    except (ValueError, RecursionError):
-        blocks = [load(_Block, raw) for raw in items(content)]
-    if not blocks:
-        # The content of a skimmed answer: there is some, more is not known.
-        return False
-    words: list[str] = []
-    for block in blocks:
-        word = text_of(bytes(block.text), _NULL_LIMIT).strip()
-        if len(word) > _LONGEST_NULL_TEXT or bytes(block.type) != b'"text"':
-            return False
-        if word:
-            words.append(word)
-    return not words or (len(blocks) == 1 and words[0] in _NULL_TEXTS)
+def _is_blank(word: str, *, alone: bool) -> bool:
+    """Tell whether all there is to read, without the white space around it, is a word for nothing."""
+    return not word or (alone and len(word) <= _LONGEST_NULL_TEXT and word in _NULL_TEXTS)

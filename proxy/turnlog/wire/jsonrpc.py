@@ -9,6 +9,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 import json
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,6 +20,7 @@ from .rawjson import (
     decode_string,
     has_lone_surrogate,
     integer_of,
+    is_string,
     items,
     load,
     members,
@@ -36,6 +38,9 @@ SCAN_LIMIT = 4 << 20
 MEMBERS_LIMIT = 512
 _LEVELS = ("params", "result", "error")
 _BOM = b"\xef\xbb\xbf"
+_VERSION: Final = Raw(b'"2.0"')
+_CALL: Final = Raw(b'"tools/call"')
+"""What most methods are: to compare is cheaper than to read."""
 
 
 class Kind(StrEnum):
@@ -45,6 +50,12 @@ class Kind(StrEnum):
     NOTIFICATION = "notification"
     RESPONSE = "response"
     ERROR = "error"
+
+
+_REQUEST: Final = Kind.REQUEST
+_NOTIFICATION: Final = Kind.NOTIFICATION
+_RESPONSE: Final = Kind.RESPONSE
+_ERROR: Final = Kind.ERROR
 
 
 class Reason(StrEnum):
@@ -90,7 +101,7 @@ class Malformed(Struct, frozen=True):
     flags: tuple[Flag, ...] = ()
 
 
-class _Envelope(Struct):
+class _Envelope(Struct, gc=False):
     jsonrpc: Raw = Raw()
     id: Raw = Raw()
     method: Raw = Raw()
@@ -99,7 +110,7 @@ class _Envelope(Struct):
     error: Raw = Raw()
 
 
-class _Error(Struct):
+class _Error(Struct, gc=False):
     code: Raw = Raw()
     message: Raw = Raw()
     data: Raw = Raw()
@@ -116,7 +127,8 @@ def parse(data: bytes) -> Message | Batch | Malformed:
         envelope = _decode(data)
     except (ValueError, RecursionError):
         return _parse_other(data)
-    return _message(envelope, _flags(data))
+    small = len(data) <= DUPLICATES_LIMIT
+    return _message(envelope, () if small and _is_canonical(data) else _flags(data))
 
 
 def id_key(raw: bytes) -> str:
@@ -134,14 +146,12 @@ def id_key(raw: bytes) -> str:
 
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
     """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0."""
-    match content:
-        case Message() if content.jsonrpc:
-            return (content,)
-        case Batch():
-            found = tuple(item for item in content.items if isinstance(item, Message))
-            return found if all(item.jsonrpc for item in found) else ()
-        case _:
-            return ()
+    if isinstance(content, Message):
+        return (content,) if content.jsonrpc else ()
+    if isinstance(content, Batch):
+        found = tuple(item for item in content.items if isinstance(item, Message))
+        return found if all(item.jsonrpc for item in found) else ()
+    return ()
 
 
 def outline_kind(outline: Outline) -> Kind | None:
@@ -154,31 +164,33 @@ def outline_kind(outline: Outline) -> Kind | None:
     )
 
 
-def has_duplicate_keys(data: bytes) -> bool:
-    """Tell whether any object of a JSON text has two equal keys."""
+def _is_canonical(data: bytes) -> bool:
+    """Tell whether a text is, but for white space, what an encoder wrote of plain values.
+
+    Such a text repeats no key and is UTF-8; to know that so is three times faster than to look.
+    """
     try:
-        # What an encoder wrote from a dict, byte for byte, cannot repeat a key. 3 times faster.
-        if _encode_any(_decode_any(data)) == data:
-            return False
+        text = _encode_any(_decode_any(data))
+        return text == data or text == msgspec.json.format(data, indent=-1)
     except (ValueError, RecursionError):
-        pass
-    return _check(data).duplicates
+        return False
 
 
 def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malformed:
-    identifier, method = bytes(envelope.id), bytes(envelope.method)
-    error = bytes(envelope.error)
-    kind = _kind(method, bool(identifier), bool(envelope.result), error)
+    method, error = envelope.method, envelope.error
+    kind = _kind(method, bool(envelope.id), bool(envelope.result), error)
     if kind is None:
         return Malformed(Reason.NOT_JSONRPC, flags)
-    jsonrpc = bytes(envelope.jsonrpc) == b'"2.0"'
-    if kind is Kind.ERROR:
+    # The same as `bytes`, at half the price.
+    identifier = b"" + envelope.id
+    jsonrpc = envelope.jsonrpc == _VERSION
+    if kind is _ERROR:
         details = load(_Error, error)
         return Message(
             kind=kind,
             id=identifier,
             error_code=integer_of(bytes(details.code)),
-            error_message=text_of(bytes(details.message)) or text_of(error),
+            error_message=text_of(details.message) or text_of(error),
             error_data=details.data,
             flags=flags,
             jsonrpc=jsonrpc,
@@ -186,7 +198,7 @@ def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malforme
     return Message(
         kind=kind,
         id=identifier,
-        method=text_of(method),
+        method=_name(method) if method else "",
         params=envelope.params,
         result=envelope.result,
         flags=flags,
@@ -194,15 +206,19 @@ def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malforme
     )
 
 
+def _name(method: Raw) -> str:
+    return "tools/call" if method == _CALL else text_of(method)
+
+
 def _kind(method: bytes, identified: bool, answered: bool, error: bytes) -> Kind | None:
-    if method.startswith(b'"'):
-        return Kind.REQUEST if identified else Kind.NOTIFICATION
     if method:
-        return None
+        if not is_string(method):
+            return None
+        return _REQUEST if identified else _NOTIFICATION
     # JSON-RPC 1.0 habits: `error: null` beside a result, `result: null` beside an error.
-    if error and (error != b"null" or not answered):
-        return Kind.ERROR
-    return Kind.RESPONSE if answered else None
+    if error and (not answered or bytes(error) != b"null"):
+        return _ERROR
+    return _RESPONSE if answered else None
 
 
 def _flags(data: bytes) -> tuple[Flag, ...]:
@@ -223,7 +239,7 @@ def _is_utf8(data: bytes) -> bool:
 
 def _repeats(data: bytes) -> bool:
     if len(data) <= DUPLICATES_LIMIT:
-        return has_duplicate_keys(data)
+        return _check(data).duplicates
     if len(data) > SCAN_LIMIT:
         return False
     found = scan_members(data, MEMBERS_LIMIT)

@@ -21,12 +21,24 @@ class MessageReader:
     Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
     """
 
-    __slots__ = ("_content", "_hash", "_kept", "_pieces", "_skimmer", "limit", "size", "unread")
+    __slots__ = (
+        "_content",
+        "_hash",
+        "_kept",
+        "_pieces",
+        "_skimmer",
+        "limit",
+        "size",
+        "truncated",
+        "unread",
+    )
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.size = 0
         """Bytes fed so far."""
+        self.truncated = False
+        """Whether the text is longer than what was kept."""
         self.unread = False
         """Whether there was more that could not be fed: then the text is not to blame for its end."""
         self._pieces: list[bytes] = []
@@ -38,15 +50,14 @@ class MessageReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
-        room = self.limit - self.size
         self.size += len(data)
-        if self._skimmer is not None and self._hash is not None:
+        if self.size <= self.limit:
+            self._pieces.append(data)
+        elif self._skimmer is not None and self._hash is not None:
             self._hash.update(data)
             self._skimmer.feed(data)
-        elif len(data) <= room:
-            self._pieces.append(data)
         else:
-            self._overflow(data, room)
+            self._overflow(data, self.limit - self.size + len(data))
 
     def _overflow(self, data: bytes, room: int) -> None:
         skimmer, hash_ = Skimmer(), sha256()
@@ -56,6 +67,7 @@ class MessageReader:
         self._hash = hash_
         self._pieces.append(data[:room])
         self._skimmer = skimmer
+        self.truncated = True
 
     def finish(self) -> bytes:
         """Return what was kept of the text. May be called again."""
@@ -64,11 +76,6 @@ class MessageReader:
             self._kept = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._pieces = []
         return self._kept
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the text is longer than what was kept."""
-        return self._skimmer is not None
 
     @property
     def digest(self) -> bytes:

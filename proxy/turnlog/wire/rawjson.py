@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
 from itertools import accumulate, islice
-from typing import Any, TypeVar
+from struct import Struct as Layout
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -30,6 +31,13 @@ _EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
 _LEAF = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
 _OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+# Of `Raw` as of `bytes`: `Raw` has no items, whatever its type says.
+_first = Layout("c").unpack_from
+_first_two = Layout("cc").unpack_from
+_QUOTE = (b'"',)
+_OPENS = frozenset({b"[", b"{"})
+_OPENS_NOTHING = frozenset({b"]", b"}", b" ", b"\t", b"\r", b"\n"})
+"""What may stand behind an opening bracket where nothing is in it."""
 _FIRST_WINDOW = 256
 _WINDOW = 16384
 
@@ -62,18 +70,27 @@ class Shape(StrEnum):
     SCALAR = "scalar"
 
 
+# Bound once: a member looked up by name is the slowest part of looking at a value.
+_ABSENT: Final = Shape.ABSENT
+_NULL: Final = Shape.NULL
+_VOID: Final = Shape.EMPTY
+_FULL: Final = Shape.FULL
+_SCALAR: Final = Shape.SCALAR
+
+
 def shape(raw: bytes) -> Shape:
     """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
-    size = len(raw)
-    if not size:
-        return Shape.ABSENT
-    view = memoryview(raw)  # `Raw` is no bytes, whatever its type says
-    first = view[0]
-    if first not in b"[{":
-        return Shape.NULL if first == 0x6E else Shape.SCALAR  # n: only null begins so
-    if size > 2 and view[1] not in b" \t\r\n":
-        return Shape.FULL
-    return Shape.EMPTY if _EMPTY.fullmatch(view) else Shape.FULL
+    if not raw:
+        return _ABSENT
+    first, second = _first_two(raw) if len(raw) > 1 else (bytes(raw), b"")
+    if first not in _OPENS:
+        return _NULL if first == b"n" else _SCALAR  # only null begins so
+    return _VOID if second in _OPENS_NOTHING and _EMPTY.fullmatch(raw) else _FULL
+
+
+def is_string(raw: bytes) -> bool:
+    """Tell whether a value's text, which is not empty, is that of a string."""
+    return _first(raw) == _QUOTE
 
 
 class Skipper:
@@ -329,8 +346,17 @@ def text_of(raw: bytes, limit: int = 4096) -> str:
 
     `raw` may have lost its end; 12 bytes are enough for any one character.
     """
-    if not raw.startswith(b'"'):
+    if not raw or _first(raw) != _QUOTE:
         return ""
+    try:
+        text = _decode_string(raw)
+    except ValueError:
+        return _tolerant_text(bytes(raw), limit)
+    return text if len(text) <= limit else text[:limit]
+
+
+def _tolerant_text(raw: bytes, limit: int) -> str:
+    """Return what can be read of a string that no decoder takes."""
     if b"\\" not in raw and raw.endswith(b'"') and len(raw) > 1:
         return raw[1:-1].decode("utf-8", "replace")[:limit]
     whole = _WHOLE.match(raw[: 12 * limit + 12])
