@@ -212,6 +212,10 @@ class Rulebook:
             self._known[subject] = found
         return found
 
+    def settles(self, subject: Subject) -> bool:
+        """Tell whether what the rules come to is known, whatever the arguments."""
+        return subject in self._known
+
 
 def _matches(
     match: Match, subject: Subject, effects: set[object], arguments: Callable[[], object]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind
@@ -14,9 +15,22 @@ from .calls import DETACHED_LIFE, Scope
 from .context import Context
 from .fault import Progress
 
+_REQUEST: Final = Kind.REQUEST
+
 
 class Underway:
     """Begins attempts and ends them, here and in what all exchanges share."""
+
+    __slots__ = (
+        "_context",
+        "_kin",
+        "_scope",
+        "asks",
+        "attempts",
+        "awaited",
+        "notified",
+        "progress",
+    )
 
     def __init__(
         self, context: Context, scope: Scope, kin: str, messages: Iterable[Message]
@@ -32,10 +46,11 @@ class Underway:
         """Those that nobody will be answered."""
         self.asks: dict[str, Ask] = {}
         """What each call asks, by the key of the id that its caller gave."""
-        self.awaited: dict[str, Message] = {
-            id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
-        }
+        self.awaited: dict[str, Message] = {}
         """The requests that have no answer, by the key of the id that the server knows."""
+        for message in messages:
+            if message.kind is _REQUEST:
+                self.awaited[id_key(message.id)] = message
 
     @property
     def waits(self) -> bool:
@@ -46,21 +61,27 @@ class Underway:
         return False
 
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Queue an attempt's intent; `key` is that of the id the server knows. Raises `StoreError`."""
-        self.asks[id_key(message.id)] = ask
+        """Queue the intent of a call's first attempt; `key` is that of its id. Raises `StoreError`."""
+        self.asks[key] = ask
         attempt = await self._context.recorder.begin(ask)
-        attempt.caller_id = bytes(message.id)
-        attempt.kin = self._kin
-        self.attempts[attempt] = key
-        self._context.calls.add(self._scope, key, attempt)
+        self._add(attempt, message, key)
         return attempt
 
     async def again(self, message: Message, ask: Ask, wire_id: bytes) -> Attempt:
         """Queue the intent of another attempt, which the server knows under another id."""
-        self.awaited[id_key(wire_id)] = message
-        attempt = await self.begin(message, ask, id_key(wire_id))
+        key = id_key(wire_id)
+        self.awaited[key] = message
+        self.asks[id_key(message.id)] = ask
+        attempt = await self._context.recorder.begin(ask)
         attempt.wire_id = wire_id
+        self._add(attempt, message, key)
         return attempt
+
+    def _add(self, attempt: Attempt, message: Message, key: str) -> None:
+        attempt.caller_id = bytes(message.id)
+        attempt.kin = self._kin
+        self.attempts[attempt] = key
+        self._context.calls.add(self._scope, key, attempt)
 
     def drop(self, attempt: Attempt) -> None:
         """Forget an attempt that was begun in vain: its message is to be begun anew."""
@@ -68,7 +89,7 @@ class Underway:
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError`."""
-        for attempt in list(self.attempts):
+        for attempt in tuple(self.attempts):
             await self._context.recorder.on_disk(attempt)
 
     @contextmanager

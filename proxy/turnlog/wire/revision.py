@@ -9,4 +9,5 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def is_stateless(revision: str) -> bool:
     """Tell whether a revision is 2026-07-28 or later."""
-    return _DATE.fullmatch(revision) is not None and revision >= STATELESS_SINCE
+    # Compared first: most are older, and need no search.
+    return revision >= STATELESS_SINCE and _DATE.fullmatch(revision) is not None

@@ -1,0 +1,113 @@
+"""What is known of a tool before a call of it is looked at, worked out once and remembered."""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.kinds import Effect, Flag
+from turnlog.core.policy import Policy, Rulebook, Subject
+from turnlog.core.provenance import Provenance, Standing
+
+from .attempt import TOOL_CHARS
+from .catalog import Catalog, effect_of
+from .pins import Pins
+
+UNKNOWN_TOOL: Final = "?"
+"""Tool name of a call that does not say which."""
+_TOOLS: Final = 4096
+"""Most tools that are remembered."""
+_UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
+
+
+class Rules:
+    """The rules in force; another book takes their place when a file has changed."""
+
+    __slots__ = ("book",)
+
+    def __init__(self, book: Rulebook) -> None:
+        self.book = book
+
+
+class Tool(Struct, frozen=True, kw_only=True, gc=False):
+    """A tool as one credential sees it, and what the rules in force come to for a call of it."""
+
+    name: str
+    """As it is recorded: cut, and without secrets."""
+    definition: bytes
+    """sha256; empty where it was not seen."""
+    standing: Standing
+    flags: tuple[Flag, ...]
+    """Of all its calls."""
+    effect: Effect
+    is_named: bool
+    """Whether a rule or a trusted annotation says that it changes something."""
+    policy: Policy
+
+
+class KnownTools:
+    """Remembers tools for as long as lists, pins and rules stay what they are.
+
+    Where a rule looks at a call's arguments, nothing of its tool is remembered.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pins: Pins,
+        rules: Rules,
+        trusted: frozenset[str],
+        clean: Callable[[str], str],
+    ) -> None:
+        self._catalog = catalog
+        self._pins = pins
+        self._rules = rules
+        self._trusted = trusted
+        self._clean = clean
+        self._tools: dict[tuple[str, str, str], Tool] = {}
+        self._book = rules.book
+        self._pinned: object = pins.digests
+        self._listed = catalog.changes
+        """What the tools remembered were worked out from."""
+
+    def find(self, server: str, credential: str, name: str) -> Tool | None:
+        """Return what is remembered of a tool."""
+        if (
+            self._book is self._rules.book
+            and self._pinned is self._pins.digests
+            and self._listed == self._catalog.changes
+        ):
+            return self._tools.get((server, credential, name))
+        # Noted before anything is worked out anew: the pins are read in a thread of their own.
+        self._book, self._pinned = self._rules.book, self._pins.digests
+        self._listed = self._catalog.changes
+        self._tools.clear()
+        return None
+
+    def look(
+        self, server: str, credential: str, name: str, arguments: Callable[[], object]
+    ) -> Tool:
+        """Work out what is known of a tool, and what the rules come to for a call with `arguments`."""
+        definition = self._catalog.find(server, credential, name)
+        digest = definition.digest if definition is not None else b""
+        hint = effect_of(definition, trusted=server in self._trusted)
+        subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
+        policy = self._rules.book.policy(subject, arguments)
+        shown = self._clean(name[:TOOL_CHARS]) or UNKNOWN_TOOL
+        standing = self._pins.standing(server, shown, digest)
+        changed = standing.provenance is Provenance.MISMATCH
+        effect = policy.effect or hint
+        tool = Tool(
+            name=shown,
+            definition=digest,
+            standing=standing,
+            flags=(Flag.CHANGED_DEFINITION,) if changed else (),
+            effect=effect,
+            is_named=effect not in _UNNAMED,
+            policy=policy,
+        )
+        if self._rules.book.settles(subject) and len(name) <= TOOL_CHARS:
+            if len(self._tools) >= _TOOLS:
+                self._tools.clear()
+            self._tools[server, credential, name] = tool
+        return tool
