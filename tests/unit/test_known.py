@@ -9,8 +9,9 @@ from turnlog.core.policy import Rulebook
 from turnlog.core.provenance import Provenance
 from turnlog.core.rules import Match, Rule
 from turnlog.packs.lock import LockFile, Pin, write_lock
+from turnlog.serve.attempt import Ask
 from turnlog.serve.catalog import Catalog
-from turnlog.serve.known import KnownTools, Rules, Tool
+from turnlog.serve.known import KnownTools, Rules
 from turnlog.serve.pins import Pins
 from turnlog.wire.mcp import read_tools_list
 
@@ -39,7 +40,7 @@ class Where(Struct):
         assert self.pins.refresh() is None
         assert self.pins.refresh() is not None
 
-    def tool(self, name: str = "t", arguments: object = None) -> Tool:
+    def tool(self, name: str = "t", arguments: object = None) -> Ask:
         """Return what is known of a tool."""
         found = self.known.find("files", "me", name)
         return found or self.known.look("files", "me", name, lambda: arguments)
@@ -113,8 +114,8 @@ def test_where_a_rule_looks_at_arguments_nothing_is_remembered(tmp_path: Path) -
 
 def test_a_tool_is_shown_by_a_clean_and_moderate_name(tmp_path: Path) -> None:
     here = where(tmp_path)
-    assert [here.tool(name).name for name in ("t!", "!", "")] == ["t", "?", "?"]
-    assert here.tool("x" * 300).name == "x" * 256
+    assert [here.tool(name).tool for name in ("t!", "!", "")] == ["t", "?", "?"]
+    assert here.tool("x" * 300).tool == "x" * 256
     assert not here.is_remembered("x" * 300)
 
 

@@ -1,7 +1,7 @@
 """From a `tools/call` request to what the recorder writes of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,6 @@ from .attempt import Ask
 from .context import Context
 from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
-from .known import Tool
 from .legs import Legs
 from .request import Request, trace_id
 
@@ -61,41 +60,41 @@ class Asking(Struct, frozen=True):
         found, identity = self._session(meta)
         session, call, leg = self._place(said, found)
         arguments = self.start or bytes(said.arguments)
-        tool = self._tool(message, said.name, arguments)
-        effect, policy = tool.effect, tool.policy
         key, why, trace = _told(meta) if meta else _NOTHING_TOLD
-        ask = Ask(
+        model = self._model(message, said.name, arguments)
+        flags = (*message.flags, _ID_REUSED) if reused else message.flags
+        # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
+        ask = structs.replace(
+            model,
             session=session,
             turn_label=identity.turn_label,
             turn_source=identity.turn_source,
             call=call,
             leg=leg,
-            server=request.server,
-            tool=tool.name,
-            method="tools/call",
-            effect=effect,
-            definition=tool.definition,
             arguments=arguments,
             complete=self.whole,
             size=self.size,
-            flags=(*message.flags, _ID_REUSED, *tool.flags)
-            if reused
-            else message.flags + tool.flags,
+            flags=flags + model.flags,
             trace=trace or request.trace,
             protocol=revision if _REVISION.fullmatch(revision) else "",
-            policy=policy,
-            standing=tool.standing,
-            is_named=tool.is_named,
             key=key or request.field(HEADER),
-            key_sent=key_for(request, policy, effect, given=key, call=call, leg=leg),
-            principal=request.credential,
             why=why or request.why,
             client=identity.client,
         )
-        if not policy.effect_key:
+        policy = model.policy
+        if policy.idempotency is None and not policy.effect_key:
             return ask
-        read = partial(self._said, message, arguments)
-        return structs.replace(ask, effect_link=effect_link(ask, read, self.context.store.keyed))
+        return self._keyed(ask, key, partial(self._said, message, arguments))
+
+    def _keyed(self, ask: Ask, given: str, arguments: Callable[[], object]) -> Ask:
+        """Return a call with the keys that its rules speak of; `given` is its caller's, in the message."""
+        return structs.replace(
+            ask,
+            key_sent=key_for(
+                self.request, ask.policy, ask.effect, given=given, call=ask.call, leg=ask.leg
+            ),
+            effect_link=effect_link(ask, arguments, self.context.store.keyed),
+        )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
         headers = self.request.vendor_headers(self.context.vendor_headers)
@@ -111,8 +110,8 @@ class Asking(Struct, frozen=True):
                 return before.session, before.call, before.leg + 1
         return session, self.context.recorder.new_call(), 0
 
-    def _tool(self, message: Message, name: str, arguments: bytes) -> Tool:
-        """Return what is known of the tool with this name, and what rules come to for the call."""
+    def _model(self, message: Message, name: str, arguments: bytes) -> Ask:
+        """Return what a call of the tool with this name asks as others do."""
         tools, server, credential = self.context.tools, self.request.server, self.request.credential
         known = tools.find(server, credential, name)
         if known is not None:

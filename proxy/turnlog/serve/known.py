@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Struct
+from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
+from turnlog.core.policy import Rulebook, Subject
+from turnlog.core.provenance import Provenance
+from turnlog.store.base import SessionRef
 
-from turnlog.core.kinds import Effect, Flag
-from turnlog.core.policy import Policy, Rulebook, Subject
-from turnlog.core.provenance import Provenance, Standing
-
-from .attempt import TOOL_CHARS
+from .attempt import TOOL_CHARS, Ask
 from .catalog import Catalog, effect_of
 from .pins import Pins
 
@@ -18,6 +17,7 @@ UNKNOWN_TOOL: Final = "?"
 _TOOLS: Final = 4096
 """Most tools that are remembered."""
 _UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
+_NOBODYS: Final = SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT)
 
 
 class Rules:
@@ -29,26 +29,11 @@ class Rules:
         self.book = book
 
 
-class Tool(Struct, frozen=True, kw_only=True, gc=False):
-    """A tool as one credential sees it, and what the rules in force come to for a call of it."""
-
-    name: str
-    """As it is recorded: cut, and without secrets."""
-    definition: bytes
-    """sha256; empty where it was not seen."""
-    standing: Standing
-    flags: tuple[Flag, ...]
-    """Of all its calls."""
-    effect: Effect
-    is_named: bool
-    """Whether a rule or a trusted annotation says that it changes something."""
-    policy: Policy
-
-
 class KnownTools:
-    """Remembers tools for as long as lists, pins and rules stay what they are.
+    """Remembers what all calls of a tool ask alike: its names, its effect, what rules come to.
 
-    Where a rule looks at a call's arguments, nothing of its tool is remembered.
+    That is a model of an `Ask`, whose other fields say nothing. It counts for as long as lists, pins
+    and rules stay what they are; where a rule looks at a call's arguments none is remembered.
     """
 
     def __init__(
@@ -64,13 +49,13 @@ class KnownTools:
         self._rules = rules
         self._trusted = trusted
         self._clean = clean
-        self._tools: dict[tuple[str, str, str], Tool] = {}
+        self._tools: dict[tuple[str, str, str], Ask] = {}
         self._book = rules.book
         self._pinned: object = pins.digests
         self._listed = catalog.changes
         """What the tools remembered were worked out from."""
 
-    def find(self, server: str, credential: str, name: str) -> Tool | None:
+    def find(self, server: str, credential: str, name: str) -> Ask | None:
         """Return what is remembered of a tool."""
         if (
             self._book is self._rules.book
@@ -84,30 +69,42 @@ class KnownTools:
         self._tools.clear()
         return None
 
-    def look(
-        self, server: str, credential: str, name: str, arguments: Callable[[], object]
-    ) -> Tool:
-        """Work out what is known of a tool, and what the rules come to for a call with `arguments`."""
+    def look(self, server: str, credential: str, name: str, arguments: Callable[[], object]) -> Ask:
+        """Work out what a call of a tool with these `arguments` asks, as far as others may alike."""
         definition = self._catalog.find(server, credential, name)
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._trusted)
         subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
-        policy = self._rules.book.policy(subject, arguments)
+        book = self._rules.book
+        policy = book.policy(subject, arguments)
         shown = self._clean(name[:TOOL_CHARS]) or UNKNOWN_TOOL
         standing = self._pins.standing(server, shown, digest)
         changed = standing.provenance is Provenance.MISMATCH
         effect = policy.effect or hint
-        tool = Tool(
-            name=shown,
-            definition=digest,
-            standing=standing,
-            flags=(Flag.CHANGED_DEFINITION,) if changed else (),
+        model = Ask(
+            session=_NOBODYS,
+            turn_label="",
+            turn_source=TurnSource.GAP,
+            call=b"",
+            leg=0,
+            server=server,
+            tool=shown,
+            method="tools/call",
             effect=effect,
-            is_named=effect not in _UNNAMED,
+            definition=digest,
+            arguments=b"",
+            complete=True,
+            size=0,
+            flags=(Flag.CHANGED_DEFINITION,) if changed else (),
+            trace="",
+            protocol="",
             policy=policy,
+            standing=standing,
+            is_named=effect not in _UNNAMED,
+            principal=credential,
         )
-        if self._rules.book.settles(subject) and len(name) <= TOOL_CHARS:
+        if book.settles(subject) and len(name) <= TOOL_CHARS:
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()
-            self._tools[server, credential, name] = tool
-        return tool
+            self._tools[server, credential, name] = model
+        return model
