@@ -1,6 +1,5 @@
 """From a `tools/call` request to what the recorder writes of it."""
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -15,6 +14,7 @@ from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Message
 from turnlog.wire.rawjson import read_value, text_of
+from turnlog.wire.revision import dated
 
 from .attempt import Ask
 from .context import Context
@@ -25,7 +25,6 @@ from .request import Request, trace_id
 
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
-_REVISION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _KEY: Final = "turnlog/key"
 _WHY: Final = "turnlog/why"
 _TRACE: Final = "traceparent"
@@ -46,16 +45,20 @@ class Asking(Struct, frozen=True):
     """The body's, in bytes."""
     whole: bool
 
-    def revision(self, message: Message | None) -> str:
-        """Return the protocol revision of the request, as it says or as was agreed before."""
-        header = self.request.field(b"mcp-protocol-version")
-        named = header if message is None else mcp.requested_revision(message, header)
+    def revision(self, message: Message | None, said: mcp.ToolCall | None) -> str:
+        """Return the protocol revision of the request, as it says or as was agreed before.
+
+        `said` is what its message asks, where that is a call.
+        """
+        named = self.request.field(b"mcp-protocol-version")
+        # A call says it in `_meta`, and most have none.
+        if message is not None and (said is None or said.meta):
+            named = mcp.requested_revision(message, named)
         return named or self.request.client.revision
 
-    def call(self, message: Message, revision: str, *, reused: bool) -> Ask:
-        """Return what to record of a `tools/call`."""
+    def call(self, message: Message, said: mcp.ToolCall, revision: str, *, reused: bool) -> Ask:
+        """Return what to record of a `tools/call`, which asks what is `said`."""
         request = self.request
-        said = mcp.read_call(message.params)
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
         found, identity = self._session(meta)
         session, call, leg = self._place(said, found)
@@ -76,7 +79,7 @@ class Asking(Struct, frozen=True):
             size=self.size,
             flags=flags + model.flags,
             trace=trace or request.trace,
-            protocol=revision if _REVISION.fullmatch(revision) else "",
+            protocol=dated(revision),
             key=key or request.field(HEADER),
             why=why or request.why,
             client=identity.client,

@@ -237,6 +237,11 @@ class Attempt(Struct, eq=False):
     """Why no other attempt follows one that failed, where a rule could have wanted it."""
 
     @property
+    def is_due(self) -> bool:
+        """Whether its intent has to be on disk before it leaves."""
+        return self.waits or self.ask.seen is not None
+
+    @property
     def overall(self) -> Ending | None:
         """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
         return of_call(self.ending, self.past) if self.ending is not None else None

@@ -44,7 +44,7 @@ from .reading import Reading
 from .repeats import KEPT
 from .request import Request
 from .running import Running
-from .underway import Underway
+from .underway import Underway, awaited
 from .upstream import Answer, Content
 
 _CALL: Final = "tools/call"
@@ -67,16 +67,16 @@ class McpExchange:
         request: Request,
         messages: Sequence[Message],
         size: int = 0,
+        as_batch: bool = False,
         *,
         start: bytes = b"",
         cut: bool = False,
-        as_batch: bool = False,
     ) -> None:
         self._context = context
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._underway = Underway(context, request.scope, request.kin, messages)
+        self._underway = Underway(context, request.scope, request.kin, awaited(messages))
         self._asking = Asking(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
@@ -93,7 +93,11 @@ class McpExchange:
         """Whether this exchange waits for nothing: a listening stream."""
         self.judges = False
         """Whether a rule has a say in how the one call has ended."""
-        self.revision = self._asking.revision(first)
+        self._said: mcp.ToolCall | None = None
+        """What its first message asks, where that is a call."""
+        if first is not None and first.method == _CALL:
+            self._said = mcp.read_call(first.params)
+        self.revision = self._asking.revision(first, self._said)
         self.stateless = mcp.is_stateless(self.revision)
         self._reading = Reading(
             context,
@@ -164,7 +168,9 @@ class McpExchange:
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
-            await self._underway.on_disk()
+            for attempt in tuple(self._underway.attempts):
+                if attempt.is_due:
+                    await self._context.recorder.on_disk(attempt)
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
@@ -186,7 +192,9 @@ class McpExchange:
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
-        ask = self._asking.call(message, self.revision, reused=reused)
+        said = self._said if message is self._messages[0] else None
+        said = said or mcp.read_call(message.params)
+        ask = self._asking.call(message, said, self.revision, reused=reused)
         if ask.may_be_guarded and self._is_alone(message):
             attempt = await self._guarded(message, ask, key)
         else:
