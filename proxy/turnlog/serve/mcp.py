@@ -20,6 +20,7 @@ from turnlog.wire.sse import Event
 
 from .answers import (
     CANCELLED,
+    JSON,
     NOT_RECORDED,
     Made,
     amended,
@@ -27,9 +28,6 @@ from .answers import (
     failed_request,
     repeated,
     together,
-)
-from .answers import (
-    JSON as JSON_HEADERS,
 )
 from .asking import Asking
 from .attempt import Ask, Attempt, following
@@ -50,7 +48,6 @@ from .upstream import Answer, Content
 _CALL: Final = "tools/call"
 _REQUEST: Final = Kind.REQUEST
 _NOTIFICATION: Final = Kind.NOTIFICATION
-_NONE: Final[dict[bytes, bytes]] = {}
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
@@ -76,8 +73,11 @@ class McpExchange:
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._underway = Underway(context, request.scope, request.kin, awaited(messages))
-        self._asking = Asking(context, request, start, size, not cut)
+        first = messages[0] if messages else None
+        underway = Underway(context, request.scope, request.kin, awaited(messages))
+        self._underway = underway
+        self._listening = Listening(context, request, underway) if first is None else None
+        self._asking = asking = Asking(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
         self.running: Running | None = None
@@ -86,27 +86,17 @@ class McpExchange:
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
-        self._recorded = False
-        self._listening = None if messages else Listening(context, request, self._underway)
-        first = messages[0] if messages else None
         self.listens = first is None or first.method == "subscriptions/listen"
         """Whether this exchange waits for nothing: a listening stream."""
         self.judges = False
         """Whether a rule has a say in how the one call has ended."""
-        self._said: mcp.ToolCall | None = None
-        """What its first message asks, where that is a call."""
-        if first is not None and first.method == _CALL:
-            self._said = mcp.read_call(first.params)
-        self.revision = self._asking.revision(first, self._said)
-        self.stateless = mcp.is_stateless(self.revision)
+        is_call = len(messages) == 1 and messages[0].method == _CALL
+        self._said = mcp.read_call(messages[0].params) if is_call else None
+        """What its one message asks, where that is a call."""
+        self.revision = revision = asking.revision(first, self._said)
+        self.stateless = stateless = mcp.is_stateless(revision)
         self._reading = Reading(
-            context,
-            request,
-            self._underway,
-            self._asking,
-            self._listening,
-            self.revision,
-            self.stateless,
+            context, request, underway, asking, self._listening, revision, stateless
         )
 
     @property
@@ -135,7 +125,7 @@ class McpExchange:
 
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
-        if not self._recorded:
+        if not self._underway.asks:
             self._reading.relayed(self._messages[0] if self._messages else None, duration)
 
     # -- before the request leaves ---------------------------------------------------------
@@ -147,9 +137,7 @@ class McpExchange:
             await self._context.calls.resume(self._request.scope, event_id)
         try:
             for message in self._messages:
-                kind = message.kind
-                asks = kind is _REQUEST or kind is _NOTIFICATION
-                if asks and message.method == _CALL:
+                if message.method == _CALL:
                     await self._open(message)
                 else:
                     self._notice(message)
@@ -192,14 +180,12 @@ class McpExchange:
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
-        said = self._said if message is self._messages[0] else None
-        said = said or mcp.read_call(message.params)
+        said = self._said or mcp.read_call(message.params)
         ask = self._asking.call(message, said, self.revision, reused=reused)
         if ask.may_be_guarded and self._is_alone(message):
             attempt = await self._guarded(message, ask, key)
         else:
             attempt = await self._underway.begin(message, ask, key)
-        self._recorded = True
         if message.kind is _NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
@@ -262,7 +248,7 @@ class McpExchange:
         answer = self._reading.answer
         if self.attempt is None or not self.attempt.message or answer is None:
             return None
-        return Made(answer.status, answer.reason, JSON_HEADERS, self.attempt.message)
+        return Made(answer.status, answer.reason, JSON, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -316,8 +302,7 @@ class McpExchange:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
         if self.listens:
             return self._context.calls.spellings(self._request.scope)
-        attempt = self.attempt
-        return attempt.respelling if attempt is not None and attempt.wire_id else _NONE
+        return self.attempt.respelling if self.attempt is not None else {}
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""
@@ -376,19 +361,16 @@ class McpExchange:
 
         What may still be answered on another stream stays open.
         """
-        underway = self._underway
-        if not (underway.attempts or underway.awaited or self.listens):
+        if not (self._underway.attempts or self._underway.awaited or self.listens):
             return  # all that was asked is answered
         self._reading.unanswered()
-        self._hang_up(kind)
+        if self._listening is not None:
+            self._listening.hang_up(kind)
         given_up = self.running is not None and self.running.is_given_up
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
-            underway.detach()
+            self._underway.detach()
         else:
             self._reading.end_all(kind, "")
-
-    def _hang_up(self, kind: ErrorKind) -> Sequence[Ticket]:
-        return self._listening.hang_up(kind) if self._listening is not None else ()
 
     @property
     def _goes_on(self) -> bool:
@@ -410,13 +392,11 @@ class McpExchange:
         retry_after: float | None = None,
     ) -> Made:
         asked = self._messages if messages is None else messages
-        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
+        asks, stateless = self._underway.asks, self.stateless
         answers = [
-            failed_request(
-                message, ask, sentence, ending, stateless=self.stateless, retry_after=retry_after
-            )
-            for message, ask in asks
-            if message.kind is Kind.REQUEST
+            failed_request(m, ask, sentence, ending, stateless=stateless, retry_after=retry_after)
+            for m, ask in ((m, asks.get(id_key(m.id))) for m in asked)
+            if m.kind is _REQUEST
         ]
         made = together(answers, sentence, as_batch=self._as_batch)
         return made if self.is_answered_here else as_status(made)
@@ -444,13 +424,14 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._reading.unanswered()
-        tickets = [*self._hang_up(ErrorKind.CONNECTION_LOST)]
+        listening, lost = self._listening, ErrorKind.CONNECTION_LOST
+        tickets = [*listening.hang_up(lost)] if listening is not None else []
         if self._goes_on:
             self._underway.detach()
             return tickets
         tickets += self._reading.misfits()
-        lost = Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
-        return [*tickets, *self._lose(lost)]
+        failure = Failure(lost, self.progress.phase, "no response before its end")
+        return [*tickets, *self._lose(failure)]
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
