@@ -91,7 +91,7 @@ class _Usual(Struct, rename="camel", gc=False):
 
     name: str = ""
     arguments: Raw = _NO_ARGUMENTS
-    meta: dict[str, Raw] = field(name="_meta", default_factory=dict)
+    meta: dict[str, Raw] = field(name="_meta", default={})
     input_responses: Raw = Raw()
     request_state: Raw = Raw()
 
