@@ -222,7 +222,7 @@ def read_everything(message: Message | Batch | Malformed | Outline) -> None:
     if isinstance(message, Message):
         read_call(message.params)
         read_tools_list(message.result)
-        assert requested_revision(message, b"x") is not None
+        assert requested_revision(message, "x") is not None
         message.method.encode()
         message.error_message.encode()
 

@@ -188,7 +188,7 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
 async def test_what_is_left_to_another_stream_waits_as_long_as_rules_say() -> None:
     calls, clock = OpenCalls(), Time().clock()
     context = cast("Context", SimpleNamespace(calls=calls, clock=clock))
-    underway = Underway(context, HERE, "", ())
+    underway = Underway(context, HERE, "", {})
     short, plain = attempt("a"), attempt("b")
     short.patience = Patience(Timeouts(idle=2.0), asyncio.get_running_loop().time())
     for key, each in (("1", short), ("2", plain)):

@@ -16,10 +16,11 @@ from turnlog.serve.attempt import Ask, Attempt, Reply
 from turnlog.serve.calls import OpenCalls
 from turnlog.serve.catalog import Catalog
 from turnlog.serve.channel import Channels
-from turnlog.serve.context import Context, Rules
+from turnlog.serve.context import Context
 from turnlog.serve.health import Health
 from turnlog.serve.identity import Clients, Sessions
 from turnlog.serve.keeper import Keeper
+from turnlog.serve.known import KnownTools, Rules
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
 from turnlog.serve.places import Places
@@ -33,6 +34,7 @@ STATE = b"digest of a state".ljust(32)
 def context(one: Bench) -> Context:
     clock = one.time.clock()
     pins = Pins(Path("/nonexistent/turnlog.lock"))
+    catalog, rules = Catalog(), Rules(Rulebook((), {}, ()))
     return Context(
         store=one.store,
         digest=one.store.keyed,
@@ -43,7 +45,7 @@ def context(one: Bench) -> Context:
         clean=str,
         sessions=Sessions(clock, (), str, one.store.keyed),
         clients=Clients(),
-        catalog=Catalog(),
+        catalog=catalog,
         keeper=Keeper(
             Path("/nonexistent"),
             Redactor(),
@@ -57,12 +59,12 @@ def context(one: Bench) -> Context:
         pins=pins,
         calls=OpenCalls(),
         channels=Channels(),
-        rules=Rules(Rulebook((), {}, ())),
+        rules=rules,
+        tools=KnownTools(catalog, pins, rules, frozenset(), str),
         places=Places(),
         health=Health({}, Path("/nonexistent"), clock, one.log),
         clock=clock,
         log=one.log,
-        trusted=frozenset(),
         vendor_headers=frozenset(),
         keep=1 << 20,
         work=asyncio.TaskGroup(),

@@ -8,7 +8,7 @@ import pytest
 from turnlog.core.kinds import ErrorKind
 from turnlog.core.policy import Rulebook
 from turnlog.core.rules import Match, Rule, Timeouts
-from turnlog.serve.context import Rules
+from turnlog.serve.known import Rules
 from turnlog.serve.startup import Startup, startup_limit
 
 

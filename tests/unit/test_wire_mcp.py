@@ -63,28 +63,28 @@ def test_revisions_are_stateless_from_2026_07_28_on(revision: str, expected: boo
 @pytest.mark.parametrize(
     ("text", "header", "expected"),
     [
-        (b'{"id":1,"method":"tools/call"}', b"2025-06-18", "2025-06-18"),
-        (b'{"id":1,"method":"tools/call"}', b"", ""),
+        (b'{"id":1,"method":"tools/call"}', "2025-06-18", "2025-06-18"),
+        (b'{"id":1,"method":"tools/call"}', "", ""),
         (
             b'{"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}',
-            b"2025-06-18",
+            "2025-06-18",
             "2025-11-25",
         ),
-        (b'{"id":1,"method":"initialize","params":{"protocolVersion":5}}', b"x", "x"),
+        (b'{"id":1,"method":"initialize","params":{"protocolVersion":5}}', "x", "x"),
         (
             (
                 b'{"id":1,"method":"tools/call","params":{"_meta":'
                 b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
             ),
-            b"2025-06-18",
+            "2025-06-18",
             "2026-07-28",
         ),
-        (b'{"id":1,"method":"tools/call","params":{"_meta":{}}}', b"2025-06-18", "2025-06-18"),
-        (b'{"id":1,"method":"tools/call","params":{}}', b"2025-06-18", "2025-06-18"),
+        (b'{"id":1,"method":"tools/call","params":{"_meta":{}}}', "2025-06-18", "2025-06-18"),
+        (b'{"id":1,"method":"tools/call","params":{}}', "2025-06-18", "2025-06-18"),
     ],
 )
 def test_the_body_tells_the_revision_and_the_header_where_it_is_silent(
-    text: bytes, header: bytes, expected: str
+    text: bytes, header: str, expected: str
 ) -> None:
     assert requested_revision(message(text), header) == expected
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from struct import Struct
 from uuid import UUID
 
 _DRAWN = 4096
+_CHANCE = Struct(">HB7s")
+_IDENTIFIER = Struct(">QB7s")
 
 
 class Entropy:
@@ -29,12 +32,11 @@ class Entropy:
 
 def uuid7(at: int, entropy: bytes) -> bytes:
     """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC; `entropy` holds 10 random bytes."""
-    millis = at // 1_000_000
-    tail = int.from_bytes(entropy[:10], "big")
-    rand_a = (tail >> 62) & 0xFFF
-    rand_b = tail & ((1 << 62) - 1)
-    value = (millis & ((1 << 48) - 1)) << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b
-    return value.to_bytes(16, "big")
+    millis = at // 1_000_000 & 0xFFFF_FFFF_FFFF
+    rand_a, first_of_b, rest_of_b = _CHANCE.unpack_from(entropy)
+    return _IDENTIFIER.pack(
+        millis << 16 | 7 << 12 | rand_a & 0xFFF, 2 << 6 | first_of_b & 0x3F, rest_of_b
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -81,8 +81,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     @property
     def looks(self) -> bool:
         """Whether something of this looks at the call's arguments when it has ended."""
-        mapped = any(rule.when for rule in self.map_error)
-        return bool(self.delta or self.redact or self.null_when or mapped)
+        if self.delta or self.redact or self.null_when:
+            return True
+        return bool(self.map_error) and any(rule.when for rule in self.map_error)
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -220,6 +221,10 @@ class Rulebook:
                 self._known.clear()
             self._known[subject] = found
         return found
+
+    def settles(self, subject: Subject) -> bool:
+        """Tell whether what the rules come to is known, whatever the arguments."""
+        return subject in self._known
 
 
 def _matches(

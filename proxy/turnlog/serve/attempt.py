@@ -85,6 +85,8 @@ def source_of(stored: Sequence[bytes]) -> bytes:
 
 
 NO_LINKS: Final = Links()
+_DEMANDED: Final = Demand.PINNED
+_PINNED: Final = Provenance.PINNED
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -146,8 +148,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_unverified(self) -> bool:
         """Whether a rule demands a pinned definition, and this tool has none, or another one."""
-        demanded = self.policy.provenance is Demand.PINNED
-        return demanded and self.standing.provenance is not Provenance.PINNED
+        demanded = self.policy.provenance is _DEMANDED
+        return demanded and self.standing.provenance is not _PINNED
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
@@ -182,87 +184,62 @@ def following(ask: Ask) -> Ask:
     return structs.replace(ask, number=ask.number + 1, flags=flags, seen=None)
 
 
-class Attempt:
+class Attempt(Struct, eq=False):
     """One attempt under way. `intent` is `None` where the store could not take it."""
 
-    __slots__ = (
-        "amends",
-        "ask",
-        "caller_id",
-        "cancelled",
-        "decide",
-        "ended",
-        "ending",
-        "facts",
-        "flags",
-        "intent",
-        "kin",
-        "marks",
-        "message",
-        "n",
-        "outcome",
-        "past",
-        "patience",
-        "reason",
-        "retry_after",
-        "running",
-        "started",
-        "unqueue",
-        "waits",
-        "watch",
-        "wire_id",
-        "yields",
-    )
+    ask: Ask
+    facts: Facts
+    """What the intent says."""
+    started: int
+    """Monotonic clock, ns."""
+    waits: bool
+    """Whether the disk is waited for: the intent before the first byte leaves, the outcome
+    before the answer's last piece is released."""
+    intent: Ticket | None = None
+    n: int = 0
+    """Number of the outcome to come."""
+    ended: bool = False
+    marks: set[Flag] = set()
+    """Flags of what happened on the way."""
+    cancelled: bool = False
+    """Whether the caller took the call back."""
+    caller_id: bytes = b""
+    """JSON-RPC id as the caller wrote it."""
+    kin: str = ""
+    """What else its client sends has in common with it: `Request.kin`."""
+    wire_id: bytes = b""
+    """Under which the server knows it; empty for the caller's own."""
+    unqueue: Callable[[], None] | None = None
+    """Ends its wait for a place, while it waits for one."""
+    patience: Patience | None = None
+    """Its time limits."""
+    past: Past | None = None
+    """What the other attempts of its call came to; `None` where there was none."""
+    running: Guarded | None = None
+    """What guards its call, where something does."""
+    message: bytes = b""
+    """The response to it as it came, where it may be given to who asks the same again."""
+    amends: bool = False
+    """Whether its answer looks like success and is an error: turnlog says so in it."""
+    ending: Ending | None = None
+    flags: tuple[Flag, ...] = ()
+    """Of the outcome."""
+    retry_after: float | None = None
+    """s that the server asked to wait."""
+    outcome: Ticket | None = None
+    decide: "Callable[[Attempt], str] | None" = None
+    """Decides what follows, where a rule may want another attempt; asked when it has ended."""
+    watch: Callable[[Ending], None] | None = None
+    """Learns how it ended, where its server has a circuit breaker; called once."""
+    yields: bool = False
+    """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
+    reason: str = ""
+    """Why no other attempt follows one that failed, where a rule could have wanted it."""
 
-    def __init__(self, ask: Ask, facts: Facts, started: int, *, waits: bool) -> None:
-        self.ask = ask
-        self.facts = facts
-        """What the intent says."""
-        self.started = started
-        """Monotonic clock, ns."""
-        self.waits = waits
-        """Whether the disk is waited for: the intent before the first byte leaves, the outcome
-        before the answer's last piece is released."""
-        self.intent: Ticket | None = None
-        self.n = 0
-        """Number of the outcome to come."""
-        self.ended = False
-        self.marks: set[Flag] = set()
-        """Flags of what happened on the way."""
-        self.cancelled = False
-        """Whether the caller took the call back."""
-        self.caller_id = b""
-        """JSON-RPC id as the caller wrote it."""
-        self.kin = ""
-        """What else its client sends has in common with it: `Request.kin`."""
-        self.wire_id = b""
-        """Under which the server knows it; empty for the caller's own."""
-        self.unqueue: Callable[[], None] | None = None
-        """Ends its wait for a place, while it waits for one."""
-        self.patience: Patience | None = None
-        """Its time limits."""
-        self.past: Past | None = None
-        """What the other attempts of its call came to; `None` where there was none."""
-        self.running: Guarded | None = None
-        """What guards its call, where something does."""
-        self.message = b""
-        """The response to it as it came, where it may be given to who asks the same again."""
-        self.amends = False
-        """Whether its answer looks like success and is an error: turnlog says so in it."""
-        self.ending: Ending | None = None
-        self.flags: tuple[Flag, ...] = ()
-        """Of the outcome."""
-        self.retry_after: float | None = None
-        """s that the server asked to wait."""
-        self.outcome: Ticket | None = None
-        self.decide: Callable[[Attempt], str] | None = None
-        """Decides what follows, where a rule may want another attempt; asked when it has ended."""
-        self.watch: Callable[[Ending], None] | None = None
-        """Learns how it ended, where its server has a circuit breaker; called once."""
-        self.yields = False
-        """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
-        self.reason = ""
-        """Why no other attempt follows one that failed, where a rule could have wanted it."""
+    @property
+    def is_due(self) -> bool:
+        """Whether its intent has to be on disk before it leaves."""
+        return self.waits or self.ask.seen is not None
 
     @property
     def overall(self) -> Ending | None:

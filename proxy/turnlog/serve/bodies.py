@@ -70,7 +70,7 @@ async def _large(
     content = parse(text)
     if messages := messages_of(content):
         as_batch = isinstance(content, Batch)
-        return McpExchange(context, request, messages, size=len(body), as_batch=as_batch), body
+        return McpExchange(context, request, messages, len(body), as_batch), body
     unfit = isinstance(content, Malformed) and not _must_be_mcp(request, content, transport)
     if start is None and unfit:
         return _plain(down, context, request, body, whole=True)
@@ -121,7 +121,7 @@ def _mcp(
     content = parse(text)
     if messages := messages_of(content):
         as_batch = isinstance(content, Batch)
-        return McpExchange(context, request, messages, size=len(body), as_batch=as_batch)
+        return McpExchange(context, request, messages, len(body), as_batch)
     if isinstance(content, Malformed) and _must_be_mcp(request, content, transport):
         unreadable = (_unreadable(content),)
         return McpExchange(context, request, unreadable, size=len(body), start=text)

@@ -65,7 +65,8 @@ class OpenCalls:
 
     def has(self, scope: Scope, id_key: str) -> bool:
         """Tell whether a call with this id is under way (an id must not be reused before)."""
-        return id_key in self._open.get(scope, _NONE)
+        ids = self._open.get(scope)
+        return ids is not None and id_key in ids
 
     def of(self, scope: Scope) -> list[Attempt]:
         """Return the calls under way in a scope."""

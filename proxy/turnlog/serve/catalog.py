@@ -68,12 +68,15 @@ class Catalog:
 
     def __init__(self) -> None:
         self._listings: OrderedDict[tuple[str, str], Listing] = OrderedDict()
+        self.changes = 0
+        """How often something was learnt or forgotten."""
 
     def learn(self, upstream: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
         """Take in one page of a `tools/list` answer; return what it said that was not known.
 
         A listing counts page by page, and once it is complete what it lacks is gone.
         """
+        self.changes += 1
         key = (upstream, credential)
         listing = self._listings.setdefault(key, Listing())
         self._listings.move_to_end(key)
@@ -84,6 +87,7 @@ class Catalog:
     def forget(self, upstream: str, credential: str) -> bool:
         """Forget what this credential was listed, as it was shown something else; tell whether there
         was anything."""
+        self.changes += 1
         return self._listings.pop((upstream, credential), None) is not None
 
     def find(self, upstream: str, credential: str, tool: str) -> Definition | None:

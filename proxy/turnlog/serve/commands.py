@@ -16,9 +16,9 @@ from turnlog.observe.event import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
 from .connection import Interim
-from .context import Rules
 from .fault import Failure, Progress
 from .front import Asked, Front, refusing
+from .known import Rules
 from .lane import Lane
 from .recorder import Recorder
 from .routes import COMMAND

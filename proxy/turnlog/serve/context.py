@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from turnlog.core.policy import Rulebook
 from turnlog.core.redact import Redactor
 from turnlog.observe.event import Log
 from turnlog.store.base import Store
@@ -18,20 +17,12 @@ from .clock import Clock
 from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
+from .known import KnownTools, Rules
 from .pins import Pins
 from .places import Places
 from .recorder import Recorder
 from .repeats import Repeats
 from .request import Digest
-
-
-class Rules:
-    """The rules in force; another book takes their place when a file has changed."""
-
-    __slots__ = ("book",)
-
-    def __init__(self, book: Rulebook) -> None:
-        self.book = book
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -55,12 +46,11 @@ class Context(Struct, frozen=True, kw_only=True):
     calls: OpenCalls
     channels: Channels
     rules: Rules
+    tools: KnownTools
     places: Places
     health: Health
     clock: Clock
     log: Log
-    trusted: frozenset[str]
-    """Upstreams whose annotations count."""
     vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""

@@ -154,7 +154,7 @@ def _is_id(raw: bytes) -> bool:
 
 def agreed(request: Message) -> str:
     """Return the revision that an `initialize` comes to."""
-    wanted = mcp.requested_revision(request, b"")
+    wanted = mcp.requested_revision(request)
     return wanted if wanted in HANDSHAKES else HANDSHAKES[0]
 
 

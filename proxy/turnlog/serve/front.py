@@ -309,12 +309,12 @@ def _too_old(message: Message, met: Met) -> Refused | None:
 
     A client that asks for a later revision is offered the one that is spoken, as servers do.
     """
-    asked = mcp.requested_revision(message, b"")
+    asked = mcp.requested_revision(message)
     answer, first = parse(met.answer), parse(met.asked)
     assert isinstance(answer, Message)
     assert isinstance(first, Message)
     spoken = mcp.agreed_revision(answer.result)
-    if asked >= spoken or asked == mcp.requested_revision(first, b""):
+    if asked >= spoken or asked == mcp.requested_revision(first):
         return None
     why = f"the command is shared and speaks {spoken} by now, {asked!r} is not possible"
     return Refused(mcp.INVALID_PARAMS, why, {"supported": [spoken], "requested": asked})

@@ -8,6 +8,8 @@ digests under the store's key; they stand in the log, so that a restart forgets 
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
@@ -26,12 +28,11 @@ from .verdicts import Circumstances, Text, answered
 _NOT_KEPT: Final = b"{}"
 
 
-class Legs:
+class Legs(Struct, frozen=True):
     """The legs of one upstream's calls."""
 
-    def __init__(self, context: Context, server: str) -> None:
-        self._context = context
-        self._server = server
+    context: Context
+    server: str
 
     def links(self, ask: Ask, said: mcp.Answer) -> tuple[bytes, ...]:
         """Return the keys under which the next leg of a call will be found."""
@@ -53,9 +54,9 @@ class Legs:
             link = self._same(session, said.name, bytes(said.arguments))
         else:
             return None
-        parked = self._context.calls.parked((link,))
+        parked = self.context.calls.parked((link,))
         if parked is not None:
-            self._context.calls.unpark((link,))
+            self.context.calls.unpark((link,))
             return parked.ask
         found = self._stored(link)
         return found.ask if found is not None else None
@@ -63,10 +64,10 @@ class Legs:
     def finished_task(self, task_id: str) -> Attempt | None:
         """Return the attempt that waits for this task, ready for its last outcome."""
         link = self._task(task_id)
-        attempt = self._context.calls.parked((link,)) or self._stored(link)
-        self._context.calls.unpark((link,))
+        attempt = self.context.calls.parked((link,)) or self._stored(link)
+        self.context.calls.unpark((link,))
         if attempt is not None:
-            self._context.recorder.reopen(attempt)
+            self.context.recorder.reopen(attempt)
         return attempt
 
     def polled(
@@ -87,7 +88,7 @@ class Legs:
         ending, reply = answered(poll.answer, message, text, around(attempt.ask))
         if asked.method != "tasks/result":
             reply = unwrapped(reply)
-        ticket = self._context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
+        ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
         return () if ticket is None else (ticket,)
 
     def _task(self, task_id: str) -> bytes:
@@ -102,17 +103,17 @@ class Legs:
         return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
 
     def _key(self, what: str, value: bytes) -> bytes:
-        return self._context.store.keyed(f"{what}\0{self._server}\0".encode() + value)
+        return self.context.store.keyed(f"{what}\0{self.server}\0".encode() + value)
 
     def _stored(self, link: bytes) -> Attempt | None:
         """Rebuild a parked attempt of an earlier process from the log."""
         try:
-            with self._context.store.view() as view:
+            with self.context.store.view() as view:
                 outcome = view.linked(link)
                 commits = view.call(outcome.facts.call) if outcome is not None else []
         except StoreError as error:
             # The call goes on as one of its own.
-            self._context.log.emit(StoreFailed(reason=str(error)))
+            self.context.log.emit(StoreFailed(reason=str(error)))
             return None
         legs = [commit for commit in commits if _same_leg(commit, outcome)]
         if not legs or not _still_waits(legs[-1]):
@@ -142,7 +143,7 @@ class Legs:
             protocol=facts.protocol,
             standing=_standing(facts.provenance),
         )
-        return self._context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+        return self.context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
 
 
 def _standing(provenance: str) -> Standing:

@@ -20,16 +20,12 @@ _ENDPOINT: Final = "endpoint"
 
 
 class Listening:
-    """What one exchange knows of that. Of an exchange that is no such stream there is nothing."""
+    """What an exchange that asks for nothing knows of that, whether it is such a stream or not."""
 
-    def __init__(
-        self, context: Context, request: Request, underway: Underway, *, asks: bool
-    ) -> None:
-        """`asks` tells whether the exchange asks for anything: then it is none."""
+    def __init__(self, context: Context, request: Request, underway: Underway) -> None:
         self._context = context
         self._request = request
         self._underway = underway
-        self._asks = asks
         self._channel: Channel | None = None
         self._renamed: bytes | None = None
         self.spoken = False
@@ -42,8 +38,6 @@ class Listening:
 
     def begins(self, event: Event) -> bool:
         """Take in an event; tell whether it is the first one of such a stream."""
-        if self._asks:
-            return False
         first, self.spoken = not self.spoken, True
         if not first or event.type != _ENDPOINT:
             return False

@@ -20,6 +20,7 @@ from turnlog.wire.sse import Event
 
 from .answers import (
     CANCELLED,
+    JSON,
     NOT_RECORDED,
     Made,
     amended,
@@ -27,9 +28,6 @@ from .answers import (
     failed_request,
     repeated,
     together,
-)
-from .answers import (
-    JSON as JSON_HEADERS,
 )
 from .asking import Asking
 from .attempt import Ask, Attempt, following
@@ -39,15 +37,17 @@ from .context import Context
 from .downstream import Gone
 from .fault import Failure, Progress
 from .found import Repeated
-from .legs import Legs
 from .listening import Listening
 from .reading import Reading
 from .repeats import KEPT
 from .request import Request
 from .running import Running
-from .underway import Underway
+from .underway import Underway, awaited
 from .upstream import Answer, Content
 
+_CALL: Final = "tools/call"
+_REQUEST: Final = Kind.REQUEST
+_NOTIFICATION: Final = Kind.NOTIFICATION
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
@@ -63,19 +63,21 @@ class McpExchange:
         context: Context,
         request: Request,
         messages: Sequence[Message],
-        *,
         size: int = 0,
+        as_batch: bool = False,
+        *,
         start: bytes = b"",
         cut: bool = False,
-        as_batch: bool = False,
     ) -> None:
         self._context = context
         self._request = request
         self._messages = messages
         self._as_batch = as_batch
-        self._underway = Underway(context, request.scope, request.kin, messages)
-        self._asking = Asking(context, request, start, size, whole=not cut)
-        self._legs = Legs(context, request.server)
+        first = messages[0] if messages else None
+        underway = Underway(context, request.scope, request.kin, awaited(messages))
+        self._underway = underway
+        self._listening = Listening(context, request, underway) if first is None else None
+        self._asking = asking = Asking(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
         self.running: Running | None = None
@@ -84,18 +86,17 @@ class McpExchange:
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
-        self._recorded = False
-        self._listening = Listening(context, request, self._underway, asks=bool(messages))
-        self.revision = self._asking.revision(messages[0] if messages else None)
-        self.stateless = mcp.is_stateless(self.revision)
+        self.listens = first is None or first.method == "subscriptions/listen"
+        """Whether this exchange waits for nothing: a listening stream."""
+        self.judges = False
+        """Whether a rule has a say in how the one call has ended."""
+        is_call = len(messages) == 1 and messages[0].method == _CALL
+        self._said = mcp.read_call(messages[0].params) if is_call else None
+        """What its one message asks, where that is a call."""
+        self.revision = revision = asking.revision(first, self._said)
+        self.stateless = stateless = mcp.is_stateless(revision)
         self._reading = Reading(
-            context,
-            request,
-            self._underway,
-            self._asking,
-            self._legs,
-            self._listening,
-            self.revision,
+            context, request, underway, asking, self._listening, revision, stateless
         )
 
     @property
@@ -113,23 +114,18 @@ class McpExchange:
         return self._underway.waits
 
     @property
-    def listens(self) -> bool:
-        """Whether this exchange waits for nothing: a listening stream."""
-        if not self._messages:
-            return True
-        return self._messages[0].method == "subscriptions/listen"
-
-    @property
     def reads(self) -> int:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
         if self.running is not None:
             return KEPT
-        lists = any(asked.method == LISTS for asked in self._messages)
-        return LIST_LIMIT if lists or self.listens else 0
+        for asked in self._messages:
+            if asked.method == LISTS:
+                return LIST_LIMIT
+        return LIST_LIMIT if self.listens else 0
 
     def went_by(self, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
-        if not self._recorded:
+        if not self._underway.asks:
             self._reading.relayed(self._messages[0] if self._messages else None, duration)
 
     # -- before the request leaves ---------------------------------------------------------
@@ -141,7 +137,10 @@ class McpExchange:
             await self._context.calls.resume(self._request.scope, event_id)
         try:
             for message in self._messages:
-                await self._notice_request(message)
+                if message.method == _CALL:
+                    await self._open(message)
+                else:
+                    self._notice(message)
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
@@ -149,45 +148,49 @@ class McpExchange:
     @property
     def unverified(self) -> Ask | None:
         """The first call whose tool is not as it was pinned, where a rule demands that."""
-        return next((a.ask for a in self._underway.attempts if a.ask.is_unverified), None)
+        for attempt in self._underway.attempts:
+            if attempt.ask.is_unverified:
+                return attempt.ask
+        return None
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
-            await self._underway.on_disk()
+            for attempt in tuple(self._underway.attempts):
+                if attempt.is_due:
+                    await self._context.recorder.on_disk(attempt)
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
 
-    async def _notice_request(self, message: Message) -> None:
-        if message.method == "tools/call" and message.kind in {Kind.REQUEST, Kind.NOTIFICATION}:
-            await self._open(message)
-        elif (cancelled := mcp.cancelled_id(message)) is not None:
-            scope, kin = self._request.scope, self._request.kin
-            if self._context.calls.leave(scope, cancelled, kin):
+    def _notice(self, message: Message) -> None:
+        """Take in what is no call: it may be about one."""
+        calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
+        if (cancelled := mcp.cancelled_id(message)) is not None:
+            if calls.leave(scope, cancelled, kin):
                 # The server never heard of it, and may know another one by that id.
                 self._cancels[cancelled] = self._context.recorder.new_request_id()
-            elif known := self._context.calls.cancel(scope, cancelled, kin):
+            elif known := calls.cancel(scope, cancelled, kin):
                 self._cancels[cancelled] = known
         elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
-            scope, kin = self._request.scope, self._request.kin
-            self._context.calls.told(scope, id_key(message.id), kin)
+            calls.told(scope, id_key(message.id), kin)
         elif self._request.channel is not None:
             self._request.channel.expect(message)
 
     async def _open(self, message: Message) -> None:
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
-        ask = self._asking.call(message, self.revision, self._legs, reused=reused)
+        said = self._said or mcp.read_call(message.params)
+        ask = self._asking.call(message, said, self.revision, reused=reused)
         if ask.may_be_guarded and self._is_alone(message):
             attempt = await self._guarded(message, ask, key)
         else:
             attempt = await self._underway.begin(message, ask, key)
-        self._recorded = True
-        if message.kind is Kind.NOTIFICATION:
+        if message.kind is _NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
+            self.judges = speaks(ask.policy)
 
     async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
@@ -221,7 +224,7 @@ class McpExchange:
     def _is_alone(self, message: Message) -> bool:
         """Tell whether one answer is all that the caller waits for: then another call may get it."""
         alone = len(self._messages) == 1 and not self._as_batch
-        return alone and message.kind is Kind.REQUEST
+        return alone and message.kind is _REQUEST
 
     def repeated(self, found: Repeated) -> Made:
         """Return the answer to a call that is not sent, because of an earlier one."""
@@ -245,7 +248,7 @@ class McpExchange:
         answer = self._reading.answer
         if self.attempt is None or not self.attempt.message or answer is None:
             return None
-        return Made(answer.status, answer.reason, JSON_HEADERS, self.attempt.message)
+        return Made(answer.status, answer.reason, JSON, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -341,20 +344,15 @@ class McpExchange:
         return self.attempt.past if self.attempt is not None else None
 
     @property
-    def judges(self) -> bool:
-        """Whether a rule has a say in how the one call has ended."""
-        return self.attempt is not None and speaks(self.attempt.ask.policy)
-
-    @property
     def amends(self) -> bool:
         """Whether an answer to come may get a word of turnlog's."""
-        if not self._messages:
+        if self._listening is not None:
             return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
         """Return the message that was just read with that word; `None` where it stays as it is."""
-        if not self._messages:
+        if self._listening is not None:
             return self._listening.renamed()
         return amended(self.attempt, message) if self.attempt is not None else None
 
@@ -363,8 +361,11 @@ class McpExchange:
 
         What may still be answered on another stream stays open.
         """
+        if not (self._underway.attempts or self._underway.awaited or self.listens):
+            return  # all that was asked is answered
         self._reading.unanswered()
-        self._listening.hang_up(kind)
+        if self._listening is not None:
+            self._listening.hang_up(kind)
         given_up = self.running is not None and self.running.is_given_up
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._underway.detach()
@@ -391,13 +392,11 @@ class McpExchange:
         retry_after: float | None = None,
     ) -> Made:
         asked = self._messages if messages is None else messages
-        asks = [(m, self._underway.asks.get(id_key(m.id))) for m in asked]
+        asks, stateless = self._underway.asks, self.stateless
         answers = [
-            failed_request(
-                message, ask, sentence, ending, stateless=self.stateless, retry_after=retry_after
-            )
-            for message, ask in asks
-            if message.kind is Kind.REQUEST
+            failed_request(m, ask, sentence, ending, stateless=stateless, retry_after=retry_after)
+            for m, ask in ((m, asks.get(id_key(m.id))) for m in asked)
+            if m.kind is _REQUEST
         ]
         made = together(answers, sentence, as_batch=self._as_batch)
         return made if self.is_answered_here else as_status(made)
@@ -425,17 +424,18 @@ class McpExchange:
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._reading.unanswered()
-        tickets = [*self._listening.hang_up(ErrorKind.CONNECTION_LOST)]
+        listening, lost = self._listening, ErrorKind.CONNECTION_LOST
+        tickets = [*listening.hang_up(lost)] if listening is not None else []
         if self._goes_on:
             self._underway.detach()
             return tickets
         tickets += self._reading.misfits()
-        lost = Failure(ErrorKind.CONNECTION_LOST, self.progress.phase, "no response before its end")
-        return [*tickets, *self._lose(lost)]
+        failure = Failure(lost, self.progress.phase, "no response before its end")
+        return [*tickets, *self._lose(failure)]
 
     def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
         """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
-        if self._listening.is_channel:
+        if self._listening is not None and self._listening.is_channel:
             return self._listening.hang_up(failure.kind)
         if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
             self._reading.unanswered()

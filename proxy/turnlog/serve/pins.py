@@ -19,16 +19,17 @@ class Pins:
         self.path = path
         self._seen = self._read_at = seen((path,))
         self.lock = LockFile()
-        self._digests: dict[tuple[str, str], bytes] = {}
+        self.digests: dict[tuple[str, str], bytes] = {}
+        """sha256 of each definition, by server and tool; another object after each reading."""
         self._take(read_lock(path))
 
     def standing(self, server: str, tool: str, definition: bytes) -> Standing:
         """Compare a tool's definition (its sha256; empty: not seen) with the pinned one."""
-        return standing(self._digests.get((server, tool)), definition)
+        return standing(self.digests.get((server, tool)), definition)
 
     def loaded(self) -> LockLoaded:
         """Return the event that says what is in force."""
-        return LockLoaded(lock=str(self.path), pinned=len(self._digests))
+        return LockLoaded(lock=str(self.path), pinned=len(self.digests))
 
     def refresh(self) -> Event | None:
         """Read the lock if its file has changed; return what to log. Blocks.
@@ -49,7 +50,7 @@ class Pins:
 
     def _take(self, lock: LockFile) -> None:
         self.lock = lock
-        self._digests = {
+        self.digests = {
             (server, tool): pin.digest
             for server, tools in lock.servers.items()
             for tool, pin in tools.items()

@@ -53,18 +53,17 @@ class Reading:
         request: Request,
         underway: Underway,
         asking: Asking,
-        legs: Legs,
-        listening: Listening,
+        listening: Listening | None,
         revision: str,
+        stateless: bool,
     ) -> None:
         self._context = context
         self._request = request
         self._underway = underway
         self._asking = asking
-        self._legs = legs
         self._listening = listening
         self._revision = revision
-        self._stateless = mcp.is_stateless(revision)
+        self._stateless = stateless
         self.anew()
 
     def anew(self) -> None:
@@ -104,7 +103,7 @@ class Reading:
         self.resumable = self.resumable or event.id is not None
         if event.body is None or not event.has_data:
             return ()
-        if self._listening.begins(event):
+        if self._listening is not None and self._listening.begins(event):
             return ()
         return self._read(Text(event.body, JSON, event.body.size, event.type))
 
@@ -176,7 +175,8 @@ class Reading:
         if not is_answer(message):
             return self._answers_nothing(message, text)
         key = self._key_of(message)
-        if (asked := self._listening.asked(key)) is not None:
+        asked = self._listening.asked(key) if self._listening is not None else None
+        if asked is not None:
             return self._notice_answer(asked, message, text)
         own = self._underway.own(key)
         if own is not None:
@@ -213,6 +213,10 @@ class Reading:
         if nameless_error(message) and len(self._underway.awaited) == 1:
             return next(iter(self._underway.awaited))
         return id_key(raw_id(message))
+
+    @property
+    def _legs(self) -> Legs:
+        return Legs(self._context, self._request.server)
 
     # -- closing attempts ------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class Recorder:
 
     async def on_disk(self, attempt: Attempt) -> None:
         """Wait until the intent is durable, where it has to be. Raises `StoreError`, also `Conflict`."""
-        if (attempt.waits or attempt.ask.seen is not None) and attempt.intent is not None:
+        if attempt.is_due and attempt.intent is not None:
             try:
                 await attempt.intent.done()
             except StoreError as error:

@@ -42,6 +42,7 @@ from .drafts import Drafter
 from .health import Health
 from .identity import Clients, Sessions
 from .keeper import Keeper
+from .known import KnownTools
 from .pins import Pins
 from .places import Places
 from .recorder import Recorder
@@ -172,6 +173,8 @@ def _context(
     stop = asyncio.Event()
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
+    catalog = Catalog()
+    trusted = frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
@@ -182,17 +185,17 @@ def _context(
         clean=clean,
         sessions=Sessions(clock, table, clean, store.keyed),
         clients=Clients(),
-        catalog=Catalog(),
+        catalog=catalog,
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
         pins=pins,
         calls=OpenCalls(),
         channels=Channels(),
         rules=reloader.rules,
+        tools=KnownTools(catalog, pins, reloader.rules, trusted, clean),
         places=Places(),
         health=Health(settings.upstreams, settings.data, clock, log),
         clock=clock,
         log=log,
-        trusted=frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations),
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
         keep=max(settings.limits.record, KEEP),
         work=work,

@@ -10,7 +10,7 @@ from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import Reading, read_each, rulebook
 from turnlog.packs.sources import Sources
 
-from .context import Rules
+from .known import Rules
 from .watched import seen
 
 LOOK: Final = 0.5

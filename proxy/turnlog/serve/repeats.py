@@ -117,27 +117,29 @@ class Repeats:
             return ask, None
         ask = structs.replace(ask, links=links)
         seen = self._stored.position(ask)
-        found = self._find(ask)
-        joined = since is not None
-        verdict = self._verdict(ask, found, joined=joined)
-        match verdict:
-            case Verdict.FORWARD:
-                if doubts and found and found.running and found.running.is_in_doubt:
-                    raise InDoubt(found.running)
-            case Verdict.JOIN:
-                assert found is not None  # only an earlier call can be waited for
-                now = asyncio.get_running_loop().time()
-                raise Joins(ask, found, now if since is None else since)
-            case Verdict.AGAIN:
-                ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
-            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
-                assert found is not None  # only an earlier call keeps one from being sent
-                raise self._repeated(ask, found, verdict, since=since)
+        if (found := self._find(ask)) is not None:
+            ask = self._after(ask, found, since=since, doubts=doubts)
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
         self._remember(running)
         return ask, running
+
+    def _after(self, ask: Ask, found: Found, *, since: float | None, doubts: bool) -> Ask:
+        """Return what a call is recorded as after an earlier one. Raises as `admitted` does."""
+        verdict = self._verdict(ask, found, joined=since is not None)
+        match verdict:
+            case Verdict.FORWARD:
+                if doubts and found.running and found.running.is_in_doubt:
+                    raise InDoubt(found.running)
+            case Verdict.JOIN:
+                now = asyncio.get_running_loop().time()
+                raise Joins(ask, found, now if since is None else since)
+            case Verdict.AGAIN:
+                return structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
+            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
+                raise self._repeated(ask, found, verdict, since=since)
+        return ask
 
     async def claimed(self, running: Running, attempt: Attempt) -> bool:
         """Wait until a call that begins has its key to itself; false, and it is forgotten, where another
@@ -183,10 +185,8 @@ class Repeats:
     def _left(self, joins: Joins) -> None:
         """Record a call that waits no more; where turnlog stops that is not its caller's doing."""
         if self._stop.is_set():
-            ending, detail = (
-                unsent(Verdict.UNKNOWN),
-                "turnlog stopped while the call it had joined ran",
-            )
+            ending = unsent(Verdict.UNKNOWN)
+            detail = "turnlog stopped while the call it had joined ran"
         else:
             ending, detail = LEFT, "left while the call it had joined ran on"
         asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
@@ -252,17 +252,17 @@ class Repeats:
 
     # -- what came before ------------------------------------------------------------------
 
-    def _verdict(self, ask: Ask, found: Found | None, *, joined: bool) -> Verdict:
+    def _verdict(self, ask: Ask, found: Found, *, joined: bool) -> Verdict:
         """Return what an earlier call means for this one."""
-        earlier = found.earlier if found is not None else None
-        if joined and earlier is not None:
+        earlier = found.earlier
+        if joined:
             # Who waited for an answer has not had it, whoever else has; and of several that waited
             # for a call which failed, one makes it anew.
             earlier = structs.replace(earlier, delivered=False, abandoned=True)
         asked = Asked(
             effect=ask.effect,
             on_duplicate=ask.policy.on_duplicate,
-            keyed=found is not None and found.keyed,
+            keyed=found.keyed,
             slower_than=ask.policy.replay_if_slower_than,
         )
         return decide(earlier, asked, self._limits)

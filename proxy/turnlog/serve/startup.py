@@ -9,7 +9,7 @@ from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import ErrorKind
 from turnlog.core.policy import Subject
 
-from .context import Rules
+from .known import Rules
 
 ENDED: Final = "it ended before it answered anything"
 """What the log says of a command that failed to start."""

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from typing import Final
+
+from msgspec import Struct, field
 
 from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind
@@ -14,28 +17,34 @@ from .calls import DETACHED_LIFE, Scope
 from .context import Context
 from .fault import Progress
 
+_REQUEST: Final = Kind.REQUEST
 
-class Underway:
+
+def awaited(messages: Iterable[Message]) -> dict[str, Message]:
+    """Return those that are to be answered, by the keys of their ids."""
+    found: dict[str, Message] = {}
+    for message in messages:
+        if message.kind is _REQUEST:
+            found[id_key(message.id)] = message
+    return found
+
+
+class Underway(Struct, eq=False):
     """Begins attempts and ends them, here and in what all exchanges share."""
 
-    def __init__(
-        self, context: Context, scope: Scope, kin: str, messages: Iterable[Message]
-    ) -> None:
-        self._context = context
-        self._scope = scope
-        self._kin = kin
-        self.progress = Progress()
-        """How far what is open here has come."""
-        self.attempts: dict[Attempt, str] = {}
-        """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
-        self.notified: set[Attempt] = set()
-        """Those that nobody will be answered."""
-        self.asks: dict[str, Ask] = {}
-        """What each call asks, by the key of the id that its caller gave."""
-        self.awaited: dict[str, Message] = {
-            id_key(message.id): message for message in messages if message.kind is Kind.REQUEST
-        }
-        """The requests that have no answer, by the key of the id that the server knows."""
+    context: Context
+    scope: Scope
+    kin: str
+    awaited: dict[str, Message]
+    """The requests that have no answer, by the key of the id that the server knows."""
+    progress: Progress = field(default_factory=Progress)
+    """How far what is open here has come."""
+    attempts: dict[Attempt, str] = {}
+    """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
+    notified: set[Attempt] = set()
+    """Those that nobody will be answered."""
+    asks: dict[str, Ask] = {}
+    """What each call asks, by the key of the id that its caller gave."""
 
     @property
     def waits(self) -> bool:
@@ -46,39 +55,38 @@ class Underway:
         return False
 
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Queue an attempt's intent; `key` is that of the id the server knows. Raises `StoreError`."""
-        self.asks[id_key(message.id)] = ask
-        attempt = await self._context.recorder.begin(ask)
-        attempt.caller_id = bytes(message.id)
-        attempt.kin = self._kin
-        self.attempts[attempt] = key
-        self._context.calls.add(self._scope, key, attempt)
-        return attempt
+        """Queue the intent of a call's first attempt; `key` is that of its id. Raises `StoreError`."""
+        self.asks[key] = ask
+        return self._begun(await self.context.recorder.begin(ask), message, key)
 
     async def again(self, message: Message, ask: Ask, wire_id: bytes) -> Attempt:
         """Queue the intent of another attempt, which the server knows under another id."""
-        self.awaited[id_key(wire_id)] = message
-        attempt = await self.begin(message, ask, id_key(wire_id))
+        key = id_key(wire_id)
+        self.awaited[key] = message
+        self.asks[id_key(message.id)] = ask
+        attempt = self._begun(await self.context.recorder.begin(ask), message, key)
         attempt.wire_id = wire_id
+        return attempt
+
+    def _begun(self, attempt: Attempt, message: Message, key: str) -> Attempt:
+        attempt.caller_id = bytes(message.id)
+        attempt.kin = self.kin
+        self.attempts[attempt] = key
+        self.context.calls.add(self.scope, key, attempt)
         return attempt
 
     def drop(self, attempt: Attempt) -> None:
         """Forget an attempt that was begun in vain: its message is to be begun anew."""
-        self._context.calls.remove(self._scope, self.attempts.pop(attempt), attempt)
-
-    async def on_disk(self) -> None:
-        """Wait for the intents. Raises `StoreError`."""
-        for attempt in list(self.attempts):
-            await self._context.recorder.on_disk(attempt)
+        self.context.calls.remove(self.scope, self.attempts.pop(attempt), attempt)
 
     @contextmanager
     def resting(self, attempt: Attempt) -> Generator[None]:
         """Note that the next attempt has not left: the caller may cancel meanwhile."""
-        self._context.calls.rest(self._scope, attempt)
+        self.context.calls.rest(self.scope, attempt)
         try:
             yield
         finally:
-            self._context.calls.wake(self._scope, attempt)
+            self.context.calls.wake(self.scope, attempt)
 
     def own(self, key: str) -> Attempt | None:
         """Return the attempt that the server knows by the id with this key."""
@@ -87,16 +95,12 @@ class Underway:
                 return attempt
         return None
 
-    def _mark(self) -> None:
-        """Note what happened on the way of all that is open here."""
-        if marks := self.progress.marks:
-            for attempt in self.attempts:
-                attempt.marks.update(marks)
-
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""
-        self._mark()
-        ticket = self._context.recorder.end(attempt, ending, reply)
+        if marks := self.progress.marks:  # what happened on the way of all that is open here
+            for each in self.attempts:
+                each.marks.update(marks)
+        ticket = self.context.recorder.end(attempt, ending, reply)
         self._forget(attempt)
         return () if ticket is None else (ticket,)
 
@@ -104,7 +108,7 @@ class Underway:
         key = self.attempts.pop(attempt, None)
         if key is not None:
             self.awaited.pop(key, None)
-            self._context.calls.remove(self._scope, key, attempt)
+            self.context.calls.remove(self.scope, key, attempt)
 
     @contextmanager
     def reopened(self, attempt: Attempt) -> Generator[None]:
@@ -112,11 +116,11 @@ class Underway:
         key = self.attempts[attempt]
         awaited = self.awaited.get(key)
         yield
-        self._context.recorder.reopen(attempt)
+        self.context.recorder.reopen(attempt)
         self.attempts[attempt] = key
         if awaited is not None:
             self.awaited[key] = awaited
-        self._context.calls.add(self._scope, key, attempt)
+        self.context.calls.add(self.scope, key, attempt)
 
     def end_all(self, kind: ErrorKind, reply: Reply) -> Sequence[Ticket]:
         """Record that all that is open failed so; what was cancelled was cancelled."""
@@ -133,10 +137,10 @@ class Underway:
 
     def detach(self) -> None:
         """Leave what is open to a stream that resumes this one."""
-        now = self._context.clock.monotonic()
+        now = self.context.clock.monotonic()
         for attempt, key in self.attempts.items():
             if not attempt.ended:
-                self._context.calls.detach(self._scope, key, attempt, now, _life(attempt))
+                self.context.calls.detach(self.scope, key, attempt, now, _life(attempt))
         self.attempts.clear()
 
 

@@ -4,6 +4,9 @@ How it ended is in `answer`. Every reader is tolerant: a wrong type is an absent
 raises.
 """
 
+from typing import Final
+
+import msgspec
 from msgspec import Raw, Struct, field
 
 from .answer import (
@@ -57,9 +60,11 @@ _REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
 START = 64 << 10
 """Bytes that are looked at of a message that is too large to hold."""
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+_NAME_LIMIT: Final = 4096
+_NO_ARGUMENTS: Final = Raw(b"{}")
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     """The params of a `tools/call`."""
 
     name: str
@@ -81,25 +86,37 @@ class _Params(Struct, rename="camel"):
     protocol_version: Raw = Raw()
 
 
+class _Usual(Struct, rename="camel", gc=False):
+    """The params of a call of which all is of the right type."""
+
+    name: str = ""
+    arguments: Raw = _NO_ARGUMENTS
+    meta: dict[str, Raw] = field(name="_meta", default={})
+    input_responses: Raw = Raw()
+    request_state: Raw = Raw()
+
+
+_decode_usual: Final = msgspec.json.Decoder(_Usual).decode
+
+
 class _Agreed(Struct, rename="camel"):
     protocol_version: Raw = Raw()
 
 
-def requested_revision(message: Message, header: bytes) -> str:
+def requested_revision(message: Message, header: str = "") -> str:
     """Return the revision that a request speaks; empty where it does not say.
 
     The body is the truth (`_meta`, or the params of `initialize`), `header` its mirror: the value
     of `MCP-Protocol-Version`, which is all that the handshake revisions send.
     """
     # Most requests of the handshake revisions do not say; a look for the word costs next to nothing.
-    if _REVISION_WORD in bytes(message.params):
+    if bytes(message.params).find(_REVISION_WORD) >= 0:
         params = load(_Params, message.params)
         named = members(params.meta).get(_REVISION_KEY, Raw()) if params.meta else Raw()
         if message.method == "initialize":
             named = params.protocol_version
-        if text := text_of(bytes(named)):
-            return text
-    return header.decode("latin-1")
+        return text_of(bytes(named)) or header
+    return header
 
 
 def agreed_revision(result: Raw) -> str:
@@ -178,10 +195,26 @@ def subscription(message: Message) -> str:
 
 def read_call(params: Raw) -> ToolCall:
     """Read the params of a `tools/call`."""
+    try:
+        usual = _decode_usual(params)
+    except (ValueError, RecursionError):
+        return _tolerantly(params)
+    asked, state = usual.input_responses, usual.request_state
+    return ToolCall(
+        name=usual.name[:_NAME_LIMIT],
+        arguments=usual.arguments,
+        meta=usual.meta,
+        has_input_responses=bool(asked) and shape(asked) is not Shape.NULL,
+        request_state=state_digest(state) if state else b"",
+    )
+
+
+def _tolerantly(params: Raw) -> ToolCall:
+    """Read the same where something is of another type, or no strict JSON."""
     found = load(_Params, params)
     return ToolCall(
-        name=text_of(bytes(found.name)),
-        arguments=found.arguments or Raw(b"{}"),
+        name=text_of(bytes(found.name), _NAME_LIMIT),
+        arguments=found.arguments or _NO_ARGUMENTS,
         meta=members(found.meta) if found.meta else {},
         has_input_responses=shape(found.input_responses) not in (Shape.ABSENT, Shape.NULL),
         request_state=state_digest(found.request_state),

@@ -1,0 +1,127 @@
+"""What is remembered of tools, and what ends that."""
+
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from turnlog.core.kinds import Effect, Flag
+from turnlog.core.policy import Rulebook
+from turnlog.core.provenance import Provenance
+from turnlog.core.rules import Match, Rule
+from turnlog.packs.lock import LockFile, Pin, write_lock
+from turnlog.serve.attempt import Ask
+from turnlog.serve.catalog import Catalog
+from turnlog.serve.known import KnownTools, Rules
+from turnlog.serve.pins import Pins
+from turnlog.wire.mcp import read_tools_list
+
+READS = '{"name":"t","annotations":{"readOnlyHint":true}}'
+WRITES = '{"name":"t","annotations":{"readOnlyHint":false}}'
+READS_DIGEST = read_tools_list(Raw(f'{{"tools":[{READS}]}}'.encode())).definitions["t"].digest
+
+
+class Where(Struct):
+    """What tools are worked out from, and what is remembered of them."""
+
+    catalog: Catalog
+    pins: Pins
+    rules: Rules
+    known: KnownTools
+
+    def lists(self, tool: str) -> None:
+        """Let the server list one tool."""
+        page = read_tools_list(Raw(f'{{"tools":[{tool}]}}'.encode()))
+        self.catalog.learn("files", "me", page, first=True)
+
+    def pin(self, digest: bytes) -> None:
+        """Pin the tool, and let the lock be read again: what changed has to stay for one look."""
+        pin = Pin(hash=f"sha256:{digest.hex()}", definition={}, partial=True)
+        write_lock(self.pins.path, LockFile(servers={"files": {"t": pin}}))
+        assert self.pins.refresh() is None
+        assert self.pins.refresh() is not None
+
+    def tool(self, name: str = "t", arguments: object = None) -> Ask:
+        """Return what is known of a tool."""
+        found = self.known.find("files", "me", name)
+        return found or self.known.look("files", "me", name, lambda: arguments)
+
+    def is_remembered(self, name: str = "t") -> bool:
+        """Tell whether nothing has to be worked out anew."""
+        return self.known.find("files", "me", name) is not None
+
+
+def where(folder: Path, *rules: Rule) -> Where:
+    catalog, pins = Catalog(), Pins(folder / "turnlog.lock")
+    book = Rules(Rulebook(rules, {}, ()))
+    known = KnownTools(catalog, pins, book, frozenset({"files"}), lambda name: name.strip("!"))
+    return Where(catalog, pins, book, known)
+
+
+def test_a_tool_is_worked_out_once(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    here.lists(READS)
+    assert here.tool().effect is Effect.READ
+    assert here.tool() is here.tool()
+    assert not here.is_remembered("other")
+
+
+def test_another_list_of_tools_counts_at_once(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    effects = [here.tool().effect]
+    for listed in (READS, WRITES):
+        here.lists(listed)
+        effects.append(here.tool().effect)
+    here.catalog.forget("files", "me")
+    effects.append(here.tool().effect)
+    assert effects == [Effect.UNKNOWN, Effect.READ, Effect.WRITE, Effect.UNKNOWN]
+
+
+def test_another_lock_counts_at_once(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    here.lists(READS)
+    found = [here.tool()]
+    for digest in (READS_DIGEST, bytes(32)):
+        here.pin(digest)
+        found.append(here.tool())
+    assert [tool.standing.provenance for tool in found] == [
+        Provenance.UNVERIFIED,
+        Provenance.PINNED,
+        Provenance.MISMATCH,
+    ]
+    assert [tool.flags for tool in found] == [(), (), (Flag.CHANGED_DEFINITION,)]
+
+
+def test_other_rules_count_at_once(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    assert not here.tool().is_named
+    here.rules.book = Rulebook((Rule(name="w", effect=Effect.WRITE),), {}, ())
+    assert here.tool().effect is Effect.WRITE
+    assert here.tool().is_named
+
+
+def test_where_a_rule_looks_at_arguments_nothing_is_remembered(tmp_path: Path) -> None:
+    match = Match(tool=("t",), when=("$.args.force",))
+    here = where(tmp_path, Rule(name="w", match=match, effect=Effect.WRITE))
+    given: tuple[dict[str, int], ...] = ({"force": 1}, {}, {"force": 1})
+    assert [here.tool("t", each).effect for each in given] == [
+        Effect.WRITE,
+        Effect.UNKNOWN,
+        Effect.WRITE,
+    ]
+    assert not here.is_remembered("t")
+    assert here.tool("other") is here.tool("other")
+
+
+def test_a_tool_is_shown_by_a_clean_and_moderate_name(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    assert [here.tool(name).tool for name in ("t!", "!", "")] == ["t", "?", "?"]
+    assert here.tool("x" * 300).tool == "x" * 256
+    assert not here.is_remembered("x" * 300)
+
+
+def test_no_more_tools_are_remembered_than_there_is_room_for(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    for number in range(4097):
+        here.tool(f"t{number}")
+    assert not here.is_remembered("t0")
+    assert here.is_remembered("t4096")
