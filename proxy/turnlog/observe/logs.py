@@ -1,4 +1,4 @@
-"""One line per event, JSON or for people (structlog's), through a spool that never blocks."""
+"""Set structlog up: one line per event, JSON or for people, through a spool that never blocks."""
 
 import logging
 import time
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
+import structlog
 from structlog.dev import ConsoleRenderer
 
 from .event import Event, Level, Log
@@ -30,7 +31,13 @@ class Logs:
     def __init__(self, spool: Spool, level: Level, render: Render) -> None:
         self._spool = spool
         self._level = level
-        self._render = render
+
+        def last(_: object, __: str, event: Any) -> bytes:
+            return render(event)
+
+        self._write: Callable[[Event], None] = (
+            structlog.wrap_logger(spool, processors=[last], wrapper_class=_Logger).bind().write
+        )
 
     def wants(self, kind: type[Event]) -> bool:
         """Tell whether an event of this kind would be written."""
@@ -40,11 +47,25 @@ class Logs:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
         level = event.level
         if level >= self._level:
-            self._spool.put(self._render(event), urgent=level >= _URGENT)
+            self._write(event)
 
     def close(self) -> None:
         """Write what is queued, for at most a second."""
         self._spool.close()
+
+
+class _Logger(structlog.BoundLoggerBase):
+    """structlog's logger for events that bring all their fields.
+
+    Nothing is ever bound to it: its own way would copy a context and look up a method for each line.
+    """
+
+    def write(self, event: Event) -> None:
+        """Hand an event through the processors to the spool."""
+        line: Any = event
+        for process in self._processors:
+            line = process(self._logger, "", line)
+        self._logger.put(line, urgent=event.level >= _URGENT)
 
 
 class StandardLogging(logging.Handler):
