@@ -29,6 +29,11 @@ class Agents:
         """What is remembered."""
         return self._server.starts
 
+    def send_twice(self, data: bytes) -> AgentRequest:
+        """Read a request that is remembered from then on, if it can be."""
+        self.send(data)
+        return self.send(data)
+
     def send(self, data: bytes) -> AgentRequest:
         """Read a request on a connection of its own, with the parser."""
         reader = self._server()._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
@@ -62,6 +67,8 @@ async def test_a_head_that_came_before_is_read_as_the_parser_reads_it(
 ) -> None:
     agents = Agents()
     first = agents.send(before)
+    assert agents.starts.find(data) is None
+    agents.send(before)
     found = agents.starts.find(data)
     assert found is not None
     assert found.start is first.start
@@ -90,7 +97,7 @@ async def test_a_head_that_came_before_is_read_as_the_parser_reads_it(
 )
 async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data: bytes) -> None:
     agents = Agents()
-    agents.send(POST)
+    agents.send_twice(POST)
     assert agents.starts.find(data) is None
 
 
@@ -111,7 +118,7 @@ async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data:
 )
 async def test_what_a_head_alone_does_not_settle_is_not_remembered(data: bytes) -> None:
     agents = Agents()
-    agents.send(data)
+    agents.send_twice(data)
     assert agents.starts.find(data) is None
 
 
@@ -119,14 +126,15 @@ async def test_a_request_that_came_in_pieces_is_not_remembered() -> None:
     server = AgentServer(_never, lambda status, _: b"%d" % status)
     reader = server()._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
     assert isinstance(reader, RequestReader)
-    assert not reader.feed_data(POST[:9])[0]
-    reader.feed_data(POST[9:])
+    for _ in range(2):
+        assert not reader.feed_data(POST[:9])[0]
+        reader.feed_data(POST[9:])
     assert server.starts.find(POST) is None
 
 
 async def test_only_so_many_heads_are_remembered() -> None:
     agents = Agents()
     for number in range(HEADS + 1):
-        agents.send(GET.replace(b"?b", b"?%d" % number))
+        agents.send_twice(GET.replace(b"?b", b"?%d" % number))
     assert agents.starts.find(GET.replace(b"?b", b"?0")) is None
     assert agents.starts.find(GET.replace(b"?b", b"?%d" % HEADS)) is not None

@@ -91,13 +91,7 @@ def _passes_by(request: Request, transport: Transport) -> bool:
         return False
     if request.route.path.startswith(_WELL_KNOWN):
         return True
-    return not request.is_post and (transport is _MCP or _speaks_mcp(request))
-
-
-def _speaks_mcp(request: Request) -> bool:
-    return b"text/event-stream" in request.fields.get(b"accept", b"").lower() or any(
-        name.startswith(b"mcp-") for name in request.fields
-    )
+    return not request.is_post and (transport is _MCP or request.asked.head.speaks_mcp)
 
 
 def _means_mcp(request: Request, transport: Transport) -> bool:

@@ -46,7 +46,7 @@ class Downstream:
         self.method = start.method
         self.target = start.target
         self.headers = request.headers
-        self.raw = start.raw
+        self.raw = start.head.raw
         """The fields without Content-Length."""
         self.head = start.head
         self.finished = False

@@ -9,13 +9,8 @@ from typing import Final
 from turnlog.core.kinds import ErrorKind
 from turnlog.observe.call_events import Refusal, RequestRefused
 from turnlog.store.base import StoreError
-from turnlog.wire.http import (
-    allowed_host,
-    allowed_origin,
-    can_dechunk,
-    fields,
-)
 
+from .admission import Admission
 from .agent import AgentConnection
 from .answers import Made, problem, told
 from .audience import Audience
@@ -31,7 +26,7 @@ from .own import Own
 from .plain import PlainCall
 from .request import Request, length_of
 from .requests import refusal_of
-from .routes import Route, Routes, authority_of, is_own, origin_form, own_path
+from .routes import Route, Routes, is_own, origin_form, own_path
 from .runner import Runner
 from .running import Running
 from .settings import Settings
@@ -39,8 +34,6 @@ from .starts import AgentRequest
 from .upstream import Content, Failure, Upstreams
 
 Exchange = McpExchange | PlainCall
-_HOST: Final = 512
-"""bytes of the longest Host that is remembered."""
 _BODILESS: Final = frozenset({204, 304})
 """Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
 _FAULT: Final = "turnlog failed at this request; its log says where"
@@ -64,10 +57,7 @@ class Handler:
         self._upstreams = upstreams
         self._commands = commands
         self._own = own
-        self._hosts = frozenset((*settings.allow_hosts, settings.listen.host))
-        self._is_allowed: Memo[bytes, bool] = Memo(
-            lambda host: allowed_host(host, self._hosts), lambda host: len(host) <= _HOST
-        )
+        self._admission = Admission(frozenset((*settings.allow_hosts, settings.listen.host)))
         self._heads = Heads()
         self._route = Memo(self._route_of, lambda start: start.is_ordinary)
         """By a request's line and fields: settings stay what they are as long as this handler."""
@@ -125,14 +115,14 @@ class Handler:
 
     def _route_of(self, start: RequestStart) -> Route | None:
         """Return where a request goes; `None` where turnlog answers it itself."""
-        target = origin_form(start.target)
-        if self._refusal(start) or is_own(target.partition("?")[0]):
+        if not self._admission.admits(start):
             return None
-        return self._routes.find(target)
+        target = origin_form(start.target)
+        return None if is_own(target.partition("?")[0]) else self._routes.find(target)
 
     async def _answer_here(self, down: Downstream, connection: int) -> None:
         """Answer a request for turnlog itself, or refuse it."""
-        if refusal := self._refusal(down.asked):
+        if refusal := self._admission.refusal(down.asked):
             await self._refuse(down, *refusal)
             return
         path, _, query = origin_form(down.target).partition("?")
@@ -146,38 +136,18 @@ class Handler:
 
     def _told(self, down: Downstream, agent: AgentConnection, route: Route) -> Request:
         """Return what a request tells before its body: mostly the same as the one before it."""
-        request = agent.told
-        if request is None or request.asked is not down.asked or request.channel is not None:
-            digest, clients = self._context.digest, self._context.clients
-            request = Request(down.asked, route, digest, clients, agent.number)
-            agent.told = request if down.asked.is_ordinary else None
-        if not down.is_whole:
-            request.length = length_of(down.headers)
+        asked, before = down.asked, agent.told
         channel = self._context.channels.find(route)
+        request = before.elsewhere(asked, route) if before is not None else None
+        if request is None or channel is not None:
+            digest, clients = self._context.digest, self._context.clients
+            request = Request(asked, route, digest, clients, agent.number)
         if channel is not None:
             request.joins(channel)
+        agent.told = request if asked.is_ordinary and channel is None else None
+        if not down.is_whole:
+            request.length = length_of(down.headers)
         return request
-
-    def _refusal(self, start: RequestStart) -> tuple[Refusal, Made] | None:
-        """Return why a request must not be forwarded: it may come from a page that rebound DNS."""
-        # An absolute target's authority counts instead of Host (RFC 9112 section 3.2.2).
-        absolute = authority_of(start.target).encode("utf-8", "surrogateescape")
-        named = start.head.fields
-        host = absolute or named.get(b"host", b"")
-        if not self._is_allowed(host) or b"host" in start.head.repeated:
-            detail = "this Host is not served here; add it to allow_hosts if it should be"
-            return Refusal.HOST, problem(421, "Misdirected Request", detail, {})
-        origins = fields(start.raw, b"origin")
-        if not all(allowed_origin(origin, self._hosts) for origin in origins):
-            detail = "this Origin may not call; add its host to allow_hosts if it should"
-            return Refusal.ORIGIN, problem(403, "Forbidden", detail, {})
-        if b"transfer-encoding" in named and not can_dechunk(start.raw):
-            detail = "only the transfer coding chunked can be undone here (RFC 9112 section 6.1)"
-            return Refusal.FRAMING, problem(501, "Not Implemented", detail, {})
-        if start.method == "CONNECT":
-            detail = "turnlog forwards requests, it opens no tunnels"
-            return Refusal.METHOD, problem(405, "Method Not Allowed", detail, {})
-        return None
 
     @property
     def _names(self) -> str:

@@ -34,14 +34,20 @@ Way = tuple[Raw, bytes]
 """An agent's fields, and the authority they go to."""
 
 
-class RequestHead(Struct, frozen=True):
-    """What a request's fields say."""
+class RequestHead(Struct, frozen=True, eq=False):
+    """What a request's fields say; the same object as often as they come."""
 
+    raw: Raw
+    """The fields, without Content-Length."""
     fields: dict[bytes, bytes]
     """First value of each field, by its name in lower case. Not to be changed."""
     text: dict[bytes, str]
     """The same, decoded."""
     repeated: frozenset[bytes]
+    is_moderate: bool = True
+    """Whether they are few and short enough to be remembered."""
+    speaks_mcp: bool = False
+    """Whether its sender takes a stream of events, or says things of MCP."""
 
 
 class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
@@ -52,15 +58,13 @@ class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
     version: tuple[int, int]
     keeps: bool
     """Whether the connection may carry another request."""
-    raw: Raw
-    """The fields."""
     head: RequestHead
     """What they say."""
 
     @property
     def is_ordinary(self) -> bool:
         """Whether it is small enough to be remembered."""
-        return is_ordinary(self.target, self.raw)
+        return self.head.is_moderate and len(self.target) <= _BYTES
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
@@ -104,11 +108,6 @@ def is_moderate(raw: Raw) -> bool:
     return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
 
 
-def is_ordinary(target: str, raw: Raw) -> bool:
-    """Tell whether a request's line and fields are small enough to be remembered."""
-    return len(target) <= _BYTES and is_moderate(raw)
-
-
 def read_request(raw: Raw) -> RequestHead:
     """Return what a request's fields say."""
     fields: dict[bytes, bytes] = {}
@@ -120,7 +119,9 @@ def read_request(raw: Raw) -> RequestHead:
         else:
             fields[key] = value
     text = {name: value.decode("latin-1") for name, value in fields.items()}
-    return RequestHead(fields, text, frozenset(repeated))
+    takes_events = b"text/event-stream" in fields.get(b"accept", b"").lower()
+    speaks_mcp = takes_events or any(name.startswith(b"mcp-") for name in fields)
+    return RequestHead(raw, fields, text, frozenset(repeated), is_moderate(raw), speaks_mcp)
 
 
 def lines(headers: Headers) -> bytes:

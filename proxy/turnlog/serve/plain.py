@@ -8,10 +8,10 @@ from msgspec import structs
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
+from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase, Rung, TurnSource
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import read_value
@@ -38,6 +38,26 @@ _STATUSES: Final[dict[str, int]] = {
 _HEAD: Final = Phase.HEAD
 _UNNAMED: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
 """Effects that no rule has named, or that change nothing."""
+_CUT: Final = (Flag.TRUNCATED_RECORD,)
+_PLAIN: Final = Ask(
+    session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
+    turn_label="",
+    turn_source=TurnSource.GAP,
+    call=b"",
+    leg=0,
+    server="",
+    tool="",
+    method="",
+    effect=Effect.UNKNOWN,
+    definition=b"",
+    arguments=b"",
+    complete=True,
+    size=0,
+    flags=(),
+    trace="",
+    protocol="",
+)
+"""What all calls of plain tools ask alike; the other fields say nothing."""
 _REASONS: Final = {
     403: "Forbidden",
     409: "Conflict",
@@ -306,31 +326,34 @@ def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask
 
     tool, policy = _policy(context.rules.book, request, method, read)
     effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
-    ask = Ask(
+    # In two steps: of more than 15 arguments with names Python 3.11 makes a dict first.
+    ask = structs.replace(
+        _PLAIN,
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
         call=call,
-        leg=0,
         server=request.server,
         tool=context.clean(tool),
         method=method,
         effect=effect,
-        definition=b"",
         arguments=asked.text,
+        size=size,
+        policy=policy,
+        protocol=f"http/{request.http_version}",
+        client=identity.client,
+    )
+    ask = structs.replace(
+        ask,
         complete=not asked.cut,
         says_all=whole,
-        size=size,
-        flags=() if whole else (Flag.TRUNCATED_RECORD,),
+        flags=() if whole else _CUT,
         trace=request.trace,
-        protocol=f"http/{request.http_version}",
-        policy=policy,
         is_named=policy.effect not in _UNNAMED,
         key=request.field(HEADER),
         key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
         principal=request.credential,
         why=request.why,
-        client=identity.client,
     )
     link = effect_link(ask, read, context.store.keyed)
     return structs.replace(ask, effect_link=link) if link else ask

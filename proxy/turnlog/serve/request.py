@@ -79,6 +79,21 @@ class Request:
         self.channel: Channel | None = None
         """The stream on which it is answered (2024-11-05)."""
 
+    def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
+        """Return a request that tells the same as this one, maybe of another place of its server.
+
+        `None` where it may tell something else.
+        """
+        if asked is self.asked:
+            return self
+        before = self.route
+        tells_same = asked.head is self.asked.head and asked.method == self.method
+        if not (tells_same and route.target is before.target and route.session == before.session):
+            return None
+        other = Request.__new__(Request)
+        vars(other).update(vars(self), asked=asked, route=route)
+        return other
+
     def joins(self, channel: Channel) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
         self.channel = channel
@@ -126,7 +141,7 @@ class Request:
     @property
     def is_sealed(self) -> bool:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
-        return is_sealed(self.asked.raw) or b"content-encoding" in self.fields
+        return is_sealed(self.asked.head.raw) or b"content-encoding" in self.fields
 
     def decoded(self, body: bytes) -> bytes:
         """Return the body without its content coding; nothing where that is not known."""

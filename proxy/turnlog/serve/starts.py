@@ -7,12 +7,20 @@ digits of Content-Length is new, and those have to be the length of what follows
 from typing import Final
 
 from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from msgspec import Struct
 
 from turnlog.wire.http import Headers
 
-from .heads import HEADS, Memo, Raw, RequestStart, is_ordinary, read_request, without_lengths
+from .heads import (
+    HEADS,
+    Memo,
+    RequestHead,
+    RequestStart,
+    is_moderate,
+    read_request,
+    without_lengths,
+)
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTHS: Final = (b"\r\nContent-Length: %d\r\n", b"\r\ncontent-length: %d\r\n")
@@ -20,8 +28,8 @@ _LENGTHS: Final = (b"\r\nContent-Length: %d\r\n", b"\r\ncontent-length: %d\r\n")
 _ODD: Final = frozenset({b"expect", b"upgrade"})
 """Fields that ask for more than an answer."""
 _BEHIND_NAME: Final = len(b"%d\r\n")
-_Line = tuple[str, str, tuple[int, int], bool, Raw]
-"""Method, target, version, whether the connection stays, and the fields without Content-Length."""
+_Line = tuple[str, str, tuple[int, int], bool, RequestHead]
+"""Method, target, version, whether the connection stays, and what the fields say."""
 
 
 class AgentRequest(Struct, frozen=True, eq=False):
@@ -32,6 +40,8 @@ class AgentRequest(Struct, frozen=True, eq=False):
     """Fields as they came."""
     body: bytes | StreamReader
     """All of it, or what it is read from."""
+    came_before: bool = True
+    """Whether another one has begun like this."""
 
     def _cancel(self, exc: BaseException) -> None:
         """Let nobody wait for the body any more; aiohttp's server calls this."""
@@ -54,16 +64,32 @@ class Starts:
     """The beginnings of requests that are remembered; the same bytes always mean the same."""
 
     def __init__(self) -> None:
-        self._start = Memo(_start, lambda line: is_ordinary(line[1], line[-1]))
+        self._head = Memo(read_request, is_moderate)
+        self._starts: dict[_Line, RequestStart] = {}
         self._known: dict[bytes, _Known] = {}
         """By the head's bytes, without the digits of its length."""
 
     def request(self, message: RawRequestMessage, body: StreamReader) -> AgentRequest:
         """Return what a parser has read."""
         raw = without_lengths(message.raw_headers)
-        keeps = not message.should_close
-        line = (message.method, message.path, message.version, keeps, raw)
-        return AgentRequest(self._start(line), message.raw_headers, body)
+        head, keeps = self._head(raw), not message.should_close
+        line = (message.method, message.path, message.version, keeps, head)
+        start = self._starts.get(line)
+        content = b"" if body is EMPTY_PAYLOAD else body
+        if start is not None:
+            return AgentRequest(start, message.raw_headers, content)
+        start = self._begin(line)
+        return AgentRequest(start, message.raw_headers, content, came_before=False)
+
+    def _begin(self, line: _Line) -> RequestStart:
+        """Return how a request begins, for the first time."""
+        method, target, version, keeps, head = line
+        start = RequestStart(method=method, target=target, version=version, keeps=keeps, head=head)
+        if start.is_ordinary:
+            if len(self._starts) >= HEADS:
+                self._starts.clear()
+            self._starts[line] = start
+        return start
 
     def find(self, data: bytes) -> AgentRequest | None:
         """Return the request that `data` is, from its first byte to its last, if its head is known."""
@@ -77,12 +103,17 @@ class Starts:
         return AgentRequest(known.start, headers, body)
 
     def learn(self, data: bytes, request: AgentRequest) -> None:
-        """Remember the head of a request that is all of `data`, if what is to be done follows from it."""
+        """Remember the head of a request that is all of `data`, if what is to be done follows from it.
+
+        One that comes for the first time may be the last of its kind, as where its target names an item.
+        """
+        if not request.came_before:
+            return
         head, body = _apart(data)
         start, headers = request.start, tuple(request.headers)
         # Whoever expects 100 (Continue) is written to before its body is read.
         is_odd = not start.head.fields.keys().isdisjoint(_ODD) or not start.keeps
-        if not head or is_odd or not start.is_ordinary:
+        if not head or is_odd:
             return
         names = [name.lower() for name, _ in headers]
         at = names.index(b"content-length") if body else len(headers)
@@ -90,18 +121,6 @@ class Starts:
         if len(self._known) >= HEADS:
             self._known.clear()
         self._known[head] = _Known(start, headers[:at], name, headers[at + 1 :])
-
-
-def _start(line: _Line) -> RequestStart:
-    method, target, version, keeps, raw = line
-    return RequestStart(
-        method=method,
-        target=target,
-        version=version,
-        keeps=keeps,
-        raw=raw,
-        head=read_request(raw),
-    )
 
 
 def _apart(data: bytes) -> tuple[bytes, bytes]:

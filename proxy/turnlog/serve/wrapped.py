@@ -203,8 +203,7 @@ _NOTHING: Final = RequestStart(
     target="",
     version=(0, 0),
     keeps=True,
-    raw=(),
-    head=RequestHead({}, {}, frozenset()),
+    head=RequestHead((), {}, {}, frozenset()),
 )
 """What a line says before its body: there are no headers on a pipe."""
 
