@@ -113,7 +113,7 @@ def test_two_credentials_with_one_name_are_two_sessions(rig: Rig) -> None:
 
 def test_the_same_fields_on_one_connection_go_where_each_path_says(rig: Rig) -> None:
     one, two = (f"/s/{rig.session}-{name}/mcp" for name in ("one", "two"))
-    rows = made(rig, *((path, (), {}) for path in (one, two, one, two)))
+    rows = made(rig, (one, (), {}), (two, (), {}), (one, (), {}), (two, (), {}))
     assert rows[0].session == rows[2].session != rows[1].session == rows[3].session
 
 

@@ -21,6 +21,8 @@ LINES = [
     b"Content-Length:  %d ",
     b"X-Length: %d",
     b"Content-Length: 2",
+    b"Content-Length: ",
+    b"content-length: ",
     b"Transfer-Encoding: chunked",
     b"Connection: close",
     b"Connection: keep-alive",

@@ -93,6 +93,7 @@ async def test_a_head_that_came_before_is_read_as_the_parser_reads_it(
         POST.replace(b"Content-Length: 2\r\nX-A: \xe9", b"X-A: \xe9\r\nContent-Length: 2"),
         POST.replace(b"X-A: \xe9", b"Content-Length: 2"),
         POST.replace(b"Content-Length: 2\r\n", b""),
+        POST.replace(b": 2", b": ").removesuffix(b"ab"),
     ],
 )
 async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data: bytes) -> None:

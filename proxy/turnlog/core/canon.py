@@ -79,8 +79,8 @@ def _exactly(value: Any) -> bytes:
 
 
 def _fast(data: bytes) -> bytes | None:
-    # `find` and not `in`, which is for numbers, too; one byte is found far faster than two.
-    escaped = data.find(b"\\") >= 0 and data.find(b"\\u") >= 0
+    # One byte is found far faster than two.
+    escaped = b"\\" in data and b"\\u" in data
     if (escaped or not data.isascii()) and _find_astral(data):
         return None
     try:

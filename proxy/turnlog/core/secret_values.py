@@ -148,7 +148,7 @@ class FirstLook:
 
     def _uncovers(self, low: bytes) -> bool:
         """Tell whether escapes or percent signs cover something."""
-        if low.find(b"%") < 0 and low.find(b"\\u00") < 0 and low.find(b"\\/") < 0:
+        if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
             return False
         plain = decoded(low)
         if plain is None or plain == low:

@@ -15,6 +15,8 @@ from msgspec import Raw, Struct, field
 SUMMARY_BYTES = 512
 PREVIEW_BYTES = 256
 EMPTY = "empty"
+_MEDIA = 256
+"""Characters of a media type that are looked at."""
 _SNIFFED = 1024
 """Bytes that tell text from anything else where no media type does."""
 
@@ -197,7 +199,7 @@ def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
 
 def _is_text(answer: bytes, media_type: str) -> bool:
     if media_type:
-        return _is_textual(media_type)
+        return _is_textual(media_type[:_MEDIA])
     head = answer[:_SNIFFED]
     try:
         head.decode()

@@ -117,7 +117,10 @@ class AgentConnection(web.RequestHandler):
         aiohttp makes a task for each of them, which costs a turn of the loop more.
         """
         while not self._force_close:
-            if not self._messages:
+            if self._messages:
+                # Whoever sends many at once is not answered before everybody else.
+                await asyncio.sleep(0)
+            else:
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter

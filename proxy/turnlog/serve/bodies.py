@@ -13,7 +13,7 @@ from .context import Context
 from .downstream import Downstream
 from .mcp import McpExchange
 from .plain import PlainCall
-from .request import MCP_LIMIT, Request
+from .request import MCP_LIMIT, Request, length_of
 from .settings import Transport
 from .upstream import Content
 
@@ -34,7 +34,7 @@ async def read_exchange(
     may_be_mcp = request.is_post and transport is not _HTTP
     if may_be_mcp and whole:
         exchange = _mcp(context, request, body, transport)
-        return exchange or PlainCall(context, request, body, whole=True), body
+        return exchange or PlainCall(context, request, body, len(body)), body
     if may_be_mcp:
         start = start_of(body)
         if start is not None or _means_mcp(request, transport):
@@ -45,8 +45,10 @@ async def read_exchange(
 def _plain(
     down: Downstream, context: Context, request: Request, body: bytes, *, whole: bool
 ) -> tuple[PlainCall, Content]:
-    content: Content = body if whole else down.rest(body)
-    return PlainCall(context, request, body if whole else body[:START], whole=whole), content
+    if whole:
+        return PlainCall(context, request, body, len(body)), body
+    size = length_of(down.headers)
+    return PlainCall(context, request, body[:START], size, whole=False), down.rest(body)
 
 
 async def _large(
@@ -63,7 +65,7 @@ async def _large(
     said = start or _named(request)
     if not whole:
         exchange = McpExchange(
-            context, request, (said,), size=request.length, start=body[:START], cut=True
+            context, request, (said,), size=length_of(down.headers), start=body[:START], cut=True
         )
         return exchange, down.rest(body)
     text = request.decoded(body)

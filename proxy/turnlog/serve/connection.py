@@ -155,6 +155,7 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange; tell whether the connection can carry another."""
         self._busy = False
+        self._interim = None
         done = self.complete and self._uploaded and not self._pieces and not self._paused
         if done and self._keep_alive and not self._closed:
             return True
@@ -376,7 +377,6 @@ class Connection(asyncio.Protocol):
         self.framing = found
         self._headers_done = True
         self._mender.read()
-        self._interim = None
         self._keep_alive = self._parser.should_keep_alive()
         self.complete = found.body is _NONE
 

@@ -59,11 +59,6 @@ class Downstream:
         """Whether the agent has ended its side of the connection, and perhaps both."""
         return self._agent.half_closed
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether its body came with its head."""
-        return isinstance(self._content, bytes)
-
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
         content = self._content

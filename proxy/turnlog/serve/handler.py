@@ -24,7 +24,7 @@ from .heads import Heads, Memo, RequestStart, lines
 from .mcp import McpExchange
 from .own import Own
 from .plain import PlainCall
-from .request import Request, length_of
+from .request import Request
 from .requests import refusal_of
 from .routes import Route, Routes, is_own, origin_form, own_path
 from .runner import Runner
@@ -108,7 +108,7 @@ class Handler:
         if route is None:
             await self._answer_here(down, agent.number)
             return
-        request = self._told(down, agent, route)
+        request = self._told(down.asked, agent, route)
         transport = self._settings.upstreams[route.target.name].transport
         exchange, content = await read_exchange(down, self._context, request, transport)
         await self._carry(down, route, exchange, content)
@@ -134,9 +134,9 @@ class Handler:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
 
-    def _told(self, down: Downstream, agent: AgentConnection, route: Route) -> Request:
+    def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
         """Return what a request tells before its body: mostly the same as the one before it."""
-        asked, before = down.asked, agent.told
+        before = agent.told
         channel = self._context.channels.find(route)
         request = before.elsewhere(asked, route) if before is not None else None
         if request is None or channel is not None:
@@ -145,8 +145,6 @@ class Handler:
         if channel is not None:
             request.joins(channel)
         agent.told = request if asked.is_ordinary and channel is None else None
-        if not down.is_whole:
-            request.length = length_of(down.headers)
         return request
 
     @property

@@ -68,11 +68,16 @@ _REASONS: Final = {
 
 
 class PlainCall:
-    """The exchange of a plain HTTP tool. `body` is its start where not `whole`."""
+    """The exchange of a plain HTTP tool.
 
-    def __init__(self, context: Context, request: Request, body: bytes, *, whole: bool) -> None:
+    `body` is its start where not `whole`; `size` is all of it in bytes, as far as that is known.
+    """
+
+    def __init__(
+        self, context: Context, request: Request, body: bytes, size: int, *, whole: bool = True
+    ) -> None:
         self._context = context
-        self._ask = _ask(context, request, body, whole=whole)
+        self._ask = _ask(context, request, body, size, whole=whole)
         self._whole = whole
         self.running: Running | None = None
         """What guards the call, where something does."""
@@ -312,11 +317,10 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
     return inner if inner is UNREADABLE else {**cast("dict[str, object]", said), "body": inner}
 
 
-def _ask(context: Context, request: Request, body: bytes, *, whole: bool) -> Ask:
+def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     path, query = request.route.text, request.route.query[1:]
     headers = request.vendor_headers(context.vendor_headers)
     session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
-    size = len(body) if whole else request.length
     # Any token is a method, and a token may be a secret in the wrong place.
     method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)

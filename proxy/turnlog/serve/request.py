@@ -56,8 +56,6 @@ class Request:
         self._session = self.field(b"turnlog-session")
         self._turn = self.field(b"turnlog-turn")
         self._agent = self.field(b"user-agent")
-        self.length = 0
-        """Length of the body as declared, in bytes, where it did not come with the head."""
         self.credential = self._credential()
         """Keyed digest of what authenticates the caller; empty where nothing does."""
         # The stateless revisions have no sessions: an id that comes along says nothing.

@@ -125,7 +125,7 @@ class RequestReader:
 
     def _feed(self, data: bytes) -> Found:
         # The fast one drops whatever comes together with an offer of another protocol.
-        offers = data.find(b"pgrade") >= 0 or data.find(b"PGRADE") >= 0
+        offers = b"pgrade" in data or b"PGRADE" in data
         if offers and (begun := self._known) is not None and _OFFER.search(begun + data):
             return self._read_slowly(begun + data)
         try:

@@ -95,7 +95,8 @@ class Starts:
         """Return the request that `data` is, from its first byte to its last, if its head is known."""
         head, body = _apart(data)
         known = self._known.get(head)
-        if known is None:
+        # A head whose length has no digits looks like a known one, and is none.
+        if known is None or (known.name and not body):
             return None
         headers = known.before
         if body:

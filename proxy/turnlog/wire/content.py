@@ -114,13 +114,11 @@ def looks_like_error(text: str) -> bool:
 def hints_at_error(start: bytes) -> bool:
     """Tell whether a closer look at an answer may find that it speaks of an error."""
     head = start[:_HEAD].lower().replace(_NAME, b"")
-    found = (head.find(b"rror"), head.find(b"xception"), head.find(b"traceback"))
-    return max(found) >= 0
+    return b"rror" in head or b"xception" in head or b"traceback" in head
 
 
 def has_error_member(body: bytes) -> bool:
     """Tell whether a JSON object has a top-level member `error` that says something."""
-    # `in` takes five times as long.
-    if len(body) > TEXT_LIMIT or body.find(_MEMBER) < 0:
+    if len(body) > TEXT_LIMIT or _MEMBER not in body:
         return False
     return bytes(members(body).get("error", b"")) not in _NO_ERRORS

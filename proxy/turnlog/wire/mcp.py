@@ -110,7 +110,7 @@ def requested_revision(message: Message, header: str = "") -> str:
     of `MCP-Protocol-Version`, which is all that the handshake revisions send.
     """
     # Most requests of the handshake revisions do not say; a look for the word costs next to nothing.
-    if bytes(message.params).find(_REVISION_WORD) >= 0:
+    if _REVISION_WORD in bytes(message.params):
         params = load(_Params, message.params)
         named = members(params.meta).get(_REVISION_KEY, Raw()) if params.meta else Raw()
         if message.method == "initialize":

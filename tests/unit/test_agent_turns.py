@@ -1,0 +1,34 @@
+"""`serve.agent`: who sends many requests at once waits like everybody else."""
+
+import asyncio
+import socket
+
+from turnlog.serve.agent import AgentConnection, AgentServer
+from turnlog.serve.starts import AgentRequest
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+MANY = 50
+
+
+async def test_requests_that_came_together_leave_turns_to_other_connections() -> None:
+    served: asyncio.Queue[int] = asyncio.Queue()
+
+    async def answer(agent: AgentConnection, _: AgentRequest) -> bool:
+        served.put_nowait(agent.number)
+        return True
+
+    server = AgentServer(answer, lambda status, _: b"%d" % status)
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    address = listener.sockets[0].getsockname()
+    with socket.create_connection(address) as hasty, socket.create_connection(address) as other:
+        hasty.sendall(GET)
+        number = await served.get()
+        other.sendall(GET)
+        await served.get()
+        hasty.sendall(GET * MANY)
+        other.sendall(GET)
+        async with asyncio.timeout(10):
+            order = [await served.get() for _ in range(MANY + 1)]
+    assert order[0] == order[-1] == number
+    listener.close()
+    await server.shutdown(1.0)
