@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import Ending, Past, of_call, so_far
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Effect, Flag, TurnSource
+from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.core.policy import Policy
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
 from turnlog.core.rules import Demand
@@ -150,6 +150,27 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         """Whether a rule demands a pinned definition, and this tool has none, or another one."""
         demanded = self.policy.provenance is _DEMANDED
         return demanded and self.standing.provenance is not _PINNED
+
+
+BLANK: Final = Ask(
+    session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
+    turn_label="",
+    turn_source=TurnSource.GAP,
+    call=b"",
+    leg=0,
+    server="",
+    tool="",
+    method="",
+    effect=Effect.UNKNOWN,
+    definition=b"",
+    arguments=b"",
+    complete=True,
+    size=0,
+    flags=(),
+    trace="",
+    protocol="",
+)
+"""A call of which nothing is known: others are made of it by what they say."""
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Final
 
-from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
+from msgspec import structs
+
+from turnlog.core.kinds import Effect, Flag
 from turnlog.core.policy import Rulebook, Subject
 from turnlog.core.provenance import Provenance
-from turnlog.store.base import SessionRef
 
-from .attempt import TOOL_CHARS, Ask
+from .attempt import BLANK, TOOL_CHARS, Ask
 from .catalog import Catalog, effect_of
 from .pins import Pins
 
@@ -17,7 +18,6 @@ UNKNOWN_TOOL: Final = "?"
 _TOOLS: Final = 4096
 """Most tools that are remembered."""
 _UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
-_NOBODYS: Final = SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT)
 
 
 class Rules:
@@ -81,23 +81,14 @@ class KnownTools:
         standing = self._pins.standing(server, shown, digest)
         changed = standing.provenance is Provenance.MISMATCH
         effect = policy.effect or hint
-        model = Ask(
-            session=_NOBODYS,
-            turn_label="",
-            turn_source=TurnSource.GAP,
-            call=b"",
-            leg=0,
+        model = structs.replace(
+            BLANK,
             server=server,
             tool=shown,
             method="tools/call",
             effect=effect,
             definition=digest,
-            arguments=b"",
-            complete=True,
-            size=0,
             flags=(Flag.CHANGED_DEFINITION,) if changed else (),
-            trace="",
-            protocol="",
             policy=policy,
             standing=standing,
             is_named=effect not in _UNNAMED,

@@ -8,17 +8,17 @@ from msgspec import structs
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase, Rung, TurnSource
+from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_effect, http_input, http_tool
 from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
-from turnlog.store.base import SessionRef, StoreError, Ticket
+from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import read_value
 from turnlog.wire.sse import Event
 
 from .answers import KEY, NOT_RECORDED, Made, envelope, problem
-from .attempt import TOOL_CHARS, Ask, Attempt, Reply, following
+from .attempt import BLANK, TOOL_CHARS, Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .found import Repeated
@@ -39,25 +39,6 @@ _HEAD: Final = Phase.HEAD
 _UNNAMED: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
 """Effects that no rule has named, or that change nothing."""
 _CUT: Final = (Flag.TRUNCATED_RECORD,)
-_PLAIN: Final = Ask(
-    session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
-    turn_label="",
-    turn_source=TurnSource.GAP,
-    call=b"",
-    leg=0,
-    server="",
-    tool="",
-    method="",
-    effect=Effect.UNKNOWN,
-    definition=b"",
-    arguments=b"",
-    complete=True,
-    size=0,
-    flags=(),
-    trace="",
-    protocol="",
-)
-"""What all calls of plain tools ask alike; the other fields say nothing."""
 _REASONS: Final = {
     403: "Forbidden",
     409: "Conflict",
@@ -332,7 +313,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
     # In two steps: of more than 15 arguments with names Python 3.11 makes a dict first.
     ask = structs.replace(
-        _PLAIN,
+        BLANK,
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
