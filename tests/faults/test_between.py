@@ -3,8 +3,6 @@ the disk keeps nobody's time."""
 
 import json
 import signal
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.faults import Hangs, ResetAfterRequest, SlowHead
+from kit.holding import nobody_writes
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, Script, answer, echo, ok, result, text_result
-from turnlog.store.folder import close_environment, open_environment
 
 RULES = """
 rules:
@@ -151,20 +149,6 @@ def test_another_attempt_that_cannot_be_recorded_is_not_made(tmp_path: Path, too
     assert (row.kind, row.attempt) == ("rate_limited", 1)
 
 
-@contextmanager
-def writing(data: Path) -> Generator[None]:
-    """Keep everybody from writing to the log, as a process that writes for long does."""
-    env = open_environment(data / "log", readonly=False)
-    try:
-        txn = env.begin(write=True)
-        try:
-            yield
-        finally:
-            txn.abort()
-    finally:
-        close_environment(env)
-
-
 @pytest.mark.parametrize(
     ("tool", "kind"),
     [("write_hurried", "queue_timeout"), ("write_total", "deadline_exhausted")],
@@ -174,7 +158,7 @@ def test_a_call_whose_intent_takes_too_long_is_not_sent(
 ) -> None:
     with ruled(tmp_path, RULES) as rig:
         rig.fresh()
-        with writing(rig.proxy.data):
+        with nobody_writes(rig.proxy.data):
             said = json.loads(rig.post(call(tool, request_id=4)))
             assert rig.upstream.requests == []
         outcome = said["result"]["_meta"]["turnlog/outcome"]
@@ -216,7 +200,7 @@ def test_another_attempt_whose_intent_takes_too_long_is_not_made(
         rig.upstream.script = answer(LATER)
         client.ask("POST", rig.path, call(tool), headers=MCP_HEADERS)
         rig.ended_rows()
-        with writing(rig.proxy.data):
+        with nobody_writes(rig.proxy.data):
             given = client.response()
         assert (given.status, given.body) == (429, b"slow down")
         assert given.head.one("turnlog-kind") == "rate_limited"
@@ -245,7 +229,7 @@ def test_sigterm_while_another_attempt_waits_for_the_disk_hands_on_what_is_held(
         rig.upstream.script = answer(LIMITED)
         client.ask("POST", rig.path, call("write_patient"), headers=MCP_HEADERS)
         rig.ended_rows()
-        with writing(rig.proxy.data):
+        with nobody_writes(rig.proxy.data):
             wait_for_intent(rig)
             rig.proxy.process.send_signal(signal.SIGTERM)
             given = client.response()
@@ -273,7 +257,7 @@ def test_a_call_that_is_cancelled_while_another_attempt_waits_for_the_disk_is_no
         rig.ended_rows()
         rig.upstream.script = echo
         cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
-        with writing(rig.proxy.data):
+        with nobody_writes(rig.proxy.data):
             wait_for_intent(rig)
             other.request("POST", rig.path, cancel, headers=rig.session_headers)
         said = client.response().json()

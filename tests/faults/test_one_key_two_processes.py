@@ -10,15 +10,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from kit.beside import proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from kit.holding import nobody_writes
 from kit.proxy import Proxy, data_of, findings
 from kit.upstreams import Peer, RawUpstream, ok, text_result
 from kit.wraps import Wrap, initialize, outcome, text_answer, wrapping
-from turnlog.store.tables import NAMES
 
 RULES = """
 rules:
@@ -59,16 +58,6 @@ def proxy(folder: Path, upstream: RawUpstream, **more: object) -> Generator[Prox
     settings = {"rules": ["rules.yaml"], "log_level": "debug", **more}
     with proxy_beside(folder, upstream.url, settings=settings) as one:
         yield one
-
-
-@contextmanager
-def nobody_writes(data: Path) -> Generator[None]:
-    """Hold the lock that every writer of the log waits for."""
-    with (
-        lmdb.open(str(data / "log"), max_dbs=len(NAMES), map_size=1 << 40) as env,
-        env.begin(write=True),
-    ):
-        yield
 
 
 def ask(client: Client, request_id: int, tool: str = "pay", value: int = 1) -> None:

@@ -165,7 +165,7 @@ def _checked(proxy: Proxy, agents: list[Agent], did: Counter[str], kills: int) -
         flagged = sum(Flag.REPEAT_OF_UNKNOWN in row.flags for row in rows)
         mine = {effect: times for effect, times in did.items() if agent.session in effect}
         twice = sum(times - 1 for times in mine.values() if times > 1)
-        assert twice <= flagged, (twice, flagged)
+        assert twice <= flagged, f"{flagged} of {twice} repeats are flagged: {mine}"
         repeated += twice
         for effect, told in agent.told.items():
             if told == "done":

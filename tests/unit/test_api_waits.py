@@ -1,17 +1,16 @@
 """`serve.api`: an answer to what is queued to be written has no time limit but the disk's."""
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from kit.attempts import Collected, ask, session
 from kit.clients import Client, Response
+from kit.holding import nobody_writes
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
@@ -29,13 +28,6 @@ TOKEN = b"t" * 32
 LIMIT = 0.05
 """s that the API gives a reader here."""
 LONG = 20 * LIMIT
-HOLDS = """
-import lmdb, sys
-with lmdb.open(sys.argv[1], max_dbs=64, map_size=1 << 40) as env, env.begin(write=True):
-    print(flush=True)
-    sys.stdin.read()
-"""
-"""Keeps everybody from writing to a store, until its stdin ends."""
 
 
 @asynccontextmanager
@@ -57,22 +49,6 @@ async def served(context: Context) -> AsyncGenerator[str]:
         finally:
             listener.close()
             await server.shutdown(0.1)
-
-
-@contextmanager
-def held(data: Path) -> Generator[None]:
-    """Let nobody write to a store until the block ends."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(data / "log")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.communicate()
 
 
 async def unknown(context: Context) -> str:
@@ -101,7 +77,7 @@ async def test_what_is_written_late_is_answered_late_and_truly(tmp_path: Path, w
             "note": ("/sessions/orders/notes", b'{"kind": "decision", "text": "ask first"}'),
             "verdict": (f"/calls/{call}/resolve", b'{"verdict": "happened"}'),
         }
-        with held(settings.data):
+        with nobody_writes(settings.data):
             answer = asyncio.ensure_future(asyncio.to_thread(post, url, *said[what]))
             done, _ = await asyncio.wait({answer}, timeout=LONG)
             assert not done, answer.result()

@@ -1,5 +1,6 @@
 """`store.blobs`: content by its hash, in buckets of time."""
 
+import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -182,7 +183,10 @@ def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> No
     assert living is not None
     (tmp_path / "blobs" / "0-0" / "written-now-3").touch()
     other = Pair(tmp_path, epoch=2)
+    os.utime(tmp_path / "epochs", (0, 0))
     other.put(b"two", 10)
+    # Who took the lock of the dead would look like them.
+    assert (tmp_path / "epochs").stat().st_mtime == 0
     marks = sorted(path.name for path in (tmp_path / "blobs" / "0-0").glob("written-*"))
     assert marks == ["written-now-2", "written-now-3"]
     assert other.reader.get(handle) == Blob(b"one")

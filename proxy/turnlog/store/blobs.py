@@ -32,7 +32,7 @@ from msgspec import Meta, Struct
 
 from . import runs
 from .base import Blob, StoreDamaged, StoreError
-from .epochs import lock_epoch
+from .epochs import is_locked
 from .folder import close_environment, identity, inode, open_environment
 from .keys import number, unpack
 
@@ -375,8 +375,6 @@ class BlobWriter:
     def _adopt(self, path: Path, env: lmdb.Environment) -> None:
         """Bring to the disk what killed writers left to the system, and take their marks off."""
         for mark in path.glob(f"written-{self._boot}-*"):
-            lock = lock_epoch(self._epochs, int(mark.name.rpartition("-")[2]))
-            if lock:
+            if not is_locked(self._epochs, int(mark.name.rpartition("-")[2])):
                 env.sync(True)
                 mark.unlink(missing_ok=True)
-                lock.release()

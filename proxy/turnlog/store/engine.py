@@ -1,6 +1,7 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from . import ground, recovery
 from .attention import abandoned, overdue
 from .base import Draft, SessionRef, StoreError
 from .blobs import BlobWriter, Packed, pack
-from .epochs import EpochLock, lock_epoch
+from .epochs import EpochLock, is_locked
 from .flush import flush
 from .folder import FAILURES, close_environment, explained, translated
 from .index import Entry, Segment
@@ -132,7 +133,6 @@ class LmdbEngine:
 
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
-        locks: dict[int, EpochLock] = {}
         epochs: set[int] = set()
 
         def left(txn: Txn) -> list[Pending]:
@@ -140,17 +140,13 @@ class LmdbEngine:
                 txn,
                 self._tables,
                 self._ledger.tail,
-                is_dead=lambda epoch: self._is_dead(epoch, locks),
+                is_dead=lru_cache(maxsize=None)(self._is_dead),
                 skip=self._skip,
             )
             epochs.update(intent.link.epoch for intent in intents)
             return [self._outcome(intent, 0, (), recovery.CRASHED) for intent in intents]
 
-        try:
-            closed = self._close_all(left)
-        finally:
-            for lock in locks.values():
-                lock.release()
+        closed = self._close_all(left)
         self.dead_epochs = len(epochs) if closed else 0
         return closed
 
@@ -252,14 +248,8 @@ class LmdbEngine:
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
         return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
-    def _is_dead(self, epoch: int, locks: dict[int, EpochLock]) -> bool:
-        if epoch == self._epoch:
-            return False
-        if epoch not in locks:
-            lock = lock_epoch(self._data / "epochs", epoch)
-            if lock:
-                locks[epoch] = lock
-        return epoch in locks
+    def _is_dead(self, epoch: int) -> bool:
+        return epoch != self._epoch and not is_locked(self._data / "epochs", epoch)
 
     def _prepare(self, drafts: list[Pending]) -> None:
         full: list[Pending] = []

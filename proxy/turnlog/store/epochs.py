@@ -19,7 +19,7 @@ class EpochLock:
 
 
 def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
-    """Take the lock of an epoch; `None` while a living process holds it. Raises `OSError`.
+    """Take the lock of one's own epoch; `None` while a living process holds it. Raises `OSError`.
 
     A writer locks its own epoch before the transaction that counts it commits: whoever meets the
     number finds the lock taken.
@@ -38,13 +38,16 @@ def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
 
 
 def is_locked(folder: Path, epoch: int) -> bool:
-    """Tell whether a living process holds an epoch, and change nothing. Raises `OSError`."""
+    """Tell whether a living process holds an epoch, and change nothing. Raises `OSError`.
+
+    Who is dead stays dead: what is done for it afterwards needs no lock.
+    """
     try:
         descriptor = os.open(folder / f"{epoch}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that readers who ask at the same time do not take each other for the writer.
+        # Shared, so that those who ask at the same time do not take each other for the writer.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -56,7 +59,7 @@ def is_locked(folder: Path, epoch: int) -> bool:
 def sweep(folder: Path, newest: int) -> None:
     """Remove the lock files of dead epochs up to `newest`. Raises `OSError`."""
     for path in folder.glob("*.lock"):
-        if path.stem.isdigit() and int(path.stem) <= newest:
-            lock = lock_epoch(folder, int(path.stem))
-            if lock:
-                lock.release()
+        if not path.stem.isdigit() or int(path.stem) > newest:
+            continue
+        if not is_locked(folder, int(path.stem)):
+            path.unlink(missing_ok=True)

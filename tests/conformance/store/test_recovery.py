@@ -1,5 +1,6 @@
 """What a store does about attempts that nobody will finish."""
 
+import asyncio
 from pathlib import Path
 
 from conformance.store.kit import (
@@ -15,6 +16,7 @@ from conformance.store.kit import (
     session,
     whole_call,
 )
+from kit.holding import nobody_writes
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, Flag, Status
 from turnlog.store.base import Filter, Store
@@ -79,6 +81,24 @@ async def test_a_running_writer_closes_what_another_left(engine: Engine, tmp_pat
     (closed,) = await living.recover()
     assert closed.facts.call == call
     assert await living.recover() == []
+    await living.close()
+
+
+async def test_who_closes_what_a_dead_writer_left_is_not_taken_for_it(
+    engine: Engine, tmp_path: Path
+) -> None:
+    living, ended = engine.open(tmp_path / "data"), engine.open(tmp_path / "data")
+    left = await put(ended, intent(session(), new_id()))
+    await ended.close()
+    async with asyncio.TaskGroup() as group:
+        with nobody_writes(tmp_path / "data"):
+            recovering = group.create_task(living.recover())
+            for _ in range(100):  # it waits for its turn meanwhile
+                with living.view() as view:
+                    assert not view.lives(left.link.epoch)
+                await asyncio.sleep(0.002)
+            assert not recovering.done()
+    assert len(recovering.result()) == 1
     await living.close()
 
 
