@@ -262,11 +262,13 @@ class AgentConnection(web.RequestHandler):
             await self._drain_helper()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Let go of what refers to this connection."""
+        """Let go of what refers to this connection: else all of it would wait for the collector, which
+        hardly looks, and lie between what comes and goes meanwhile."""
         super().connection_lost(exc)
         self.answering = None
         self.told = None
         self._body = EMPTY_PAYLOAD
+        del self._reader
 
 
 Answer = Callable[[AgentConnection, AgentRequest], Awaitable[bool]]
