@@ -1,6 +1,7 @@
 """`store.writer`: one thread, batches, and nobody left waiting."""
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -175,6 +176,25 @@ async def test_a_bug_in_the_housekeeping_ends_nothing() -> None:
     engine.closing = KeyError("another")
     await writer.stop()
     assert ["a bug" in str(reports[0]), "another" in str(reports[1])] == [True, True]
+
+
+async def test_what_is_written_is_let_go_of_before_the_housekeeping() -> None:
+    class Thorough(Recorder):
+        def tend(self) -> None:
+            super().tend()
+            assert done.wait(10)
+
+    engine, done = Thorough(), threading.Event()
+    writer = Writer(engine, asyncio.get_running_loop(), print)
+    pending = draft()
+    writer.submit(pending, wait=True)
+    await until_landed(pending)
+    assert await asyncio.to_thread(engine.tended.wait, 10)
+    held = sys.getrefcount(engine.batches[0])
+    done.set()
+    await writer.stop()
+    # The engine's list alone, and the argument of what counts.
+    assert held == 2
 
 
 async def test_a_report_that_fails_ends_nothing() -> None:

@@ -194,6 +194,8 @@ class Writer:
             self._finished += sum([pending.size for pending in batch])
             with self._lock:
                 self._writing = []
+        # What is tended takes a while, in which as much again comes.
+        del batch
         while jobs:
             self._do(*jobs[0])
             jobs.pop(0)
