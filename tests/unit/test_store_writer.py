@@ -10,7 +10,7 @@ from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import Body
 from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.tickets import Pending, pend
-from turnlog.store.writer import Writer, chained
+from turnlog.store.writer import MOST, Writer, chained
 
 
 class Recorder:
@@ -74,6 +74,30 @@ async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
     assert engine.batches == [[first], others]
     await writer.stop()
     assert engine.closed
+
+
+async def test_a_transaction_takes_no_more_than_there_is_memory_for() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), print)
+    engine.gate.clear()
+    drafts = [draft() for _ in range(2 * MOST + 2)]
+    writer.submit(drafts[0], wait=True)
+    assert await asyncio.to_thread(engine.began.wait, 10)
+    for one in drafts[1:]:
+        writer.submit(one, wait=False)
+    job = asyncio.ensure_future(writer.run(lambda: len(engine.batches)))
+    await asyncio.sleep(0)
+    ended = asyncio.ensure_future(writer.stop())
+    engine.gate.set()
+    async with asyncio.timeout(10):
+        assert await job == 4
+        await ended
+    assert engine.batches == [
+        drafts[:1],
+        drafts[1 : MOST + 1],
+        drafts[MOST + 1 : 2 * MOST + 1],
+        drafts[2 * MOST + 1 :],
+    ]
 
 
 async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for() -> None:
