@@ -318,9 +318,8 @@ class Connection(asyncio.Protocol):
         if self._busy and not self.complete:
             self.fail(str(exc) if exc else "the server closed the connection")
         self._wake()
-        # It refers to this connection, and both would wait for the collector.
         self._parser_clean = False
-        del self._parser
+        del self._parser  # it refers to this connection: both would wait for the collector
 
     def _read_what_is_left(self) -> None:
         """Take in an answer that came before the server closed on a request still being sent.

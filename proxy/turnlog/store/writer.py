@@ -19,7 +19,7 @@ _Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written all the same."""
 MOST = 1024
-"""Drafts in one transaction, which takes some 2 KB more for each: memory that is not given back."""
+"""Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
 AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
 KEPT = 64 << 20
