@@ -1,8 +1,12 @@
 """`store.index`: what headers say when they are folded."""
 
+import msgspec
+from msgspec import Raw
+
 from conformance.store import kit
-from turnlog.core.commit import GENESIS, Facts, Link, encode_facts, encode_header
+from turnlog.core.commit import GENESIS, Body, Facts, Link, encode_facts, encode_header
 from turnlog.core.kinds import CommitKind, Status, TurnSource
+from turnlog.core.operation import Operation
 from turnlog.core.standing import CallState
 from turnlog.core.turns import Place
 from turnlog.store.base import Draft
@@ -16,6 +20,7 @@ from turnlog.store.index import (
     read_entry,
     settled_within,
 )
+from turnlog.store.keys import path_term, tool_term
 
 SESSION = bytes(15) + b"s"
 CALL = bytes(15) + b"c"
@@ -114,6 +119,25 @@ def test_a_damaged_header_leaves_a_gap_and_stops_nothing() -> None:
     assert [one.position for one in segment.pick([11, 12, 13])] == [11, 13]
     rest = segment.after_position(11)
     assert (rest.after, rest.last, rest.calls[CALL]) == (11, 13, [13])
+
+
+def test_who_asks_for_the_index_gets_what_came_since_it_was_asked_for() -> None:
+    segment, tool = Segment(10), begun(11).facts
+    term = tool_term(tool.server, tool.tool)
+    assert (segment.sessions, segment.terms) == ({}, {})
+    segment.add(begun(11))
+    assert segment.terms[term] == [11]
+    segment.add(begun(12))
+    assert (segment.sessions, segment.terms) == ({SESSION: [11, 12]}, {term: [11, 12]})
+    renamed = Raw(msgspec.msgpack.encode(Operation(field="files_modified", op="m", key="a.py")))
+    segment.add_body(12, SESSION, Body(delta=(renamed,)))
+    assert segment.terms[path_term("a.py")] == [12]
+    rest = segment.after_position(11)
+    assert (rest.sessions, rest.terms[term], rest.terms[path_term("a.py")]) == (
+        {SESSION: [12]},
+        [12],
+        [12],
+    )
 
 
 def test_a_head_follows_its_session() -> None:

@@ -82,18 +82,18 @@ def _put_sorted(txn: Txn, table: Table, items: Iterable[tuple[bytes, bytes]]) ->
         cursor.putmulti(sorted(items))
 
 
-def _blocks(found: dict[bytes, list[int]]) -> Iterator[tuple[bytes, bytes]]:
-    return ((key + number(p[0]), pack_many(p)) for key, p in found.items())
+def _blocks(found: dict[bytes, list[int]]) -> list[tuple[bytes, bytes]]:
+    return [(key + number(p[0]), pack_many(p)) for key, p in found.items()]
 
 
 def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
     for session, positions in segment.sessions.items():
         seqs = [entry.link.seq for entry in segment.pick(positions)]
         start = 0
-        # Where no record is damaged all of them are one run.
+        # They rise: where no record is damaged all of them are one run.
         while start < len(seqs):
             first, end = seqs[start], len(seqs)
-            if seqs[start:] != list(range(first, first + end - start)):
+            if seqs[-1] - first != end - start - 1:
                 gaps = (i for i in range(start + 1, end) if seqs[i] != first + i - start)
                 end = next(gaps)
             yield session + number(first), pack_many(positions[start:end])

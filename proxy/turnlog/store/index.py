@@ -4,13 +4,14 @@ The same folds serve a flush (tail of the log -> tables), a view (tables + tail 
 rebuild (the whole log), so that an index made at once equals one made bit by bit.
 """
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from turnlog.core.commit import (
     Body,
@@ -121,7 +122,8 @@ class Segment:
     """A run of the log in memory, with an index of its own; positions are gapless.
 
     It only grows, also while other threads read it. A view that opened earlier leaves out what lies
-    beyond its last position.
+    beyond its last position. What no writer asks for at each commit is indexed when somebody asks,
+    many commits at a time.
     """
 
     def __init__(self, after: int) -> None:
@@ -129,19 +131,32 @@ class Segment:
         self.last = after
         self.entries: list[Entry | None] = []
         """`None` stands for a header that cannot be read."""
-        self.sessions: defaultdict[bytes, list[int]] = defaultdict(list)
         self.calls: defaultdict[bytes, list[int]] = defaultdict(list)
-        self.terms: defaultdict[bytes, list[int]] = defaultdict(list)
         self.links: defaultdict[bytes, list[int]] = defaultdict(list)
+        self._sessions: defaultdict[bytes, list[int]] = defaultdict(list)
+        self._terms: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.deltas: list[tuple[int, Sequence[Raw]]] = []
+        """Of the bodies that say what was changed, each with its position."""
+        self._indexed = self._read_deltas = 0
+        """How many of `entries` and of `deltas` are in `_sessions` and `_terms`."""
+        self._indexing = threading.Lock()
+
+    @property
+    def sessions(self) -> dict[bytes, list[int]]:
+        """Positions by session."""
+        self._index()
+        return self._sessions
+
+    @property
+    def terms(self) -> dict[bytes, list[int]]:
+        """Positions by posting list."""
+        self._index()
+        return self._terms
 
     def add(self, entry: Entry) -> None:
         """Take in the next commit of the log."""
-        position, facts = entry.position, entry.facts
-        call = facts.call
-        for term in terms_of(facts):
-            self.terms[term].append(position)
+        position, call = entry.position, entry.facts.call
         self.entries.append(entry)
-        self.sessions[entry.link.session].append(position)
         if call:
             self.calls[call].append(position)
         self.last = position
@@ -150,8 +165,8 @@ class Segment:
         """Take in the body of the newest commit, where `is_linked` says that it matters."""
         for key in link_keys(session, body):
             self.links[key].append(position)
-        for term in change_terms(body.delta):
-            self.terms[term].append(position)
+        if body.delta:
+            self.deltas.append((position, body.delta))
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
         """Take in the next commit of the log as it is stored. `body` is asked for where it matters.
@@ -177,12 +192,8 @@ class Segment:
             return rest
         rest.last = self.last
         rest.entries = self.entries[rest.after - self.after :]
-        for found, kept in (
-            (self.sessions, rest.sessions),
-            (self.calls, rest.calls),
-            (self.links, rest.links),
-            (self.terms, rest.terms),
-        ):
+        rest.deltas = [delta for delta in self.deltas if delta[0] > position]
+        for found, kept in ((self.calls, rest.calls), (self.links, rest.links)):
             for key, positions in found.items():
                 later = [p for p in positions if p > position]
                 if later:
@@ -197,6 +208,23 @@ class Segment:
         """Return the readable commits at `positions`."""
         entries, first = self.entries, self.after + 1
         return [entry for position in positions if (entry := entries[position - first])]
+
+    def _index(self) -> None:
+        if self._indexed == len(self.entries) and self._read_deltas == len(self.deltas):
+            return
+        sessions, terms = self._sessions, self._terms
+        with self._indexing:
+            entries, deltas = self.entries[self._indexed :], self.deltas[self._read_deltas :]
+            for entry in entries:
+                if entry:
+                    sessions[entry.link.session].append(entry.position)
+                    for term in terms_of(entry.facts):
+                        terms[term].append(entry.position)
+            for position, delta in deltas:
+                for term in change_terms(delta):
+                    terms[term].append(position)
+            self._indexed += len(entries)
+            self._read_deltas += len(deltas)
 
 
 def is_linked(body: Body) -> bool:

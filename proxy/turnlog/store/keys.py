@@ -48,7 +48,7 @@ SEAL = 16
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _u64 = struct.Struct(">Q")
-_pair = struct.Struct(">2Q").pack
+_packs: Final = tuple(struct.Struct(f">{count}Q").pack for count in range(64))
 number = _u64.pack
 """Return 8 bytes that sort as the number does."""
 
@@ -60,10 +60,9 @@ def unpack(data: bytes) -> int:
 
 def pack_many(numbers: Sequence[int]) -> bytes:
     """Return 8 bytes for each number."""
-    if len(numbers) == 2:
-        # Of a call: one for each, and no format to put together.
-        return _pair(*numbers)
-    return struct.pack(f">{len(numbers)}Q", *numbers)
+    count = len(numbers)
+    # Mostly of a call: few, and no format to put together.
+    return _packs[count](*numbers) if count < len(_packs) else struct.pack(f">{count}Q", *numbers)
 
 
 def unpack_many(data: bytes) -> tuple[int, ...]:

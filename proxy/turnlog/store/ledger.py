@@ -115,12 +115,16 @@ class Ledger:
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
         draft, body = pending.draft, pending.sealed
-        session = draft.session.id
+        session, facts = draft.session.id, draft.facts
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
-        facts = self._unwritten(txn, session, pending)
-        if facts is None:
-            return
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
+        is_new = facts.call > self._newest_call and facts.call not in self.tail.calls
+        if not is_new or (body and body.note_key):
+            unwritten = self._unwritten(txn, session, pending)
+            if unwritten is None:
+                return
+            facts = unwritten
         follows = self._answered(txn, session, draft, before)
         pending.refused = self._conflict(txn, session, pending)
         if pending.refused is not None:
@@ -145,10 +149,7 @@ class Ledger:
         An outcome that has to give way to one of the store's own gets another number.
         """
         facts, body = pending.draft.facts, pending.sealed
-        call = facts.call
-        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        is_new = call > self._newest_call and call not in self.tail.calls
-        found = None if is_new else self._find(txn, session, facts)
+        found = self._find(txn, session, facts)
         if found is None and body and body.note_key:
             found = self._linked(txn, session + body.note_key)
         if found is None:
@@ -171,19 +172,17 @@ class Ledger:
         *,
         linked: bool = False,
     ) -> Entry:
-        head, position = self.heads.get(session), self.tail.last + 1
+        tail, head, position = self.tail, self.heads.get(session), self.tail.last + 1
         if head is None:
             seq, prev, opened, now = 0, GENESIS, position, next_place(NOWHERE, facts)
         else:
-            seq, prev, opened, now = (
-                head.seq + 1,
-                head.hash,
-                head.opened,
-                next_place(head.place, facts),
-            )
-        turn, step, source = now.turn, now.step, now.source
-        if follows is not None and not (facts.kind is _INTENT and facts.attempt == 1):
-            turn, step, source = follows.turn, follows.step, follows.turn_source
+            seq, prev, opened = head.seq + 1, head.hash, head.opened
+            now = next_place(head.place, facts)
+        turn, step, source, ref = now.turn, now.step, now.source, None
+        if follows is not None:
+            ref = follows.seq
+            if facts.kind is not _INTENT or facts.attempt != 1:
+                turn, step, source = follows.turn, follows.step, follows.turn_source
         link = Link(
             session=session,
             seq=seq,
@@ -191,14 +190,14 @@ class Ledger:
             turn=turn,
             step=step,
             turn_source=source,
-            ref=None if follows is None else follows.seq,
+            ref=ref,
             body_hash=body_digest(body),
             prev=prev,
             linked=linked,
         )
         header = encode_header(link, raw)
         entry = Entry(position, header, link, facts)
-        self.tail.add(entry)
+        tail.add(entry)
         self.heads[session] = Head(seq, digest(header), now, position, opened)
         self._headers.append(header)
         self._bodies.append(body)
@@ -320,7 +319,8 @@ class Ledger:
         if kind is _OUTCOME:
             intent = draft.intent or before
             if isinstance(intent, Pending):
-                return self._followed(txn, intent)
+                entry = intent.entry
+                return self._followed(txn, intent) if entry is None else entry.link
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None
