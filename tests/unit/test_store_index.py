@@ -18,7 +18,6 @@ from turnlog.store.index import (
     fold_head,
     open_attempts,
     read_entry,
-    settled_within,
 )
 from turnlog.store.keys import path_term, tool_term
 
@@ -49,6 +48,14 @@ def begun(position: int, *, leg: int = 0, attempt: int = 1) -> Entry:
 def ended(position: int, ref: int, status: Status, *, leg: int = 0, attempt: int = 1) -> Entry:
     draft = kit.outcome(kit.session(), CALL, status=status, leg=leg, attempt=attempt)
     return entry(position, draft, ref=ref)
+
+
+def settled(*entries: Entry) -> bool:
+    """Tell whether a run finds that its only call, of these commits, is settled."""
+    segment = Segment(0)
+    for one in entries:
+        segment.add(one)
+    return segment.settled(segment.calls[CALL])
 
 
 def states(*entries: Entry) -> list[tuple[int, int, Status]]:
@@ -91,13 +98,13 @@ def test_an_outcome_without_its_call_begins_none() -> None:
 def test_a_whole_call_of_one_attempt_is_settled_in_itself() -> None:
     first = begun(1)
     assert begins_call(first)
-    assert settled_within([first, ended(2, 1, Status.OK)])
-    assert settled_within([first, ended(2, 1, Status.ERROR)])
-    assert not settled_within([first, ended(2, 1, Status.UNKNOWN)])
-    assert not settled_within([first, ended(2, 9, Status.OK)])
-    assert not settled_within([first])
-    assert not settled_within([begun(1, attempt=2), ended(2, 1, Status.OK, attempt=2)])
-    assert not settled_within([first, begun(2, attempt=2)])
+    assert settled(first, ended(2, 1, Status.OK))
+    assert settled(first, ended(2, 1, Status.ERROR))
+    assert not settled(first, ended(2, 1, Status.UNKNOWN))
+    assert not settled(first, ended(2, 9, Status.OK))
+    assert not settled(first)
+    assert not settled(begun(1, attempt=2), ended(2, 1, Status.OK, attempt=2))
+    assert not settled(first, begun(2, attempt=2))
 
 
 def test_open_attempts_are_intents_without_outcome() -> None:

@@ -1,5 +1,6 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -30,6 +31,7 @@ from .writer import chained
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
 
+_salts: Final = struct.Struct(f"{SALT}s").iter_unpack
 _is_lazy: Final[Callable[[Pending], bool]] = attrgetter("lazy")
 
 
@@ -215,7 +217,7 @@ class LmdbEngine:
                 drafts = fill(txn)
                 for pending in drafts:
                     self._ledger.append(txn, pending)
-                    if pending.more:
+                    if pending.more is not None:
                         self._ledger.append_more(txn, pending)
                 appended = self._ledger.put(txn)
                 # What nobody waits for may be undone when the machine goes down.
@@ -255,19 +257,19 @@ class LmdbEngine:
         full: list[Pending] = []
         blobs: list[Packed] = []
         for pending in drafts:
-            draft = pending.draft
-            if draft.input_blob:
-                blobs.append(pack(draft.input_blob))
-            if draft.output_blob:
-                blobs.append(pack(draft.output_blob))
-            if draft.input_blob or draft.output_blob:
+            given, answered = pending.draft.input_blob, pending.draft.output_blob
+            if given is not None:
+                blobs.append(pack(given))
+            if answered is not None:
+                blobs.append(pack(answered))
+            if given is not None or answered is not None:
                 full.append(pending)
         if not full:
             return
         handles = iter(self._stored(blobs))
-        salts = self._sources.entropy(SALT * len(full))
-        for i, pending in enumerate(full):
-            pending.seal(salts[SALT * i : SALT * (i + 1)], handles)
+        salts = _salts(self._sources.entropy(SALT * len(full)))
+        for pending, (salt,) in zip(full, salts, strict=True):
+            pending.seal(salt, handles)
 
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.

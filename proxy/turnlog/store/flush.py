@@ -12,7 +12,6 @@ from .index import (
     fold_call,
     fold_head,
     open_attempts,
-    settled_within,
 )
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
@@ -56,8 +55,8 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[byt
         _put_sorted(txn, table, items)
     _write_heads(txn, tables, segment, heads)
     for call, positions in segment.calls.items():
-        entries = segment.pick(positions)
-        if not settled_within(entries):
+        if not segment.settled(positions):
+            entries = segment.pick(positions)
             _write_open(txn, tables, entries)
             _write_call_state(txn, tables, call, entries)
     ats = [entry.facts.at for entry in segment.entries if entry] or [0]

@@ -204,6 +204,27 @@ class Segment:
         """Return the commit at a position of this run; `None` when it cannot be read."""
         return self.entries[position - self.after - 1]
 
+    def settled(self, positions: Sequence[int]) -> bool:
+        """Tell the common case: a whole call of one attempt that ended, and nothing else.
+
+        It leaves nothing open, unsettled or to be delivered: no table needs to be looked at.
+        """
+        if len(positions) != 2:
+            return False
+        entries, first = self.entries, self.after + 1
+        begun, ended = entries[positions[0] - first], entries[positions[1] - first]
+        if begun is None or ended is None or not begins_call(begun):
+            return False
+        facts = ended.facts
+        return (
+            (facts.status is _OK or facts.status is _ERROR)
+            and ended.link.ref == begun.link.seq
+            and facts.kind is _OUTCOME
+            and facts.leg == 0
+            and facts.attempt == 1
+            and not facts.guarded
+        )
+
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
         entries, first = self.entries, self.after + 1
@@ -236,25 +257,6 @@ def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
     """Return by what a commit is found: its links, and in its session the keys of its note."""
     own = tuple(session + key for key in (body.note_key, body.fact_key) if key)
     return (*body.links, *own)
-
-
-def settled_within(entries: Sequence[Entry]) -> bool:
-    """Tell the common case: a whole call of one attempt that ended, and nothing else.
-
-    It leaves nothing open, unsettled or to be delivered, so that no table needs to be looked at.
-    """
-    if len(entries) != 2 or not begins_call(entries[0]):
-        return False
-    link, facts = entries[1].link, entries[1].facts
-    status = facts.status
-    return (
-        (status is _OK or status is _ERROR)
-        and link.ref == entries[0].link.seq
-        and facts.kind is _OUTCOME
-        and facts.leg == 0
-        and facts.attempt == 1
-        and not facts.guarded
-    )
 
 
 def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttempt | None]:

@@ -51,12 +51,12 @@ class Intake:
         self._backlog = backlog
         self._entropy = Entropy(entropy)
 
-    def take(self, draft: Draft, *, wait: bool, queued: int) -> Pending:
+    def take(self, draft: Draft, wait: bool, queued: int) -> Pending:
         """Return the ticket of a draft, with `queued` bytes before it.
 
         Raises `StoreFull`, `StoreError`, `ValueError`.
         """
-        more = self.take(draft.more, wait=wait, queued=queued) if draft.more else None
+        more = None if draft.more is None else self.take(draft.more, wait, queued)
         facts, kind = draft.facts, draft.facts.kind
         begins = kind is _INTENT
         if len(facts.call) != 16 and (begins or kind is _OUTCOME):
@@ -66,7 +66,7 @@ class Intake:
             self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
-        pending = pend(draft, self._entropy.take, more, lazy=not wait)
+        pending = pend(draft, self._entropy.take, more, not wait)
         limit = self._commit_limit
         if len(pending.facts) > limit or len(pending.body) > limit:
             size = max(len(pending.facts), len(pending.body))

@@ -120,19 +120,21 @@ class Ledger:
             session = self._session(txn, draft)
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
         is_new = facts.call > self._newest_call and facts.call not in self.tail.calls
-        if not is_new or (body and body.note_key):
+        if not is_new or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending)
             if unwritten is None:
                 return
             facts = unwritten
         follows = self._answered(txn, session, draft, before)
-        pending.refused = self._conflict(txn, session, pending)
-        if pending.refused is not None:
-            return
-        raw = pending.facts if facts is draft.facts else encode_facts(facts)
         linked = body is not None and is_linked(body)
-        entry = self._extend(session, facts, raw, pending.body, follows, linked=linked)
-        if body and linked:
+        # Else it claims nothing, is about no fact, and follows nothing that was refused.
+        if linked or draft.claim or (follows is None and draft.intent is not None):
+            pending.refused = self._conflict(txn, session, pending)
+            if pending.refused is not None:
+                return
+        raw = pending.facts if facts is draft.facts else encode_facts(facts)
+        entry = self._extend(session, facts, raw, pending.body, follows, linked)
+        if linked and body is not None:
             self.tail.add_body(entry.position, session, body)
         pending.entry, pending.hash = entry, self.heads[session].hash
 
@@ -168,9 +170,8 @@ class Ledger:
         facts: Facts,
         raw: bytes,
         body: bytes,
-        follows: Link | None = None,
-        *,
-        linked: bool = False,
+        follows: Link | None,
+        linked: bool,
     ) -> Entry:
         tail, head, position = self.tail, self.heads.get(session), self.tail.last + 1
         if head is None:
@@ -317,7 +318,7 @@ class Ledger:
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind
         if kind is _OUTCOME:
-            intent = draft.intent or before
+            intent = before if draft.intent is None else draft.intent
             if isinstance(intent, Pending):
                 entry = intent.entry
                 return self._followed(txn, intent) if entry is None else entry.link
@@ -384,7 +385,7 @@ class Ledger:
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
         facts, body = opening.facts(cause), opening.body(ref, self._entropy(SALT))
-        self._extend(session, facts, encode_facts(facts), encode_body(body))
+        self._extend(session, facts, encode_facts(facts), encode_body(body), None, False)
 
 
 def _same(entry: Entry, session: bytes, facts: Facts) -> bool:

@@ -153,10 +153,11 @@ class LmdbStore:
     ) -> Pending:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
-        pending = self._intake.take(draft, wait=wait, queued=self._writer.queued)
+        writer = self._writer
+        pending = self._intake.take(draft, wait, writer.submitted - writer.finished)
         if told is not None:
             pending.told = told
-        self._writer.submit(pending, wait=wait)
+        writer.submit(pending, wait)
         return pending
 
     def view(self) -> LmdbView:

@@ -56,12 +56,12 @@ class Redo:
         data = _encode(appended)
         if not appended.log or len(data) > SLOT - _HEADER.size:
             return False
-        self._put(self._slot(txn), self._header(data) + data)
+        self._put(self._slot(txn), self._header(data), data)
         return True
 
     def clear(self, txn: Txn) -> None:
         """Empty the slot of a transaction that failed. Raises `OSError`."""
-        self._put(self._slot(txn), b"")
+        self._put(self._slot(txn))
 
     def replay(self, txn: Txn, tables: Tables) -> int:
         """Append again what the machine's end undid; return the commits. Raises `OSError`.
@@ -73,7 +73,7 @@ class Redo:
         last = before = last_position(txn, tables)
         for offset, boot, appended in sorted(self._read(), key=lambda slot: slot[2].first):
             if appended.first > last + 1 or (appended.first > last and boot == self._boot):
-                self._put(offset, b"")
+                self._put(offset)
             elif appended.first == last + 1:
                 append(txn, tables, appended)
                 for key, value in appended.aliases:
@@ -90,10 +90,11 @@ class Redo:
     def _header(self, data: bytes) -> bytes:
         return _HEADER.pack(_MAGIC, self._boot, len(data), zlib.crc32(data))
 
-    def _put(self, offset: int, data: bytes) -> None:
-        # Whole pages: nothing has to be read first.
-        pages = max(1, -(-len(data) // self._page))
-        os.pwrite(self._file, data.ljust(pages * self._page, b"\0"), offset)
+    def _put(self, offset: int, *parts: bytes) -> None:
+        # Whole pages: nothing has to be read first. Side by side: nothing has to be copied first.
+        size = sum(map(len, parts))
+        rest = bytes(-size % self._page if size else self._page)
+        os.pwritev(self._file, (*parts, rest), offset)
 
     def _cache_by_page(self) -> None:
         """Have the kernel cache the slots page by page.

@@ -87,14 +87,16 @@ class Pending(Struct, eq=False):
 
     def seal(self, salt: bytes, handles: Iterator[bytes]) -> None:
         """Give the body its salt and the handles of its blobs, as far as there are any."""
-        draft, body = self.draft, self.draft.body or _EMPTY
-        self.sealed = structs.replace(
+        draft, body = self.draft, self.draft.body
+        if body is None:
+            body = _EMPTY
+        self.sealed = sealed = structs.replace(
             body,
             salt=salt,
-            input_blob=next(handles, b"") if draft.input_blob else body.input_blob,
-            output_blob=next(handles, b"") if draft.output_blob else body.output_blob,
+            input_blob=body.input_blob if draft.input_blob is None else next(handles, b""),
+            output_blob=body.output_blob if draft.output_blob is None else next(handles, b""),
         )
-        self.body = encode_body(self.sealed)
+        self.body = encode_body(sealed)
 
     def forget(self) -> None:
         """Undo what placing set, because the transaction failed."""
@@ -113,7 +115,7 @@ class Pending(Struct, eq=False):
 
 
 def pend(
-    draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, *, lazy: bool = False
+    draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, lazy: bool = False
 ) -> Pending:
     """Return the ticket of a draft; `salt` gives random bytes for its body.
 
@@ -121,15 +123,15 @@ def pend(
     Raises `ValueError` for text that cannot be stored.
     """
     facts, sealed = encode_facts(draft.facts), draft.body
-    size = len(facts)
-    if draft.input_blob:
-        size += len(draft.input_blob.data)
-    if draft.output_blob:
-        size += len(draft.output_blob.data)
-    if sealed and not (draft.input_blob or draft.output_blob):
+    given, answered = draft.input_blob, draft.output_blob
+    if sealed is not None and given is None and answered is None:
         sealed = structs.replace(sealed, salt=salt(SALT))
-    body = encode_body(sealed) if sealed else b""
-    size += len(body)
-    if more:
+    body = b"" if sealed is None else encode_body(sealed)
+    size = len(facts) + len(body)
+    if given is not None:
+        size += len(given.data)
+    if answered is not None:
+        size += len(answered.data)
+    if more is not None:
         size += more.size
     return Pending(draft, facts, sealed, body, more, size, lazy)

@@ -71,7 +71,7 @@ class Writer:
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
         # Two counts, each with one writer, need no lock.
-        self._submitted = self._finished = 0
+        self.submitted = self.finished = 0
         """Bytes of all drafts, and of those that were written or have failed."""
         self._kept = Kept(keep)
         self._told = False
@@ -89,17 +89,12 @@ class Writer:
         self._thread = threading.Thread(target=self._live, name="turnlog-store", daemon=True)
         self._thread.start()
 
-    @property
-    def queued(self) -> int:
-        """Bytes of the drafts that are not on disk yet."""
-        return self._submitted - self._finished
-
-    def submit(self, pending: Pending, *, wait: bool) -> None:
+    def submit(self, pending: Pending, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
         if self._closing:
             raise StoreClosed("the store is closed; open it again to write")
         self._gathered.append(pending)
-        self._submitted += pending.size
+        self.submitted += pending.size
         if not wait and self._timer is None:
             self._timer = self._loop.call_later(LAZY, self._ring)
         if wait and not self._called:
@@ -197,7 +192,7 @@ class Writer:
         full = self._again() if self._kept else None
         if batch:
             self._write(batch, full)
-            self._finished += sum([pending.size for pending in batch])
+            self.finished += sum([pending.size for pending in batch])
             with self._lock:
                 self._writing = []
         # What is tended takes a while, in which as much again comes.
@@ -295,7 +290,7 @@ def chained(batch: Iterable[Pending]) -> list[Pending]:
     found: list[Pending] = []
     for first in batch:
         link: Pending | None = first
-        while link:
+        while link is not None:
             found.append(link)
             link = link.more
     return found
