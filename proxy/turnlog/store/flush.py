@@ -1,6 +1,8 @@
 """Write the derived tables: the log's tail, folded in memory, sorted, in a transaction of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Final
 
 from turnlog.core.standing import CallState
 
@@ -26,6 +28,8 @@ from .tables import (
     read_number,
     read_segment,
 )
+
+_key: Final = itemgetter(0)
 
 
 def flush(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
@@ -59,7 +63,7 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[byt
             entries = segment.pick(positions)
             _write_open(txn, tables, entries)
             _write_call_state(txn, tables, call, entries)
-    ats = [entry.facts.at for entry in segment.entries if entry] or [0]
+    ats = [entry.facts.at for entry in segment.entries if entry is not None] or [0]
     bounds = pack_many((segment.last, max(0, min(ats)), max(0, max(ats))))
     txn.put(number(segment.after + 1), bounds, db=tables.segments)
     txn.put(WATERMARK, number(segment.last), db=tables.meta)
@@ -78,7 +82,7 @@ def call_state_after(
 
 def _put_sorted(txn: Txn, table: Table, items: Iterable[tuple[bytes, bytes]]) -> None:
     with txn.cursor(table) as cursor:
-        cursor.putmulti(sorted(items))
+        cursor.putmulti(sorted(items, key=_key))
 
 
 def _blocks(found: dict[bytes, list[int]]) -> list[tuple[bytes, bytes]]:

@@ -228,7 +228,7 @@ class Segment:
     def pick(self, positions: Iterable[int]) -> list[Entry]:
         """Return the readable commits at `positions`."""
         entries, first = self.entries, self.after + 1
-        return [entry for position in positions if (entry := entries[position - first])]
+        return [entry for position in positions if (entry := entries[position - first]) is not None]
 
     def _index(self) -> None:
         if self._indexed == len(self.entries) and self._read_deltas == len(self.deltas):
@@ -237,7 +237,7 @@ class Segment:
         with self._indexing:
             entries, deltas = self.entries[self._indexed :], self.deltas[self._read_deltas :]
             for entry in entries:
-                if entry:
+                if entry is not None:
                     sessions[entry.link.session].append(entry.position)
                     for term in terms_of(entry.facts):
                         terms[term].append(entry.position)

@@ -67,11 +67,15 @@ class Intake:
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
         pending = pend(draft, self._entropy.take, more, not wait)
-        limit = self._commit_limit
-        if len(pending.facts) > limit or len(pending.body) > limit:
-            size = max(len(pending.facts), len(pending.body))
-            raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
+        # The whole is no smaller than its parts.
+        if pending.size > self._commit_limit:
+            self._check_size(pending)
         return pending
+
+    def _check_size(self, pending: Pending) -> None:
+        size, limit = max(len(pending.facts), len(pending.body)), self._commit_limit
+        if size > limit:
+            raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
 
     def _check_room(self, what: str, queued: int) -> None:
         if queued > self._backlog.intents:
