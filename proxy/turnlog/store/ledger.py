@@ -120,8 +120,9 @@ class Ledger:
             session = self._session(txn, draft)
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
         is_new = facts.call > self._newest_call and facts.call not in self.tail.calls
-        if not is_new or (body is not None and body.note_key):
-            unwritten = self._unwritten(txn, session, pending)
+        found = None if is_new else self._find(txn, session, facts)
+        if found is not None or (body is not None and body.note_key):
+            unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:
                 return
             facts = unwritten
@@ -144,14 +145,15 @@ class Ledger:
             self.append(txn, pending.more, pending)
             pending = pending.more
 
-    def _unwritten(self, txn: Txn, session: bytes, pending: Pending) -> Facts | None:
-        """Return what is to be stored of a draft; `None` where a commit says it already: that is
-        its place then.
+    def _unwritten(
+        self, txn: Txn, session: bytes, pending: Pending, found: Entry | None
+    ) -> Facts | None:
+        """Return what is to be stored of a draft; `None` where a commit says it already, as `found`
+        may: that is its place then.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
         facts, body = pending.draft.facts, pending.sealed
-        found = self._find(txn, session, facts)
         if found is None and body and body.note_key:
             found = self._linked(txn, session + body.note_key)
         if found is None:
@@ -274,7 +276,6 @@ class Ledger:
             entry = entries[position - first]
             if entry and entry.facts.kind is kind and _same(entry, session, facts):
                 return entry
-        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
         if call > self._newest_call:
             return None
         stored = call_entries(txn, self._tables, call)
