@@ -129,10 +129,10 @@ class Ledger:
         follows = self._answered(txn, session, draft, before)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
-        if linked or draft.claim or (follows is None and draft.intent is not None):
-            pending.refused = self._conflict(txn, session, pending)
-            if pending.refused is not None:
-                return
+        may_conflict = linked or draft.claim or (follows is None and draft.intent is not None)
+        pending.refused = self._conflict(txn, session, pending) if may_conflict else None
+        if pending.refused is not None:
+            return
         raw = pending.facts if facts is draft.facts else encode_facts(facts)
         entry = self._extend(session, facts, raw, pending.body, follows, linked)
         if linked and body is not None:
