@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from struct import Struct
 from uuid import UUID
 
 _DRAWN = 4096
-_CHANCE = Struct(">HB7s")
-_IDENTIFIER = Struct(">QB7s")
+_FIXED = 7 << 76 | 2 << 62
+"""Version and variant."""
+_FREE = (1 << 128) - 1 & ~(0xF << 76 | 3 << 62)
 
 
 class Entropy:
@@ -32,18 +32,15 @@ class Entropy:
 
 def uuid7(at: int, entropy: bytes) -> bytes:
     """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC; `entropy` holds 10 random bytes."""
-    millis = at // 1_000_000 & 0xFFFF_FFFF_FFFF
-    rand_a, first_of_b, rest_of_b = _CHANCE.unpack_from(entropy)
-    return _IDENTIFIER.pack(
-        millis << 16 | 7 << 12 | rand_a & 0xFFF, 2 << 6 | first_of_b & 0x3F, rest_of_b
-    )
+    given = at // 1_000_000 << 80 | int.from_bytes(entropy)
+    return (given & _FREE | _FIXED).to_bytes(16)
 
 
 @lru_cache(maxsize=4096)
 def to_text(identifier: bytes) -> str:
     """Return the usual hyphenated form of a 16 byte identifier."""
-    text = identifier.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    start, middle, end = identifier[:4], identifier[4:10], identifier[10:]
+    return f"{start.hex()}-{middle.hex('-', 2)}-{end.hex()}"
 
 
 def begins(identifier: bytes, text: str) -> bool:

@@ -16,8 +16,8 @@ from .spool import Spool
 
 Clock = Callable[[], int]
 """Returns ns since 1970 UTC."""
-Render = Callable[[Event], bytes]
-"""Makes one line, newline included, of an event."""
+Render = Callable[[object, str, Any], bytes]
+"""structlog's last processor: makes one line, newline included, of an event, the third argument."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _URGENT: Final = Level.WARNING
@@ -31,12 +31,8 @@ class Logs:
     def __init__(self, spool: Spool, level: Level, render: Render) -> None:
         self._spool = spool
         self._level = level
-
-        def last(_: object, __: str, event: Any) -> bytes:
-            return render(event)
-
         self._write: Callable[[Event], None] = (
-            structlog.wrap_logger(spool, processors=[last], wrapper_class=_Logger).bind().write
+            structlog.wrap_logger(spool, processors=[render], wrapper_class=_Logger).bind().write
         )
 
     def wants(self, kind: type[Event]) -> bool:
@@ -98,7 +94,7 @@ def configure(
     render = console_lines(clock, stream.isatty()) if format == "console" else json_lines(clock)
 
     def gap_line(lines: int) -> bytes:
-        return render(LogDropped(lines=lines))
+        return render(None, "", LogDropped(lines=lines))
 
     return Logs(Spool(stream, gap_line), Level[level.upper()], render)
 
@@ -107,7 +103,7 @@ def json_lines(clock: Clock) -> Render:
     """Return what makes JSON lines: timestamp, level and event first, then the event's fields."""
     stamp = _stamps(clock)
 
-    def render(event: Event) -> bytes:
+    def render(_: object, __: str, event: Event) -> bytes:
         try:
             fields = _encode(event)
         except ValueError:
@@ -123,7 +119,7 @@ def console_lines(clock: Clock, colors: bool) -> Render:
     stamp = _stamps(clock)
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
-    def render(event: Event) -> bytes:
+    def render(_: object, __: str, event: Event) -> bytes:
         fields = _plain(event)
         if isinstance(event, ProxyReady):
             fields = {"event": f"turnlog ready {' '.join(event.urls)}"}

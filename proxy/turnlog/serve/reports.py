@@ -33,44 +33,52 @@ def started(ask: Ask) -> CallStarted:
 
 def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
     """Return what is said once an attempt has its outcome, whose facts are `facts`."""
-    placed = attempt.intent.placed if attempt.intent is not None else None
-    # In two steps: beyond 15 keywords Python makes a dict of them for each call.
-    return structs.replace(
-        _outcome(attempt.ask, facts),
-        seq=placed.link.seq if placed is not None else 0,
-        turn=placed.link.turn if placed is not None else 0,
-        step=placed.link.step if placed is not None else 0,
-        leg=attempt.ask.leg,
-        attempt=attempt.ask.number,
-        error=facts.error,
-        kind=facts.error_kind,
-        retry=facts.retry,
-        reason=attempt.reason,
-        code=facts.code,
-        bytes_in=facts.bytes_in,
-        bytes_out=facts.bytes_out,
-        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
-    )
-
-
-def _outcome(ask: Ask, facts: Facts) -> CallEnded:
-    is_mcp = ask.is_mcp
-    return CallEnded(
+    ask = attempt.ask
+    said = CallEnded(
         session=_session_of(ask),
         call=ids.to_text(ask.call),
         server=ask.server,
         tool=ask.tool,
-        method=ask.method if is_mcp else "",
-        http_method="" if is_mcp else ask.method,
-        protocol=ask.protocol if is_mcp else "",
-        http_version="" if is_mcp else ask.protocol.partition("/")[2],
+        method=ask.method,
+        protocol=ask.protocol,
         status=facts.status,
         executed=facts.executed,
         effect=facts.effect,
         phase=facts.phase,
         http_status=facts.http_status,
         duration_ns=facts.duration,
+        bytes_in=facts.bytes_in,
+        bytes_out=facts.bytes_out,
+        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
+    )
+    # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+    if not ask.is_mcp:
+        said = _plain(said, ask)
+    placed = attempt.intent.placed if attempt.intent is not None else None
+    if placed is not None:
+        link = placed.link
+        said = structs.replace(said, seq=link.seq, turn=link.turn, step=link.step)
+    first = ask.number == 1 and not ask.leg
+    if first and not (facts.error or attempt.reason or facts.trace) and facts.code is None:
+        return said
+    return structs.replace(
+        said,
+        leg=ask.leg,
+        attempt=ask.number,
+        error=facts.error,
+        kind=facts.error_kind,
+        retry=facts.retry,
+        reason=attempt.reason,
+        code=facts.code,
         trace=facts.trace,
+    )
+
+
+def _plain(said: CallEnded, ask: Ask) -> CallEnded:
+    """Return what is said of a call by plain HTTP in place of MCP."""
+    version = ask.protocol.partition("/")[2]
+    return structs.replace(
+        said, method="", http_method=ask.method, protocol="", http_version=version
     )
 
 
