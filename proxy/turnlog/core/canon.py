@@ -79,9 +79,10 @@ def _exactly(value: Any) -> bytes:
 
 
 def _fast(data: bytes) -> bytes | None:
-    # One byte is found far faster than two.
-    escaped = b"\\" in data and b"\\u" in data
-    if (escaped or not data.isascii()) and _find_astral(data):
+    # One byte is found far faster than two, and `in` takes twice as long as `find`.
+    escaped = data.find(b"\\") >= 0
+    unicode = not data.isascii() or (escaped and data.find(b"\\u") >= 0)
+    if unicode and _find_astral(data):
         return None
     try:
         form = _encode_sorted(_decode_plain(data))
@@ -90,7 +91,7 @@ def _fast(data: bytes) -> bytes | None:
     # The form is never longer than the data, and a dropped duplicate makes it shorter.
     if len(form) == len(data):
         return form
-    if b"\\" not in data and form.count(b'"') == data.count(b'"'):
+    if not escaped and form.count(b'"') == data.count(b'"'):
         return form
     return None
 

@@ -100,10 +100,9 @@ class Asking(Struct, frozen=True):
         )
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
-        headers = self.request.vendor_headers(self.context.vendor_headers)
-        client = self._client(meta)
-        evidence = self.request.evidence(meta, headers, client.name)
-        return self.context.sessions.find(evidence, client)
+        sessions, client = self.context.sessions, self._client(meta)
+        meant = self.request.meant(sessions, self.context.vendor_headers, client, meta)
+        return sessions.find(meant, client), meant.identity
 
     def _place(self, said: mcp.ToolCall, session: SessionRef) -> tuple[SessionRef, bytes, int]:
         """Return the session, the call and the leg: those of the call that goes on, if one does."""

@@ -1,7 +1,7 @@
 """Who is calling: the session of a call, and what is known of the client behind a connection."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -37,12 +37,14 @@ class _Info(Struct):
     version: str = ""
 
 
-class _Meant(Struct, frozen=True):
+class Meant(Struct, frozen=True):
     """Which session some evidence means."""
 
     identity: Identity
     key: str
     """Its alias; of an implicit one, what all calls in it have in common."""
+    kin: str
+    """What agents of one credential and client name have in common; empty for neither."""
     is_implicit: bool
 
 
@@ -83,27 +85,26 @@ class Sessions:
         }
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._meant: dict[tuple[str | int, ...], _Meant] = {}
+        self._meant: dict[tuple[str | int, ...], Meant] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
         """With when they were last met; those of late stand at the end."""
         self._kin: dict[str, str] = {}
         """Whose each of them is, as far as credential and client name tell."""
 
-    def find(self, evidence: Evidence, client: Client) -> tuple[SessionRef, Identity]:
-        """Return the session that `evidence` points at, a new one if need be."""
-        meant = self._identify(evidence)
+    def find(self, meant: Meant, client: Client) -> SessionRef:
+        """Return the session that is meant, a new one if need be."""
         key, now = meant.key, self._clock.monotonic()
         known = self._refs.get(key)
         if known is None or (meant.is_implicit and now - known[1] > IDLE_GAP):
             ref = self._open(meant.identity, client, () if meant.is_implicit else (key,))
-            self._kin[key] = _kin(evidence)
+            self._kin[key] = meant.kin
         else:
             ref = known[0]
         self._refs[key] = (ref, now)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
             self._kin.pop(self._refs.popitem(last=False)[0], None)
-        return ref, meant.identity
+        return ref
 
     def own(self, evidence: Evidence, client: Client) -> list[SessionRef]:
         """Return the sessions that an agent may mean who asks turnlog itself.
@@ -111,9 +112,10 @@ class Sessions:
         That is the one it names, as in a call; else those of its credential and client name that
         were active of late, and are on disk.
         """
-        if self._identify(evidence).identity.rung in _NAMING:
-            return [self.find(evidence, client)[0]]
-        kin, now = _kin(evidence), self._clock.monotonic()
+        meant = self.meant(evidence)
+        if meant.identity.rung in _NAMING:
+            return [self.find(meant, client)]
+        kin, now = meant.kin, self._clock.monotonic()
         found: list[SessionRef] = []
         for key, (ref, met) in reversed(self._refs.items()):
             if now - met > IDLE_GAP:
@@ -122,13 +124,13 @@ class Sessions:
                 found.append(ref)
         return found
 
-    def _identify(self, evidence: Evidence) -> _Meant:
+    def tells(self, meta: Mapping[str, bytes]) -> bool:
+        """Tell whether `_meta` may name a session or a turn."""
+        return not self._telling_keys.isdisjoint(meta)
+
+    def meant(self, evidence: Evidence) -> Meant:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
-        if (
-            evidence.headers
-            or evidence.environment
-            or not self._telling_keys.isdisjoint(evidence.meta)
-        ):
+        if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
         key = (
             evidence.path_session,
@@ -147,12 +149,12 @@ class Sessions:
             meant = self._meant[key] = self._climb(evidence, ())
         return meant
 
-    def _climb(self, evidence: Evidence, table: tuple[Vendor, ...]) -> _Meant:
-        identity = self._recordable(identify(evidence, table))
+    def _climb(self, evidence: Evidence, table: tuple[Vendor, ...]) -> Meant:
+        identity, kin = self._recordable(identify(evidence, table)), _kin(evidence)
         if identity.rung is Rung.IMPLICIT:
-            return _Meant(identity, identity.implicit_key, is_implicit=True)
+            return Meant(identity, identity.implicit_key, kin, is_implicit=True)
         named = alias(identity.rung, identity.name, evidence.credential)
-        return _Meant(identity, named, is_implicit=False)
+        return Meant(identity, named, kin, is_implicit=False)
 
     def _recordable(self, found: Identity) -> Identity:
         """Return an identity without secrets; a session whose name holds one goes by its digest."""

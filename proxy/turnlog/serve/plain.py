@@ -300,8 +300,9 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
 
 def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     path, query = request.route.text, request.route.query[1:]
-    headers = request.vendor_headers(context.vendor_headers)
-    session, identity = context.sessions.find(request.evidence({}, headers, ""), request.client)
+    sessions, client = context.sessions, request.client
+    meant = request.meant(sessions, context.vendor_headers, client)
+    session, identity = sessions.find(meant, client), meant.identity
     # Any token is a method, and a token may be a secret in the wrong place.
     method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)

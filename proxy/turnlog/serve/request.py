@@ -10,7 +10,7 @@ from turnlog.wire.mcp import is_stateless
 from .calls import Scope
 from .channel import Channel
 from .heads import RequestStart
-from .identity import Client, Clients
+from .identity import Client, Clients, Meant, Sessions
 from .routes import Route
 
 CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
@@ -20,6 +20,7 @@ MCP_LIMIT: Final = 16 << 20
 Digest = Callable[[bytes], bytes]
 """HMAC-SHA-256 under the store's key."""
 _NOWHERE: Final[Mapping[str, str]] = {}
+_NO_META: Final[Mapping[str, bytes]] = {}
 _TRACE_ID: Final = slice(3, 35)
 _TRACEPARENT_LENGTH: Final = 55
 
@@ -76,6 +77,8 @@ class Request:
         """Why the caller makes the call, as its header says."""
         self.channel: Channel | None = None
         """The stream on which it is answered (2024-11-05)."""
+        self._meant: tuple[str, Meant] | None = None
+        """Which session the calls of a client with this name mean, whose messages have no say."""
 
     def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
         """Return a request that tells the same as this one, maybe of another place of its server.
@@ -94,7 +97,7 @@ class Request:
 
     def joins(self, channel: Channel) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
-        self.channel = channel
+        self.channel, self._meant = channel, None
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
@@ -155,6 +158,27 @@ class Request:
             return _NOWHERE
         there = names & self._text.keys()
         return {name.decode(): self._text[name] for name in there if self._text[name]}
+
+    def meant(
+        self,
+        sessions: Sessions,
+        names: frozenset[bytes],
+        client: Client,
+        meta: Mapping[str, bytes] = _NO_META,
+    ) -> Meant:
+        """Return which session a call means; `names` are the headers that vendors use.
+
+        What all of them mean whose messages name none is worked out once, as long as the client is
+        called the same.
+        """
+        name = client.name or self.client.name or self._agent
+        tells, known = bool(meta) and sessions.tells(meta), self._meant
+        if known is not None and known[0] == name and not tells:
+            return known[1]
+        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name))
+        if not tells:
+            self._meant = name, meant
+        return meant
 
     def evidence(
         self, meta: Mapping[str, bytes], headers: Mapping[str, str], client_name: str
