@@ -134,6 +134,11 @@ class Exchange(Watcher, Protocol):
         """The first call whose tool is not as it was pinned, where a rule demands that."""
         ...
 
+    @property
+    def is_due(self) -> bool:
+        """Whether an intent has to be on disk before it leaves."""
+        ...
+
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError`."""
         ...

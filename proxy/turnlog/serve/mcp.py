@@ -74,8 +74,7 @@ class McpExchange:
         self._messages = messages
         self._as_batch = as_batch
         first = messages[0] if messages else None
-        underway = Underway(context, request.scope, request.kin, awaited(messages))
-        self._underway = underway
+        self._underway = underway = Underway(context, request.scope, request.kin, awaited(messages))
         self._listening = Listening(context, request, underway) if first is None else None
         self._asking = asking = Asking(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
@@ -148,17 +147,18 @@ class McpExchange:
     @property
     def unverified(self) -> Ask | None:
         """The first call whose tool is not as it was pinned, where a rule demands that."""
-        for attempt in self._underway.attempts:
-            if attempt.ask.is_unverified:
-                return attempt.ask
-        return None
+        return self._underway.unverified
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an intent has to be on disk before it leaves."""
+        return self._underway.is_due
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
             for attempt in tuple(self._underway.attempts):
-                if attempt.is_due:
-                    await self._context.recorder.on_disk(attempt)
+                await self._context.recorder.on_disk(attempt)
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise

@@ -133,6 +133,11 @@ class PlainCall:
         """The call, where a rule demands a pinned definition: a plain tool has none."""
         return self._ask if self._ask.is_unverified else None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the intent has to be on disk before it leaves."""
+        return self.attempt is not None and self.attempt.is_due
+
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
         if self.attempt is None:

@@ -153,6 +153,8 @@ class Runner:
             self._context.health.called(self._route.target.name)
         if self._policy.concurrency is not None:
             self._place = self._context.places.claim(self._exchange.attempt)
+        if self._place is None and not self._exchange.is_due:
+            return  # most calls wait for nothing, and each coroutine has its price
         step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
         limits = self._policy.timeout
         if limits is not _UNLIMITED:
