@@ -31,8 +31,8 @@ class Told:
         clock = Clock(wall=lambda: 0, monotonic=lambda: 0, entropy=bytes)
         self.sessions = Sessions(clock, VENDORS, str, digest)
 
-    def meant(self, client: Client = ONE, **meta: bytes) -> Meant:
-        return self.request.meant(self.sessions, frozenset(), client, meta)
+    def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> Meant:
+        return self.request.meant(self.sessions, frozenset(), client, meta or {})
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def told() -> Told:
 def test_what_calls_mean_that_name_no_session_is_worked_out_once(told: Told) -> None:
     first = told.meant()
     assert told.meant() is first
-    assert told.meant(progressToken=b"1") is first
+    assert told.meant(meta={"progressToken": b"1"}) is first
 
 
 def test_a_message_that_names_a_session_counts_alone(told: Told) -> None:
     first = told.meant()
-    assert told.meant(**{"acme/chat": b'"7"'}).identity.rung is Rung.VENDOR
+    assert told.meant(meta={"acme/chat": b'"7"'}).identity.rung is Rung.VENDOR
     assert told.meant() is first
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
@@ -63,6 +64,15 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     seen = running.seen()
     assert seen.ending == succeeded()
     assert seen.ended <= clock() - before
+
+
+async def test_what_is_remembered_of_a_call_holds_no_input(one: Bench) -> None:
+    running = await ended(one)
+    assert running.attempt is not None
+    running.attempt.ask = structs.replace(running.ask, canonical=("sha256", b"{}"))
+    running.over()
+    running.shrink()
+    assert (running.ask.arguments, running.ask.canonical) == (b"", None)
 
 
 async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:

@@ -58,13 +58,15 @@ def canonical(data: bytes) -> tuple[str, bytes]:
         return RAW_SHA256, data
 
 
-def input_hash(data: bytes, *, key: bytes | Callable[[bytes], bytes] | None = None) -> str:
-    """Return `scheme:hex` of a call's input.
+def input_hash(
+    canon: tuple[str, bytes], *, key: bytes | Callable[[bytes], bytes] | None = None
+) -> str:
+    """Return `scheme:hex` of a call's input, as `canonical` has made it.
 
     With `key` (HMAC key, or a function that returns the HMAC-SHA-256 under one) the hash tells
     nothing to those who do not have the key: for inputs that hold a secret.
     """
-    scheme, form = canonical(data)
+    scheme, form = canon
     if key is None:
         return f"{scheme}:{sha256(form).hexdigest()}"
     digest = hmac.digest(key, form, "sha256") if isinstance(key, bytes) else key(form)

@@ -124,6 +124,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The idempotency key that goes to its server, which honours it; empty for none."""
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
+    canonical: tuple[str, bytes] | None = None
+    """What `canonical` has made of `arguments`, where it was asked."""
     links: Links = NO_LINKS
     seen: int | None = None
     """Position of the log's newest commit when its key was looked for: its intent is not written where
@@ -300,7 +302,7 @@ class Attempt(Struct, eq=False):
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""
         if not self.ask.policy.looks:
-            self.ask = structs.replace(self.ask, arguments=b"")
+            self.ask = structs.replace(self.ask, arguments=b"", canonical=None)
         self.intent = _settled(self.intent)
 
     def retire(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from turnlog.core.canon import input_hash
+from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Body, Facts
 from turnlog.core.delta import Delta, changes
@@ -38,6 +38,10 @@ _NOTHING_SEEN: Final = Seen()
 # Looking a member of an enum up costs more than all else in most of these lines.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
+_NOTE: Final = CommitKind.NOTE
+_TURNLOG: Final = Actor.TURNLOG
+_DONE: Final = Phase.DONE
+_OK: Final = Status.OK
 _FULL: Final = Keep.FULL
 _NOTHING: Final = Keep.NOTHING
 _NO_DELTA: Final = Delta()
@@ -130,10 +134,10 @@ class Drafter:
     def note(self, kind: NoteKind, on: Facts) -> Facts:
         """Return what a note says on a commit of a call."""
         return Facts(
-            kind=CommitKind.NOTE,
+            kind=_NOTE,
             at=self._clock.wall(),
             clock=self._clock.monotonic(),
-            actor=Actor.TURNLOG,
+            actor=_TURNLOG,
             call=on.call,
             leg=on.leg,
             attempt=on.attempt,
@@ -141,8 +145,8 @@ class Drafter:
             tool=on.tool,
             method=on.method,
             effect=on.effect,
-            phase=Phase.DONE,
-            status=Status.OK,
+            phase=_DONE,
+            status=_OK,
             note=kind,
         )
 
@@ -198,7 +202,8 @@ class Drafter:
         if not ask.says_all:
             blob = structs.replace(blob, cut=True)
         elif ask.complete:
-            hashed = input_hash(ask.arguments, key=self._hash_key if blob.redacted else None)
+            form = ask.canonical or canonical(ask.arguments)
+            hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
         return Content(blob=blob, short=preview(blob.data), hash=hashed)
 
     def _clean(self, what: Hidden, text: str) -> str:

@@ -40,6 +40,7 @@ _OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
 """bytes: larger content is redacted and summed up in a thread."""
 _REPLAYED: Final = Status.REPLAYED
+_DELIVERED: Final = NoteKind.DELIVERED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 
 
@@ -171,7 +172,7 @@ class Recorder:
         """
         try:
             draft = Draft(session=session, facts=self._drafter.note(kind, on), intent=follows)
-            if kind is NoteKind.DELIVERED:
+            if kind is _DELIVERED:
                 self._store.submit(draft, wait=False)
             else:
                 self._store.submit(draft, wait=True, told=self._noted)
@@ -213,7 +214,8 @@ class Recorder:
         # Only failures pay. Of what is not known whole nobody knows whether it is the same.
         if not (ending.error and ask.arguments and ask.complete and ask.says_all):
             return
-        asked = ask.arguments if len(ask.arguments) > OFF_LOOP else canonical(ask.arguments)[1]
+        large = len(ask.arguments) > OFF_LOOP
+        asked = ask.arguments if large else (ask.canonical or canonical(ask.arguments))[1]
         which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
         placed = attempt.intent.placed if attempt.intent is not None else None
         turn = placed.link.turn if placed is not None else 0

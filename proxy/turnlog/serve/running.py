@@ -21,6 +21,7 @@ from .attempt import NO_LINKS, Ask, Attempt
 from .fault import Failure
 from .recorder import Recorder
 
+_DELIVERED: Final = NoteKind.DELIVERED
 _EVENT_IDS: Final = 256
 """Most ids of events that are remembered: an agent has read all but the latest."""
 Outlived = Callable[[Failure], bool]
@@ -46,6 +47,8 @@ class Running:
         self, ask: Ask, recorder: Recorder, limits: NeverTwice, *, stateless: bool
     ) -> None:
         self.ask = ask
+        self.found_by = tuple(filter(None, (ask.links.key, ask.links.same)))
+        """Links by which it is found."""
         self.attempt: Attempt | None = None
         """The latest one."""
         self.kept: Made | None = None
@@ -212,7 +215,7 @@ class Running:
             self.delivered = True
             # Of a call that nobody can ask for again it matters only where its caller had left.
             if self._abandoned or self.ask.links is not NO_LINKS:
-                self._note(NoteKind.DELIVERED, self.attempt.outcome)
+                self._note(_DELIVERED, self.attempt.outcome)
 
     def time_out(self, failure: Failure) -> bool:
         """Learn that its caller's time is over; tell whether it runs on all the same.

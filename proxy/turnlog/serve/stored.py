@@ -13,7 +13,7 @@ from turnlog.observe.events import StoreFailed
 from turnlog.store.base import Corrupt, Store, StoreError, View
 
 from .answers import Made, retold_answer
-from .attempt import NO_LINKS, Ask, Links, source_of
+from .attempt import Ask, Links, source_of
 from .clock import Clock
 from .found import Found, commits_of, damaged, earlier_of, source_in
 
@@ -32,21 +32,23 @@ class StoredCalls:
         self._arrived: OrderedDict[bytes, None] = OrderedDict()
         """Calls of earlier processes, or others, whose answers arrived by way of this one."""
 
-    def links(self, ask: Ask) -> Links:
-        """Return what finds a call that asks the same: where its session is known, or it has a key."""
+    def linked(self, ask: Ask) -> Ask:
+        """Return a call with what finds one that asks the same: where its session is known, or it has
+        a key."""
         aliases = ask.session.aliases
         named = aliases[0] if aliases and ask.is_named else ""
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
-            return NO_LINKS
+            return ask
         tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
-        scheme, form = canonical(ask.arguments)
+        scheme, form = canon = canonical(ask.arguments)
         asks = b"%b\0%b" % (scheme.encode(), form)
         key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
-        return Links(
+        links = Links(
             same=self._digest("same call", f"{named}\0{tool}", asks) if named else b"",
             key=self._digest("key", key) if key else b"",
             keyed_input=self._digest("key and input", key, asks) if key else b"",
         )
+        return structs.replace(ask, canonical=canon, links=links)
 
     def told(self, call: bytes) -> bytes:
         """Return what finds that somebody was told that nobody knows what a call did."""
