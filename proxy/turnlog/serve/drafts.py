@@ -93,7 +93,7 @@ class Drafter:
             preview="" if keep is _NOTHING else read.short,
             links=_links(ask),
             pinned=ask.standing.pinned,
-            delta=_packed(read.delta),
+            delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
             why="" if keep is _NOTHING else read.why,
             client=ask.client,
         )
@@ -289,7 +289,7 @@ def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
         output_hash=read.hash,
         summary=short if read.blob.data or not detail else _line(detail),
         detail=detail,
-        delta=_packed(read.delta),
+        delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
         links=reply.links,
         said=reply.said,
     )
@@ -301,8 +301,6 @@ def _links(ask: Ask) -> tuple[bytes, ...]:
 
 
 def _packed(delta: Delta) -> tuple[Raw, ...]:
-    if not delta.operations:
-        return ()
     return tuple(Raw(_encode(operation)) for operation in delta.operations)
 
 

@@ -85,7 +85,7 @@ class Underway(Struct, eq=False):
         return attempt
 
     def _begun(self, attempt: Attempt, message: Message, key: str) -> Attempt:
-        attempt.caller_id = bytes(message.id)
+        attempt.caller_id = message.id
         attempt.kin = self.kin
         self.attempts[attempt] = key
         self.context.calls.add(self.scope, key, attempt)

@@ -5,7 +5,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from .folder import translated
+from .folder import FAILURES, explained, translated
 
 
 class _Reading(Protocol):
@@ -19,12 +19,14 @@ R = TypeVar("R")
 
 
 def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Return `method` with `translated` around it."""
+    """Return `method` with what `translated` does around it, which takes ten times as long."""
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with translated("read", self.data):
+        try:
             return method(self, *args, **kwargs)
+        except FAILURES as error:
+            raise explained("read", self.data, error) from error
 
     return call
 
