@@ -34,7 +34,8 @@ def _plain_type() -> Any:
     return plain
 
 
-_decode_plain = msgspec.json.Decoder(_plain_type()).decode
+decode_plain = msgspec.json.Decoder(_plain_type()).decode
+"""Reads JSON that needs no care. Raises `ValueError` and `RecursionError` for any other."""
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 # UTF-8 and UTF-16 order keys alike as long as no character lies beyond the BMP.
 _find_astral = re.compile(rb"[\xf0-\xff]|\\u[dD]").search
@@ -56,6 +57,12 @@ def canonical(data: bytes) -> tuple[str, bytes]:
         return SHA256, _exactly(parsed)
     except (ValueError, RecursionError):
         return RAW_SHA256, data
+
+
+def written(value: object, data: bytes) -> tuple[str, bytes]:
+    """Return what `canonical` does of `data`, which repeats no key, and which `decode_plain` has read as
+    `value`, by itself or as a part of more."""
+    return canonical(data) if _has_astral(data) else (SHA256, _encode_sorted(value))
 
 
 def input_hash(
@@ -81,21 +88,26 @@ def _exactly(value: Any) -> bytes:
 
 
 def _fast(data: bytes) -> bytes | None:
-    # One byte is found far faster than two, and `in` takes twice as long as `find`.
-    escaped = data.find(b"\\") >= 0
-    unicode = not data.isascii() or (escaped and data.find(b"\\u") >= 0)
-    if unicode and _find_astral(data):
+    if _has_astral(data):
         return None
     try:
-        form = _encode_sorted(_decode_plain(data))
+        form = _encode_sorted(decode_plain(data))
     except (ValueError, RecursionError):
         return None
     # The form is never longer than the data, and a dropped duplicate makes it shorter.
     if len(form) == len(data):
         return form
-    if not escaped and form.count(b'"') == data.count(b'"'):
+    if data.find(b"\\") < 0 and form.count(b'"') == data.count(b'"'):
         return form
     return None
+
+
+def _has_astral(data: bytes) -> bool:
+    """Tell whether a key may lie beyond the BMP."""
+    # One byte is found far faster than two, and `in` takes twice as long as `find`.
+    if data.isascii() and (data.find(b"\\") < 0 or data.find(b"\\u") < 0):
+        return False
+    return _find_astral(data) is not None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

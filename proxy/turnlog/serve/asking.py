@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Raw, Struct, structs
 
+from turnlog.core.canon import written
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
 from turnlog.core.kinds import Flag
@@ -21,6 +22,7 @@ from .context import Context
 from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
 from .legs import Legs
+from .recorder import OFF_LOOP
 from .request import Request, trace_id
 
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
@@ -75,6 +77,7 @@ class Asking(Struct, frozen=True):
             call=call,
             leg=leg,
             arguments=arguments,
+            canonical=None if self.start else _canonical(message, arguments),
             complete=self.whole,
             size=self.size,
             flags=flags + model.flags,
@@ -159,6 +162,16 @@ class Asking(Struct, frozen=True):
         if self.context.catalog.forget(server, self.request.credential):
             reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
             self.context.log.emit(DefinitionsFailed(reason=reason))
+
+
+def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
+    """Return a call's arguments in canonical form, where they are decoded already and not large."""
+    if message.plain is None or len(arguments) > OFF_LOOP:
+        return None
+    params = message.plain.get("params")
+    if not isinstance(params, dict) or "arguments" not in params:
+        return None
+    return written(cast("dict[str, object]", params)["arguments"], arguments)
 
 
 def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:

@@ -7,13 +7,14 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
+from turnlog.core.canon import decode_plain
 from turnlog.core.kinds import Flag
 
 from .rawjson import (
@@ -85,6 +86,8 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     flags: tuple[Flag, ...] = ()
     jsonrpc: bool = False
     """Whether the member `jsonrpc` says "2.0"."""
+    plain: dict[str, object] | None = None
+    """All of it, decoded, where it asks something, repeats no key and was read by `decode_plain`."""
 
 
 class Batch(Struct, frozen=True):
@@ -127,8 +130,13 @@ def parse(data: bytes) -> Message | Batch | Malformed:
         envelope = _decode(data)
     except (ValueError, RecursionError):
         return _parse_other(data)
-    small = len(data) <= DUPLICATES_LIMIT
-    return _message(envelope, () if small and _is_canonical(data) else _flags(data))
+    if len(data) > DUPLICATES_LIMIT:
+        return _message(envelope, _flags(data))
+    # What is asked is written in canonical form, as far as it is plain; what is answered is not.
+    plain = _read(decode_plain, data) if envelope.method else None
+    value = plain if plain is not None else _read(_decode_any, data)
+    flags = () if value is not None and _is_canonical(value, data) else _flags(data)
+    return _message(envelope, flags, plain if not flags else None)
 
 
 def id_key(raw: bytes) -> str:
@@ -164,19 +172,29 @@ def outline_kind(outline: Outline) -> Kind | None:
     )
 
 
-def _is_canonical(data: bytes) -> bool:
-    """Tell whether a text is, but for white space, what an encoder wrote of plain values.
+def _read(decode: Callable[[bytes], dict[str, object]], data: bytes) -> dict[str, object] | None:
+    """Return what a text says, which is an object; `None` where it cannot be decoded so."""
+    try:
+        return decode(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_canonical(value: object, data: bytes) -> bool:
+    """Tell whether a text that says `value` is, but for white space, what an encoder wrote of it.
 
     Such a text repeats no key and is UTF-8; to know that so is three times faster than to look.
     """
     try:
-        text = _encode_any(_decode_any(data))
+        text = _encode_any(value)
         return text == data or text == msgspec.json.format(data, indent=-1)
     except (ValueError, RecursionError):
         return False
 
 
-def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malformed:
+def _message(
+    envelope: _Envelope, flags: tuple[Flag, ...], plain: dict[str, object] | None = None
+) -> Message | Malformed:
     method, error = envelope.method, envelope.error
     kind = _kind(method, bool(envelope.id), bool(envelope.result), error)
     if kind is None:
@@ -203,6 +221,7 @@ def _message(envelope: _Envelope, flags: tuple[Flag, ...]) -> Message | Malforme
         result=envelope.result,
         flags=flags,
         jsonrpc=jsonrpc,
+        plain=plain,
     )
 
 
