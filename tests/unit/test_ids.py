@@ -1,12 +1,13 @@
 """`core.ids`: identifiers that sort by time."""
 
+from hashlib import sha256
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.ids import Entropy, begins, from_text, to_text, uuid7
+from turnlog.core.ids import Entropy, Ids, begins, from_text, to_text, uuid7
 
 times = st.integers(0, (1 << 48) * 1_000_000 - 1)
 entropy = st.binary(min_size=10, max_size=10)
@@ -38,6 +39,22 @@ def test_74_bits_of_chance_tell_ids_of_one_moment_apart(at: int, one: bytes, oth
     bits = 0xFFF << 64 | (1 << 62) - 1
     same = int.from_bytes(one, "big") & bits == int.from_bytes(other, "big") & bits
     assert (uuid7(at, one) == uuid7(at, other)) == same
+
+
+@given(times=st.lists(times, min_size=1, max_size=900))
+def test_ids_that_are_made_together_are_those_that_are_made_alone(times: list[int]) -> None:
+    drawn: list[bytes] = []
+
+    def source(size: int) -> bytes:
+        drawn.append(
+            b"".join(sha256(b"%d %d" % (len(drawn), n)).digest() for n in range(size // 32))
+        )
+        return drawn[-1]
+
+    ids = Ids(source)
+    made = [ids.new(at) for at in times]
+    tens = [each[i : i + 10] for each in drawn for i in range(0, len(each) - 9, 10)]
+    assert made == [uuid7(at, ten) for at, ten in zip(times, tens, strict=False)]
 
 
 @given(at=times, dice=entropy)

@@ -81,6 +81,10 @@ class McpExchange:
         """The latest attempt, where there is exactly one call."""
         self.running: Running | None = None
         """What guards the call, where something does."""
+        self.unverified: Ask | None = None
+        """The first call whose tool is not as it was pinned, where a rule demands that."""
+        self.is_due = False
+        """Whether an intent has to be on disk before it leaves."""
         self._lost: Failure | None = None
         """Why there will be no answer."""
         self._cancels: dict[str, bytes] = {}
@@ -144,16 +148,6 @@ class McpExchange:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
 
-    @property
-    def unverified(self) -> Ask | None:
-        """The first call whose tool is not as it was pinned, where a rule demands that."""
-        return self._underway.unverified
-
-    @property
-    def is_due(self) -> bool:
-        """Whether an intent has to be on disk before it leaves."""
-        return self._underway.is_due
-
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
@@ -186,6 +180,9 @@ class McpExchange:
             attempt = await self._guarded(message, ask, key)
         else:
             attempt = await self._underway.begin(message, ask, key)
+        self.is_due = self.is_due or attempt.is_due
+        if attempt.ask.is_unverified:
+            self.unverified = self.unverified or attempt.ask
         if message.kind is _NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:

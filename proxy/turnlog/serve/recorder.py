@@ -88,7 +88,7 @@ class Recorder:
         self._log = log
         self._clock = clock
         self._work = work
-        self._entropy = ids.Entropy(clock.entropy)
+        self._ids = ids.Ids(clock.entropy)
         self._unwaited = _unwaited(durability)
         self._says_started = log.wants(CallStarted)
         self._when_full = when_full
@@ -99,7 +99,7 @@ class Recorder:
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
-        return ids.uuid7(self._clock.wall(), self._entropy.take(10))
+        return self._ids.new(self._clock.wall())
 
     def new_request_id(self) -> bytes:
         """Return the JSON-RPC id of another attempt, as JSON: nobody else can know it."""

@@ -54,22 +54,6 @@ class Underway(Struct, eq=False):
                 return True
         return False
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the intent of any of them has to be on disk before it leaves."""
-        for attempt in self.attempts:  # noqa: SIM110 - as above
-            if attempt.is_due:
-                return True
-        return False
-
-    @property
-    def unverified(self) -> Ask | None:
-        """The first call whose tool is not as it was pinned, where a rule demands that."""
-        for attempt in self.attempts:
-            if attempt.ask.is_unverified:
-                return attempt.ask
-        return None
-
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Queue the intent of a call's first attempt; `key` is that of its id. Raises `StoreError`."""
         self.asks[key] = ask
