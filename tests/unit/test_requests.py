@@ -128,13 +128,45 @@ async def test_a_rare_method_whose_beginning_was_pipelined_is_refused_and_not_mi
         writer.close()
 
 
-async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
+@pytest.mark.parametrize("before", REQUESTS[:4])
+async def test_a_rare_method_is_read_while_the_request_before_is_being_answered(
+    before: bytes,
+) -> None:
+    reader = unanswered()
+    ((_, body),) = reader.feed_data(before)[0]
+    assert body.is_eof()
+    ((message, _),) = reader.feed_data(REQUESTS[4])[0]
+    assert (message.start.method, message.start.target) == ("FOO", "/5")
+
+
+async def test_a_rare_method_behind_more_requests_than_are_read_ahead_is_not_misread() -> None:
+    async with reading() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(REQUESTS[0] * 100)
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(REQUESTS[4])
+        async with asyncio.timeout(BOUND):
+            answers = [await said(reader)]
+            while answers[-1] == READ[0]:
+                answers.append(await said(reader))
+        assert answers[-1] in (b"400", READ[4])
+        writer.close()
+
+
+def unanswered() -> RequestReader:
+    """Return the reader of a connection on which nothing is ever answered."""
+
     async def never(_: AgentConnection, __: AgentRequest) -> bool:
         raise AssertionError
 
-    agent = AgentServer(never, lambda status, _: b"%d" % status)()
-    reader = agent._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
+    reader = AgentServer(never, lambda status, _: b"%d" % status)()._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
     assert isinstance(reader, RequestReader)
+    return reader
+
+
+async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
+    reader = unanswered()
     for _ in range(100):
         assert not reader.feed_data(b"\r\n" * 5001)[0]
         assert len(reader._begun or b"") <= 256 * 1024  # pyright: ignore[reportPrivateUsage]

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 from aiohttp import web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from .bell import Bell
 from .request import Request
 from .requests import AnyMethodParser, RequestReader
 from .starts import AgentRequest, Starts
@@ -54,6 +55,7 @@ class AgentConnection(web.RequestHandler):
 
     __slots__ = (
         "_answer",
+        "_bell",
         "_body",
         "_reader",
         "_refuse",
@@ -74,6 +76,8 @@ class AgentConnection(web.RequestHandler):
         super().__init__(server, loop=loop, **options)
         self._answer = server.answer
         self._refuse = server.refuse
+        self._bell = Bell(loop)
+        self._waiter = cast(Any, self._bell)
         self.number = number
         """Which of the server's connections it is."""
         self.told: Request | None = None
@@ -96,20 +100,19 @@ class AgentConnection(web.RequestHandler):
             max_msg_queue_size=self._max_msg_queue_size,
         )
         fast: Any = self._parser
-        self._reader = RequestReader(fast, cast(Any, slow), self._is_idle, server.starts)
+        self._reader = RequestReader(fast, cast(Any, slow), self._is_held, server.starts)
         self._parser = cast(Any, self._reader)
 
     # -- requests, one after another -------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; a whole request like those before needs no parser."""
-        request = self._reader.at_once(data)
+        request = self._reader.at_once(data) if self._is_idle() else None
         if request is None:
             super().data_received(data)
             return
-        assert self._waiter is not None  # or the connection were not idle
         self._messages.append((request, EMPTY_PAYLOAD))  # type: ignore[arg-type]  # ours, as all
-        self._waiter.set_result(None)
+        self._bell.ring()
 
     async def start(self) -> None:
         """Answer requests until the connection has carried its last one.
@@ -121,11 +124,7 @@ class AgentConnection(web.RequestHandler):
                 # Whoever sends many at once is not answered before everybody else.
                 await asyncio.sleep(0)
             else:
-                self._waiter = self._loop.create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
+                await self._bell
             try:
                 # No name here may keep a body while the connection waits for the next one.
                 self._keepalive = await self._served(*self._next())
@@ -227,8 +226,12 @@ class AgentConnection(web.RequestHandler):
         return stopping or (self.half_closed and not self._messages)
 
     def _is_idle(self) -> bool:
-        waiter = self._waiter
-        return not self._messages and waiter is not None and not waiter.done()
+        return not (self._messages or self._bell.done())
+
+    def _is_held(self, more: int) -> bool:
+        """Tell whether aiohttp has its parser wait: for a body's reader, or with `more` requests."""
+        waiting = len(self._messages) + more
+        return self._reading_paused or waiting >= self._max_msg_queue_size
 
     def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp promises to close always
         """Tell whether the connection stays open, now that the agent has ended its side."""

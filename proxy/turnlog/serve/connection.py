@@ -18,6 +18,7 @@ from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
 from turnlog.wire.known_head import KnownHead, known_head
 from turnlog.wire.mend import Mender
 
+from .bell import Bell
 from .fault import Failure, Progress
 from .heads import Raw, without_lengths
 
@@ -39,7 +40,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._bell = Bell(asyncio.get_running_loop())
+        """Rings when something has come, or the connection is gone."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._error: Failure | None = None
@@ -132,8 +134,7 @@ class Connection(asyncio.Protocol):
         while not self._headers_done:
             if self._error is not None:
                 raise self._error
-            await self._change()
-            self._waiter = None
+            await self._bell
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -142,8 +143,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._change()
-            self._waiter = None
+            await self._bell
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Give the exchange up because time has run out; false where nobody waits for it now."""
-        if self._waiter is None or self._error is not None:
+        if self._bell.done() or self._error is not None:
             return False
         phase = Phase.BODY if self._headers_done else self._progress.phase
         failure = Failure(kind, phase, detail)
@@ -186,14 +186,8 @@ class Connection(asyncio.Protocol):
         """
         return not (self._closed or self._error is not None or self._poll.poll(0))
 
-    def _change(self) -> asyncio.Future[None]:
-        """Return what is done when something has come, or the connection is gone."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._bell.set_result(None)
 
     def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
         """Give the exchange up: it cannot be completed."""
@@ -214,6 +208,11 @@ class Connection(asyncio.Protocol):
             self._descriptor = -1
 
     def data_received(self, data: bytes) -> None:
+        """Take what came; let who waits for it go on."""
+        self._take(data)
+        self._bell.ring()
+
+    def _take(self, data: bytes) -> None:
         """Parse what came; mend a head that the parser refused, if it can be."""
         untouched, self._untouched = self._untouched, False
         if untouched and self._recognized(data):
@@ -236,7 +235,6 @@ class Connection(asyncio.Protocol):
         if body:
             self._pieces.append(body)
         self._headers_done = self._parser_clean = self._keep_alive = self.complete = True
-        self._wake()
         return True
 
     def _remember(self, data: bytes) -> None:
@@ -265,7 +263,6 @@ class Connection(asyncio.Protocol):
             self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
             self._refuse(f"the answer's head or trailers are longer than {HEAD_LIMIT} bytes")
-        self._wake()
         return why
 
     def _refuse(self, detail: str) -> None:
@@ -328,7 +325,7 @@ class Connection(asyncio.Protocol):
         """
         with suppress(OSError):
             while data := os.read(self._descriptor, READ_AHEAD):
-                self.data_received(data)
+                self._take(data)
         self.eof_received()
 
     def pause_writing(self) -> None:

@@ -66,15 +66,15 @@ class RequestReader:
     """One connection's parser. Once a request line was refused the slow parser reads the rest.
 
     That takes all bytes since the last request's end, and that this end is known for sure: else two
-    readers could disagree about where a request begins. `is_idle` tells whether all requests so far
-    were answered. What is whole and begins as requests did before needs no parser: see `at_once`.
+    readers could disagree about where a request begins. `is_held` tells whether the parser keeps bytes
+    back, once that many requests more wait for their answers.
     """
 
     __slots__ = (
         "_begun",
         "_body",
         "_due",
-        "_is_idle",
+        "_is_held",
         "_parser",
         "_slow",
         "_starts",
@@ -87,12 +87,12 @@ class RequestReader:
         self,
         fast: Parser,
         slow: Callable[[], Parser],
-        is_idle: Callable[[], bool],
+        is_held: Callable[[int], bool],
         starts: Starts,
     ) -> None:
         self._starts = starts
         self._slow: Callable[[], Parser] | None = slow
-        self._is_idle = is_idle
+        self._is_held = is_held
         self._begun: bytes | None = b""
         """What came since the last request's end; `None` where nobody knows that end."""
         self._body: StreamReader = EMPTY_PAYLOAD
@@ -112,7 +112,7 @@ class RequestReader:
 
         The parser would not be in another state behind it, as it stands between two requests.
         """
-        return self._starts.find(data) if self._begun == b"" and self._is_idle() else None
+        return self._starts.find(data) if self._begun == b"" else None
 
     def feed_data(self, data: bytes) -> Read:
         """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""
@@ -143,7 +143,7 @@ class RequestReader:
     @property
     def _known(self) -> bytes | None:
         """What has come of a request from which on the slow parser can take over, if it can."""
-        return self._begun if self._slow is not None and self._is_idle() else None
+        return self._begun if self._slow is not None else None
 
     def _read_slowly(self, data: bytes) -> Found:
         assert self._slow is not None
@@ -164,7 +164,7 @@ class RequestReader:
         else:
             self._due -= len(data)
         # Had more come behind its end, that would be no whole head, which ends like this.
-        ended = self._due == 0 or data.endswith(_HEAD_END)
+        ended = self._due == 0 or (data.endswith(_HEAD_END) and not self._is_held(len(messages)))
         self._begun = b"" if ended and self._body.is_eof() else None
 
     def _missing(self, data: bytes, message: RawRequestMessage) -> int:
