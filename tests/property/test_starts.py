@@ -78,7 +78,8 @@ def test_what_is_read_at_once_is_what_the_parser_reads(before: list[bytes], data
         for one in (*before, data.replace(b": 3", b": 2").replace(b"abc", b"ab")):
             sent_to(known, one)
             sent_to(known, one)
-        found = known.starts.find(data)
+        start = known.starts.find(data)
+        found = start.read(data) if start is not None else None
         fresh = sent_to(AgentServer(never, lambda _, __: b""), data) if found is not None else []
         return await seen(found) if found is not None else None, [await seen(r) for r in fresh]
 

@@ -8,7 +8,7 @@ from aiohttp.streams import StreamReader
 from turnlog.serve.agent import AgentConnection, AgentServer
 from turnlog.serve.heads import HEADS
 from turnlog.serve.requests import RequestReader
-from turnlog.serve.starts import AgentRequest, Starts
+from turnlog.serve.starts import AgentRequest
 
 POST: Final = b"POST /mcp HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nX-A: \xe9\r\n\r\nab"
 GET: Final = b"GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -24,10 +24,10 @@ class Agents:
             _never, lambda status, _: b"%d" % status, max_line_size=20_000, max_field_size=10_000
         )
 
-    @property
-    def starts(self) -> Starts:
-        """What is remembered."""
-        return self._server.starts
+    def find(self, data: bytes) -> AgentRequest | None:
+        """Read a request by what is remembered."""
+        known = self._server.starts.find(data)
+        return known.read(data) if known is not None else None
 
     def send_twice(self, data: bytes) -> AgentRequest:
         """Read a request that is remembered from then on, if it can be."""
@@ -67,9 +67,9 @@ async def test_a_head_that_came_before_is_read_as_the_parser_reads_it(
 ) -> None:
     agents = Agents()
     first = agents.send(before)
-    assert agents.starts.find(data) is None
+    assert agents.find(data) is None
     agents.send(before)
-    found = agents.starts.find(data)
+    found = agents.find(data)
     assert found is not None
     assert found.start is first.start
     parsed = Agents().send(data)
@@ -99,7 +99,7 @@ async def test_a_head_that_came_before_is_read_as_the_parser_reads_it(
 async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data: bytes) -> None:
     agents = Agents()
     agents.send_twice(POST)
-    assert agents.starts.find(data) is None
+    assert agents.find(data) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_what_is_not_byte_for_byte_like_before_is_left_to_the_parser(data:
 async def test_what_a_head_alone_does_not_settle_is_not_remembered(data: bytes) -> None:
     agents = Agents()
     agents.send_twice(data)
-    assert agents.starts.find(data) is None
+    assert agents.find(data) is None
 
 
 async def test_a_request_that_came_in_pieces_is_not_remembered() -> None:
@@ -133,9 +133,27 @@ async def test_a_request_that_came_in_pieces_is_not_remembered() -> None:
     assert server.starts.find(POST) is None
 
 
+async def test_each_request_of_a_connection_says_what_its_own_head_says() -> None:
+    server = AgentServer(_never, lambda status, _: b"%d" % status)
+    reader = server()._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
+    assert isinstance(reader, RequestReader)
+    other = POST.replace(b"X-A: \xe9", b"X-A: b")
+    for data in (POST, other, GET) * 2:
+        reader.feed_data(data)
+    for data in (POST, POST, other, GET, POST):
+        found = reader.at_once(data)
+        assert found is not None
+        assert [tuple(found.headers), found.body] == await read(Agents().send(data))
+
+
+async def read(request: AgentRequest) -> list[object]:
+    """Return fields and body."""
+    return [tuple(request.headers), await body(request)]
+
+
 async def test_only_so_many_heads_are_remembered() -> None:
     agents = Agents()
     for number in range(HEADS + 1):
         agents.send_twice(GET.replace(b"?b", b"?%d" % number))
-    assert agents.starts.find(GET.replace(b"?b", b"?0")) is None
-    assert agents.starts.find(GET.replace(b"?b", b"?%d" % HEADS)) is not None
+    assert agents.find(GET.replace(b"?b", b"?0")) is None
+    assert agents.find(GET.replace(b"?b", b"?%d" % HEADS)) is not None

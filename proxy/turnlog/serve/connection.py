@@ -56,8 +56,8 @@ class Connection(asyncio.Protocol):
         self._parser_lenient = False
         """Whether it takes a lone LF for the end of a line, as in heads."""
         self._interim: Interim | None = None
-        self._known: KnownHead | None = None
-        """The head of the latest answer that came in one piece."""
+        self._known: tuple[KnownHead, int, bytes, Raw] | None = None
+        """The head of the latest answer that came in one piece, and what it says."""
         self._size = 0
         self._paused = False
         self._reset("GET")
@@ -226,11 +226,10 @@ class Connection(asyncio.Protocol):
 
     def _recognized(self, data: bytes) -> bool:
         """Take a whole answer without the parser, if its head came before; tell whether it did."""
-        known = self._known
-        if known is None or (found := known.read(data)) is None:
+        if self._known is None or (found := self._known[0].read(data)) is None:
             return False
         self.headers, body = found
-        self.status, self.reason, self.raw = known.status, known.reason, known.raw
+        _, self.status, self.reason, self.raw = self._known
         self.framing = Framing(_LENGTH, len(body))
         if body:
             self._pieces.append(body)
@@ -241,7 +240,8 @@ class Connection(asyncio.Protocol):
         """Keep the head of an answer behind which another one may come, if that alone is here."""
         frame, alone = self.framing, self.complete and not self._mender.passed
         if alone and self._keep_alive and frame.body is _LENGTH:
-            self._known = known_head(data, frame.length, self.status, self.reason, self.headers)
+            head = known_head(data, frame.length, self.headers)
+            self._known = (head, self.status, self.reason, self.raw) if head is not None else None
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""

@@ -31,25 +31,26 @@ class Gone(Exception):
 class Downstream:
     """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
 
+    _chunked = False
+    _until_close = False
+    _invited = False
+    _ahead = 0
+    """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
+    begun = False
+    """Whether the answer's head has left."""
+    finished = False
+
     def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
         self._agent = agent
         self._content = request.body
         self.asked = start = request.start
         """Its line and fields, without Content-Length."""
-        self._chunked = False
-        self._until_close = False
-        self._invited = False
-        self._ahead = 0
-        """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
-        self.begun = False
-        """Whether the answer's head has left."""
         self.method = start.method
         self.target = start.target
         self.headers = request.headers
         self.raw = start.head.raw
         """The fields without Content-Length."""
         self.head = start.head
-        self.finished = False
         agent.answering = self
         if agent.half_closed:
             self.ask()

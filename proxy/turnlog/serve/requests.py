@@ -14,7 +14,7 @@ from aiohttp.http_parser import HttpRequestParserPy, RawRequestMessage
 from aiohttp.http_writer import HttpVersion10
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from .starts import AgentRequest, Starts
+from .starts import AgentRequest, KnownStart, Starts
 
 _OFFER: Final = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
@@ -75,6 +75,7 @@ class RequestReader:
         "_body",
         "_due",
         "_is_held",
+        "_latest",
         "_parser",
         "_slow",
         "_starts",
@@ -99,6 +100,8 @@ class RequestReader:
         """Of the latest request."""
         self._due = 0
         """Bytes of that request still to come; negative where that is not known."""
+        self._latest: KnownStart | None = None
+        """How the latest request began of those that needed no parser."""
         self._use(fast)
 
     def _use(self, parser: Parser) -> None:
@@ -112,7 +115,12 @@ class RequestReader:
 
         The parser would not be in another state behind it, as it stands between two requests.
         """
-        return self._starts.find(data) if self._begun == b"" else None
+        if self._begun != b"":
+            return None
+        if self._latest is not None and (request := self._latest.read(data)) is not None:
+            return request
+        self._latest = self._starts.find(data)
+        return self._latest.read(data) if self._latest is not None else None
 
     def feed_data(self, data: bytes) -> Read:
         """Take bytes; return the requests whose heads they complete. Raises `HttpProcessingError`."""

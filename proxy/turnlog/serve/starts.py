@@ -11,6 +11,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from msgspec import Struct
 
 from turnlog.wire.http import Headers
+from turnlog.wire.known_head import KnownHead, known_bodiless, known_head
 
 from .heads import (
     HEADS,
@@ -27,7 +28,6 @@ _LENGTHS: Final = (b"\r\nContent-Length: %d\r\n", b"\r\ncontent-length: %d\r\n")
 """The line that tells a body's length, as agents spell it."""
 _ODD: Final = frozenset({b"expect", b"upgrade"})
 """Fields that ask for more than an answer."""
-_BEHIND_NAME: Final = len(b"%d\r\n")
 _Line = tuple[str, str, tuple[int, int], bool, RequestHead]
 """Method, target, version, whether the connection stays, and what the fields say."""
 
@@ -49,15 +49,16 @@ class AgentRequest(Struct, frozen=True, eq=False):
             self.body.set_exception(exc)
 
 
-class _Known(Struct, frozen=True):
-    """What a head says that was read before."""
+class KnownStart(Struct, frozen=True):
+    """How a request begins that was read before."""
 
     start: RequestStart
-    before: Headers
-    """Fields before Content-Length; all where there is no body."""
-    name: bytes
-    """How Content-Length is spelled."""
-    after: Headers
+    head: KnownHead
+
+    def read(self, data: bytes) -> AgentRequest | None:
+        """Return the request that `data` is, from its first byte to its last, if it begins like this."""
+        found = self.head.read(data)
+        return None if found is None else AgentRequest(self.start, *found)
 
 
 class Starts:
@@ -66,7 +67,7 @@ class Starts:
     def __init__(self) -> None:
         self._head = Memo(read_request, is_moderate)
         self._starts: dict[_Line, RequestStart] = {}
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, KnownStart] = {}
         """By the head's bytes, without the digits of its length."""
 
     def request(self, message: RawRequestMessage, body: StreamReader) -> AgentRequest:
@@ -91,52 +92,44 @@ class Starts:
             self._starts[line] = start
         return start
 
-    def find(self, data: bytes) -> AgentRequest | None:
-        """Return the request that `data` is, from its first byte to its last, if its head is known."""
-        head, body = _apart(data)
-        known = self._known.get(head)
-        # A head whose length has no digits looks like a known one, and is none.
-        if known is None or (known.name and not body):
-            return None
-        headers = known.before
-        if body:
-            headers = (*headers, (known.name, b"%d" % len(body)), *known.after)
-        return AgentRequest(known.start, headers, body)
+    def find(self, data: bytes) -> KnownStart | None:
+        """Return how a request begins, if it was read before, and may be `data`."""
+        return self._known.get(_without_digits(data))
 
     def learn(self, data: bytes, request: AgentRequest) -> None:
         """Remember the head of a request that is all of `data`, if what is to be done follows from it.
 
         One that comes for the first time may be the last of its kind, as where its target names an item.
         """
-        if not request.came_before:
-            return
-        head, body = _apart(data)
-        start, headers = request.start, tuple(request.headers)
+        start = request.start
         # Whoever expects 100 (Continue) is written to before its body is read.
         is_odd = not start.head.fields.keys().isdisjoint(_ODD) or not start.keeps
-        if not head or is_odd:
+        if is_odd or not request.came_before:
             return
-        names = [name.lower() for name, _ in headers]
-        at = names.index(b"content-length") if body else len(headers)
-        name = headers[at][0] if body else b""
+        size = len(data) - data.find(_HEAD_END) - len(_HEAD_END)
+        head = (
+            known_head(data, size, request.headers)
+            if size
+            else known_bodiless(data, request.headers)
+        )
+        key = _without_digits(data)
+        if head is None or not key:
+            return
         if len(self._known) >= HEADS:
             self._known.clear()
-        self._known[head] = _Known(start, headers[:at], name, headers[at + 1 :])
+        self._known[key] = KnownStart(start, head)
 
 
-def _apart(data: bytes) -> tuple[bytes, bytes]:
-    """Return the head of a whole request without the digits of its length, and its body.
-
-    The head is empty where the length is not that of what follows, or is spelled in another way.
-    """
+def _without_digits(data: bytes) -> bytes:
+    """Return the head of a whole request without the digits of its length, if it is spelled as usual."""
     end = data.find(_HEAD_END) + len(_HEAD_END)
     size = len(data) - end
     if not size:
-        return data, b""
+        return data
     for spelled in _LENGTHS:
         line = spelled % size
         at = data.find(line, 0, end)
         if at >= 0:
-            digits = at + len(spelled) - _BEHIND_NAME
-            return data[:digits] + data[at + len(line) - 2 : end], data[end:]
-    return b"", b""
+            behind = at + len(line) - len(b"\r\n")
+            return data[: at + len(spelled) - len(b"%d\r\n")] + data[behind:end]
+    return b""

@@ -1,4 +1,4 @@
-"""The head of an answer that came before: what comes with the same bytes need not be parsed again."""
+"""The head of a message that came before: what comes with the same bytes need not be parsed again."""
 
 from typing import Final
 
@@ -6,48 +6,41 @@ from msgspec import Struct
 
 from .http import Headers
 
-_END: Final = b"\r\n"
 _MOST: Final = 8192
 """bytes: a longer head is not remembered."""
-_DIGITS: Final = 20
-"""bytes: a length with the end of its line is not longer."""
 
 
-class KnownHead(Struct, frozen=True, kw_only=True):
-    """A head, but for the digits of its Content-Length, and what it says."""
+class KnownHead(Struct, frozen=True):
+    """A head, but for the digits of its Content-Length, and what its fields say."""
 
     before: bytes
-    """All that stands before the digits."""
+    """All that stands before the digits; the whole head where it tells no length."""
     after: bytes
     """All that stands behind them, with the empty line."""
-    status: int
-    reason: bytes
     first: tuple[tuple[bytes, bytes], ...]
     """The fields before Content-Length."""
     name: bytes
     """Content-Length, as it was spelled."""
     rest: tuple[tuple[bytes, bytes], ...]
-    raw: tuple[tuple[bytes, bytes], ...]
-    """All fields but Content-Length."""
+    fixed: int
+    """How many bytes of it are not those digits."""
 
     def read(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
-        """Return fields and body, if `data` is an answer with this head: all of it and nothing more."""
-        if not data.startswith(self.before):
+        """Return fields and body, if `data` is a message with this head: all of it and nothing more."""
+        if not self.name:
+            return ([*self.first], b"") if data == self.before else None
+        free = len(data) - self.fixed
+        # Just below a power of ten this is a smaller length; those few are left to a parser.
+        length = free - len(str(free))
+        digits = b"%d" % length
+        head = self.before + digits + self.after
+        if len(head) + length != len(data) or not data.startswith(head):
             return None
-        start = len(self.before)
-        end = data.find(_END, start, start + _DIGITS)
-        if end < 0 or not data.startswith(self.after, end):
-            return None
-        digits, body = data[start:end], data[end + len(self.after) :]
-        if digits != b"%d" % len(body):
-            return None
-        return [*self.first, (self.name, digits), *self.rest], body
+        return [*self.first, (self.name, digits), *self.rest], data[len(head) :]
 
 
-def known_head(
-    data: bytes, length: int, status: int, reason: bytes, headers: Headers
-) -> KnownHead | None:
-    """Return the head of an answer that came whole in `data`, its body of `length` bytes.
+def known_head(data: bytes, length: int, headers: Headers) -> KnownHead | None:
+    """Return the head of a message that came whole in `data`, its body of `length` bytes.
 
     `None` where it is long, or its length does not stand there once, and as anybody would write it.
     """
@@ -59,13 +52,12 @@ def known_head(
     before, line, after = head.partition(b"\r\n%b: %d\r\n" % (name, length))
     if value != b"%d" % length or not line:
         return None
-    return KnownHead(
-        before=before + line[: -len(value) - len(_END)],
-        after=_END + after,
-        status=status,
-        reason=reason,
-        first=tuple(first),
-        name=name,
-        rest=tuple(rest),
-        raw=(*first, *rest),
-    )
+    before, after = before + line[: -len(value) - 2], b"\r\n" + after
+    return KnownHead(before, after, tuple(first), name, tuple(rest), len(before) + len(after))
+
+
+def known_bodiless(data: bytes, headers: Headers) -> KnownHead | None:
+    """Return the head that is all of `data`, which tells no length; `None` where it is long."""
+    if len(data) > _MOST:
+        return None
+    return KnownHead(data, b"", tuple(headers), b"", (), len(data))
