@@ -15,7 +15,7 @@ import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
-from turnlog.wire.known_head import KnownHead, known_head
+from turnlog.wire.known_head import KnownAnswer, Latest, known_head
 from turnlog.wire.mend import Mender
 
 from .bell import Bell
@@ -38,7 +38,7 @@ Interim = Callable[[int, bytes, Headers], None]
 class Connection(asyncio.Protocol):
     """The transport's protocol, and the parser's callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, latest: Latest | None = None) -> None:
         self._transport: asyncio.Transport | None = None
         self._bell = Bell(asyncio.get_running_loop())
         """Rings when something has come, or the connection is gone."""
@@ -56,8 +56,7 @@ class Connection(asyncio.Protocol):
         self._parser_lenient = False
         """Whether it takes a lone LF for the end of a line, as in heads."""
         self._interim: Interim | None = None
-        self._known: tuple[KnownHead, int, bytes, Raw] | None = None
-        """The head of the latest answer that came in one piece, and what it says."""
+        self._latest = latest or Latest()
         self._size = 0
         self._paused = False
         self._reset("GET")
@@ -226,10 +225,11 @@ class Connection(asyncio.Protocol):
 
     def _recognized(self, data: bytes) -> bool:
         """Take a whole answer without the parser, if its head came before; tell whether it did."""
-        if self._known is None or (found := self._known[0].read(data)) is None:
+        known = self._latest.known
+        if known is None or (found := known.head.read(data)) is None:
             return False
         self.headers, body = found
-        _, self.status, self.reason, self.raw = self._known
+        self.status, self.reason, self.raw = known.status, known.reason, known.raw
         self.framing = Framing(_LENGTH, len(body))
         if body:
             self._pieces.append(body)
@@ -239,9 +239,10 @@ class Connection(asyncio.Protocol):
     def _remember(self, data: bytes) -> None:
         """Keep the head of an answer behind which another one may come, if that alone is here."""
         frame, alone = self.framing, self.complete and not self._mender.passed
-        if alone and self._keep_alive and frame.body is _LENGTH:
-            head = known_head(data, frame.length, self.headers)
-            self._known = (head, self.status, self.reason, self.raw) if head is not None else None
+        if not (alone and self._keep_alive and frame.body is _LENGTH):
+            return
+        if (head := known_head(data, frame.length, self.headers)) is not None:
+            self._latest.known = KnownAnswer(head, self.status, self.reason, self.raw)
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""

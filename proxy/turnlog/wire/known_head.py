@@ -39,6 +39,22 @@ class KnownHead(Struct, frozen=True):
         return [*self.first, (self.name, digits), *self.rest], data[len(head) :]
 
 
+class KnownAnswer(Struct, frozen=True):
+    """The head of an answer, and what else it says."""
+
+    head: KnownHead
+    status: int
+    reason: bytes
+    raw: tuple[tuple[bytes, bytes], ...]
+    """The fields without Content-Length."""
+
+
+class Latest(Struct):
+    """The latest answer of a server that came in one piece; on all connections to it, as they are alike."""
+
+    known: KnownAnswer | None = None
+
+
 def known_head(data: bytes, length: int, headers: Headers) -> KnownHead | None:
     """Return the head of a message that came whole in `data`, its body of `length` bytes.
 
