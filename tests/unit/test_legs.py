@@ -24,6 +24,7 @@ from turnlog.serve.known import KnownTools, Rules
 from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
 from turnlog.serve.places import Places
+from turnlog.serve.plain_tools import PlainTools
 from turnlog.serve.repeats import Repeats
 from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
@@ -61,6 +62,7 @@ def context(one: Bench) -> Context:
         channels=Channels(),
         rules=rules,
         tools=KnownTools(catalog, pins, rules, frozenset(), str),
+        plain_tools=PlainTools(rules, str),
         places=Places(),
         health=Health({}, Path("/nonexistent"), clock, one.log),
         clock=clock,

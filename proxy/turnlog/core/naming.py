@@ -1,6 +1,7 @@
 """Name the tool behind a plain HTTP request, and put its input into one JSON object."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -13,6 +14,8 @@ TOOL_BYTES = 128
 """Longest tool name made from a path, in bytes."""
 SEGMENT_CHARS = 24
 """A longer path segment is taken for an identifier."""
+
+_PLACES: Final = 1024
 
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
@@ -31,11 +34,17 @@ def http_tool(method: str, path: str) -> str:
     A segment that holds a digit or exceeds `SEGMENT_CHARS` becomes `*`: it names a thing, or is a
     token, and must not stand in a record's permanent part.
     """
-    bare = path.partition("?")[0]
-    name = f"{method} " + "/".join(map(_segment, bare.split("/")))
+    before, slash, last = path.partition("?")[0].rpartition("/")
+    name = f"{method} {_pattern(before)}{slash}{_segment(last)}"
     if name.isascii():
         return name[:TOOL_BYTES]
     return name.encode("utf-8", "replace")[:TOOL_BYTES].decode("utf-8", "ignore")
+
+
+@lru_cache(maxsize=_PLACES)
+def _pattern(path: str) -> str:
+    """Return a path pattern; remembered, for what stands before the last segment is often the same."""
+    return "/".join(map(_segment, path.split("/")))
 
 
 class Input(Struct, frozen=True):
@@ -82,7 +91,8 @@ def _segment(segment: str) -> str:
     # Letters are neither digits nor anything that could not be shown.
     if not segment or segment.isalpha():
         return segment
-    if any(map(str.isdigit, segment)):
+    # Most that hold a digit end with one.
+    if segment[-1].isdigit() or any(map(str.isdigit, segment)):
         return "*"
     # The name is shown in terminals.
     return segment if segment.isprintable() else "*"

@@ -20,6 +20,7 @@ from .keeper import Keeper
 from .known import KnownTools, Rules
 from .pins import Pins
 from .places import Places
+from .plain_tools import PlainTools
 from .recorder import Recorder
 from .repeats import Repeats
 from .request import Digest
@@ -47,6 +48,7 @@ class Context(Struct, frozen=True, kw_only=True):
     channels: Channels
     rules: Rules
     tools: KnownTools
+    plain_tools: PlainTools
     places: Places
     health: Health
     clock: Clock

@@ -1,6 +1,6 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, cast
 
 from msgspec import structs
@@ -8,9 +8,8 @@ from msgspec import structs
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Flag, Phase
-from turnlog.core.naming import http_effect, http_input, http_tool
-from turnlog.core.policy import Policy, Rulebook, Subject, tool_of_path
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
+from turnlog.core.naming import http_input
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
@@ -18,7 +17,7 @@ from turnlog.wire.rawjson import read_value
 from turnlog.wire.sse import Event
 
 from .answers import KEY, NOT_RECORDED, Made, envelope, problem
-from .attempt import BLANK, TOOL_CHARS, Ask, Attempt, Reply, following
+from .attempt import Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .found import Repeated
@@ -36,8 +35,6 @@ _STATUSES: Final[dict[str, int]] = {
 }
 # To look a member up costs more than to compare it.
 _HEAD: Final = Phase.HEAD
-_UNNAMED: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
-"""Effects that no rule has named, or that change nothing."""
 _CUT: Final = (Flag.TRUNCATED_RECORD,)
 _REASONS: Final = {
     403: "Forbidden",
@@ -282,18 +279,6 @@ class PlainCall:
         return problem(status, _REASONS[status], detail, {KEY: envelope(self._ask, ending)})
 
 
-def _policy(
-    book: Rulebook, request: Request, method: str, arguments: Callable[[], object]
-) -> tuple[str, Policy]:
-    """Return the tool's name, and what the rules come to for the call."""
-    server, path = request.server, request.route.text
-    pathed = book.pathed(server)
-    tool = tool_of_path(pathed, server, method, path) or http_tool(method, path)
-    # Paths are many: one that no rule looks at keeps nothing from being remembered.
-    subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
-    return tool, book.policy(subject, arguments)
-
-
 def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
     """Return a call's input for rules to look at: with the body as a lax server would read it."""
     said = read_value(asked, UNREADABLE)
@@ -308,43 +293,32 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     sessions, client = context.sessions, request.client
     meant = request.meant(sessions, context.vendor_headers, client)
     session, identity = sessions.find(meant, client), meant.identity
-    # Any token is a method, and a token may be a secret in the wrong place.
-    method = context.clean(request.method)[:TOOL_CHARS]
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
 
     def read() -> object:
         return _said(asked.text, body, whole=whole)
 
-    tool, policy = _policy(context.rules.book, request, method, read)
-    effect, call = policy.effect or http_effect(request.method), context.recorder.new_call()
-    # In two steps: of more than 15 arguments with names Python 3.11 makes a dict first.
     ask = structs.replace(
-        BLANK,
+        context.plain_tools.find(request, path, read),
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
-        call=call,
-        server=request.server,
-        tool=context.clean(tool),
-        method=method,
-        effect=effect,
+        call=context.recorder.new_call(),
         arguments=asked.text,
-        size=size,
-        policy=policy,
-        protocol=f"http/{request.http_version}",
-        client=identity.client,
-    )
-    ask = structs.replace(
-        ask,
         complete=not asked.cut,
         says_all=whole,
+        size=size,
         flags=() if whole else _CUT,
         trace=request.trace,
-        is_named=policy.effect not in _UNNAMED,
         key=request.field(HEADER),
-        key_sent=key_for(request, policy, effect, given="", call=call, leg=0),
-        principal=request.credential,
         why=request.why,
+        client=identity.client,
     )
-    link = effect_link(ask, read, context.store.keyed)
-    return structs.replace(ask, effect_link=link) if link else ask
+    policy = ask.policy
+    if policy.idempotency is None and not policy.effect_key:
+        return ask
+    return structs.replace(
+        ask,
+        key_sent=key_for(request, policy, ask.effect, given="", call=ask.call, leg=0),
+        effect_link=effect_link(ask, read, context.store.keyed),
+    )

@@ -45,6 +45,7 @@ from .keeper import Keeper
 from .known import KnownTools
 from .pins import Pins
 from .places import Places
+from .plain_tools import PlainTools
 from .recorder import Recorder
 from .reload import Reloader
 from .repeats import Repeats
@@ -192,6 +193,7 @@ def _context(
         channels=Channels(),
         rules=reloader.rules,
         tools=KnownTools(catalog, pins, reloader.rules, trusted, clean),
+        plain_tools=PlainTools(reloader.rules, clean),
         places=Places(),
         health=Health(settings.upstreams, settings.data, clock, log),
         clock=clock,

@@ -1,0 +1,112 @@
+"""What is remembered of plain HTTP tools, and what ends that."""
+
+from msgspec import Struct
+
+from turnlog.core.kinds import Effect
+from turnlog.core.policy import Rulebook
+from turnlog.core.rules import Match, Rule
+from turnlog.serve.attempt import Ask
+from turnlog.serve.heads import RequestHead, RequestStart
+from turnlog.serve.identity import Clients
+from turnlog.serve.known import Rules
+from turnlog.serve.plain_tools import PlainTools
+from turnlog.serve.request import Request
+from turnlog.serve.routes import Route, Target
+
+TARGET = Target(
+    name="shop",
+    origin="http://127.0.0.1:1",
+    path="/",
+    query="",
+    authority=b"127.0.0.1:1",
+    host="127.0.0.1",
+    port=1,
+)
+
+
+class Where(Struct):
+    """What tools are worked out from, and what is remembered of them."""
+
+    rules: Rules
+    tools: PlainTools
+
+    def tool(
+        self,
+        path: str = "/orders/7",
+        *,
+        method: str = "GET",
+        version: tuple[int, int] = (1, 1),
+        fields: dict[bytes, bytes] | None = None,
+        arguments: object = None,
+    ) -> Ask:
+        """Return what is known of the tool behind a request."""
+        given = fields or {}
+        text = {name: value.decode() for name, value in given.items()}
+        head = RequestHead(tuple(given.items()), given, text, frozenset())
+        asked = RequestStart(method=method, target=path, version=version, keeps=True, head=head)
+        route = Route(TARGET, path, "", "", "")
+        request = Request(asked, route, lambda data: data.ljust(32), Clients(), 1)
+        return self.tools.find(request, path, lambda: arguments)
+
+
+def where(*rules: Rule) -> Where:
+    book = Rules(Rulebook(rules, {}, ()))
+    return Where(book, PlainTools(book, lambda name: name.strip("!")))
+
+
+def test_a_tool_is_worked_out_once_for_all_its_paths() -> None:
+    here = where()
+    assert here.tool("/orders/7") is here.tool("/orders/8")
+    assert here.tool("/orders/7").tool == "GET /orders/*"
+
+
+def test_what_differs_is_another_tool() -> None:
+    here = where()
+    found = (
+        here.tool(),
+        here.tool("/orders"),
+        here.tool(method="DELETE"),
+        here.tool(version=(1, 0)),
+        here.tool(fields={b"authorization": b"Bearer x"}),
+    )
+    told = {(one.tool, one.method, one.effect, one.protocol, one.principal) for one in found}
+    assert len(told) == len(found)
+
+
+def test_other_rules_count_at_once() -> None:
+    here = where()
+    assert here.tool().effect is Effect.READ
+    here.rules.book = Rulebook((Rule(name="w", effect=Effect.WRITE),), {}, ())
+    assert here.tool().effect is Effect.WRITE
+    assert here.tool().is_named
+
+
+def test_where_a_rule_looks_at_arguments_nothing_is_remembered() -> None:
+    here = where(Rule(name="w", match=Match(when=("$.args.force",)), effect=Effect.WRITE))
+    given: tuple[dict[str, int], ...] = ({"force": 1}, {}, {"force": 1})
+    effects = [here.tool(arguments=each).effect for each in given]
+    assert effects == [Effect.WRITE, Effect.READ, Effect.WRITE]
+
+
+def test_where_a_rule_looks_at_paths_each_counts() -> None:
+    here = where(Rule(name="w", match=Match(path=("/orders/7",)), effect=Effect.WRITE))
+    found = [here.tool(f"/orders/{number}") for number in (8, 7, 8)]
+    assert [one.effect for one in found] == [Effect.READ, Effect.WRITE, Effect.READ]
+    assert [one.tool for one in found] == ["GET /orders/*", "GET /orders/7", "GET /orders/*"]
+
+
+def test_names_are_clean_and_methods_moderate() -> None:
+    here = where()
+    odd = here.tool(method="!" + "A" * 300)
+    assert odd.method == "A" * 256
+    assert not odd.tool.startswith("!")
+    assert here.tool(method="!" + "A" * 300) is not odd
+
+
+def test_no_more_tools_are_remembered_than_there_is_room_for() -> None:
+    here = where()
+    first = here.tool("/0x")
+    names = ("".join(chr(ord("a") + int(digit)) for digit in f"{n}") for n in range(4096))
+    last = [here.tool(f"/{name}") for name in names][-1]
+    assert here.tool("/0x") is not first
+    assert here.tool(f"/{last.tool.partition('/')[2]}") is last
