@@ -84,7 +84,7 @@ class Redactor:
                 return Redacted(data, False)
             if not _UNNAMED.search(data):
                 return Redacted(_without_tail(data), False)
-        if b"\0" in data:
+        if data.find(b"\0") >= 0:
             return self._wide(data)
         cut = self._document(
             data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data), complete=complete

@@ -221,7 +221,7 @@ def _head(data: bytes, limit: int) -> str:
 
 def _fold(text: str) -> str:
     """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
-    if _is_printable(text) and "  " not in text:
+    if "  " not in text and _is_printable(text):
         return text.strip()
     folded = " ".join(text.split())
     if _is_printable(folded):

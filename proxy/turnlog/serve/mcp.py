@@ -121,6 +121,8 @@ class McpExchange:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
         if self.running is not None:
             return KEPT
+        if self.attempt is not None:
+            return 0  # one call, and no list
         for asked in self._messages:
             if asked.method == LISTS:
                 return LIST_LIMIT

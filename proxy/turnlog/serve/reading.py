@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
+from msgspec import Struct, structs
 
 from turnlog.core.classify import Ending, refused
 from turnlog.core.kinds import ErrorKind, Flag, Phase
@@ -44,38 +44,29 @@ _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
 
 
-class Reading:
+class Reading(Struct, eq=False):
     """Reads along for one exchange, and ends the attempts that are answered."""
 
-    def __init__(
-        self,
-        context: Context,
-        request: Request,
-        underway: Underway,
-        asking: Asking,
-        listening: Listening | None,
-        revision: str,
-        stateless: bool,
-    ) -> None:
-        self._context = context
-        self._request = request
-        self._underway = underway
-        self._asking = asking
-        self._listening = listening
-        self._revision = revision
-        self._stateless = stateless
-        self.anew()
+    _context: Context
+    _request: Request
+    _underway: Underway
+    _asking: Asking
+    _listening: Listening | None
+    _revision: str
+    _stateless: bool
+    answer: Answer | None = None
+    status: int = 0
+    """The HTTP status; 0 while there is none."""
+    resumable: bool = False
+    """Whether the stream may be resumed: an event had an id."""
+    _unfit: Text | None = None
+    """What came last in the place of a response and answers nothing."""
+    _events: int = 0
 
     def anew(self) -> None:
         """Begin with the answer to another attempt."""
-        self.answer: Answer | None = None
-        self.status = 0
-        """The HTTP status; 0 while there is none."""
-        self.resumable = False
-        """Whether the stream may be resumed: an event had an id."""
-        self._unfit: Text | None = None
-        """What came last in the place of a response and answers nothing."""
-        self._events = 0
+        self.answer, self.status, self.resumable = None, 0, False
+        self._unfit, self._events = None, 0
 
     @property
     def _besides(self) -> Besides:
@@ -208,10 +199,11 @@ class Reading:
     def _key_of(self, message: Message | Outline) -> str:
         """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
         whatever comes answers a request whose id could not be read."""
-        if "" in self._underway.awaited:
+        awaited = self._underway.awaited
+        if "" in awaited:
             return ""
-        if nameless_error(message) and len(self._underway.awaited) == 1:
-            return next(iter(self._underway.awaited))
+        if len(awaited) == 1 and nameless_error(message):
+            return next(iter(awaited))
         return id_key(raw_id(message))
 
     @property
@@ -246,7 +238,7 @@ class Reading:
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
-            reply = msgspec.structs.replace(reply, links=links)
+            reply = structs.replace(reply, links=links)
         return self.end(attempt, ending, reply)
 
     def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:

@@ -51,6 +51,7 @@ _SESSION_GONE: Final = re.compile(
 )
 _SEARCHED: Final = 1024
 """Characters of an error that are looked at for what it says of the session."""
+_OK: Final = Status.OK
 _FAILED: Final = Status.ERROR
 _REASON_FLAGS: Final = {
     Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
@@ -77,7 +78,8 @@ def is_answer(message: Message | Outline) -> bool:
     A bare `{"error": ...}` without version and id is some other server's page.
     """
     if isinstance(message, Message):
-        return message.kind in _ANSWERS and (message.jsonrpc or message.id not in _NO_ID)
+        answers = message.kind is _RESPONSE or message.kind is _ERROR
+        return answers and (message.jsonrpc or message.id not in _NO_ID)
     return outline_kind(message) in _ANSWERS
 
 
@@ -254,13 +256,14 @@ def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
     refuses = around.status >= _REFUSALS
     if refuses and is_of_transport(around.status):
         return kind_of_status(around.status)
+    # First what most are: no error, no code, nothing that waits.
+    if said.status is _OK:
+        return (_kind_of_status(None, around) if refuses else None) or _kind_of_shape(said)
     if said.is_error:
         return ErrorKind.TOOL_FAILED
     if said.status is _FAILED or said.code is not None:
         return _kind_of_code(said, around)
-    if said.status.parked:
-        return None
-    return (_kind_of_status(None, around) if refuses else None) or _kind_of_shape(said)
+    return None
 
 
 def _kind_of_shape(said: mcp.Answer) -> ErrorKind | None:
@@ -302,7 +305,7 @@ def _flags(
         flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
     if text.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
-    if around.status < _REFUSALS and nameless_error(message):
+    if said.status is not _OK and around.status < _REFUSALS and nameless_error(message):
         flags = (*flags, Flag.ID_MISMATCH)
     if around.status == _PLAIN_SUCCESS and not said.message:
         return flags

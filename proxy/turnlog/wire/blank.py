@@ -13,11 +13,12 @@ _NULL_TEXTS: Final = frozenset({"null", "None", "undefined", "NaN", "[object Obj
 _LONGEST_NULL_TEXT: Final = 15
 _NULL_LIMIT: Final = 4096
 """Bytes of `content`, and of structured content, up to which they are read."""
+_ABSENT: Final = Shape.ABSENT
 _NULL: Final = Shape.NULL
 _EMPTY: Final = Shape.EMPTY
 _FULL: Final = Shape.FULL
 _SCALAR: Final = Shape.SCALAR
-_UNSAID: Final = frozenset({Shape.ABSENT, Shape.NULL})
+_UNSAID: Final = frozenset({_ABSENT, _NULL})
 
 
 class Look(Struct, frozen=True, kw_only=True, gc=False):
@@ -34,6 +35,8 @@ class Look(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _VOID: Final = Look(nothing=True, void=True)
+_SPOKEN: Final = Look(harmless=True)
+"""What most are: a text that says something, and nothing beside it."""
 
 
 class _Result(Struct, gc=False):
@@ -46,15 +49,15 @@ def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
         return _VOID
     texts = only_texts(content) if content and len(content) <= _NULL_LIMIT else None
     value = _unwrapped(structured) if structured else structured
-    held = shape(value)
+    held = shape(value) if value else _ABSENT
     empty = held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES)
     if texts is not None:
         text = "\n".join(texts)
-        return Look(
-            nothing=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
-            empty=empty,
-            harmless=not looks_like_error(text),
-        )
+        nothing = held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1)
+        harmless = not looks_like_error(text)
+        if harmless and not (nothing or empty):
+            return _SPOKEN
+        return Look(nothing=nothing, empty=empty, harmless=harmless)
     found = shape(content)
     return Look(
         nothing=held in _UNSAID and found is not _SCALAR and found is not _FULL,

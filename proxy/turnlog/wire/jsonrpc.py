@@ -166,8 +166,8 @@ def outline_kind(outline: Outline) -> Kind | None:
     """Return what a skimmed message is."""
     return _kind(
         outline.raw("method"),
-        bool(outline.raw("id")),
-        bool(outline.raw("result")),
+        outline.raw("id"),
+        outline.raw("result"),
         outline.raw("error"),
     )
 
@@ -196,11 +196,11 @@ def _message(
     envelope: _Envelope, flags: tuple[Flag, ...], plain: dict[str, object] | None = None
 ) -> Message | Malformed:
     method, error = envelope.method, envelope.error
-    kind = _kind(method, bool(envelope.id), bool(envelope.result), error)
-    if kind is None:
-        return Malformed(Reason.NOT_JSONRPC, flags)
     # The same as `bytes`, at half the price.
     identifier = b"" + envelope.id
+    kind = _kind(method, identifier, envelope.result, error)
+    if kind is None:
+        return Malformed(Reason.NOT_JSONRPC, flags)
     jsonrpc = envelope.jsonrpc == _VERSION
     if kind is _ERROR:
         details = load(_Error, error)
@@ -229,9 +229,9 @@ def _name(method: Raw) -> str:
     return "tools/call" if method == _CALL else text_of(method)
 
 
-def _kind(method: bytes, identified: bool, answered: bool, error: bytes) -> Kind | None:
+def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Kind | None:
     if method:
-        if not is_string(method):
+        if method != _CALL and not is_string(method):
             return None
         return _REQUEST if identified else _NOTIFICATION
     # JSON-RPC 1.0 habits: `error: null` beside a result, `result: null` beside an error.

@@ -3,6 +3,8 @@
 from hashlib import sha256
 from typing import Protocol
 
+from msgspec import Struct
+
 from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
 from .skim import Outline, Skimmer
 
@@ -15,38 +17,25 @@ class _Hash(Protocol):
     def digest(self) -> bytes: ...
 
 
-class MessageReader:
+class MessageReader(Struct, eq=False):
     """Keeps the first `limit` bytes; what lies beyond is hashed, counted and skimmed.
 
     Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
     """
 
-    __slots__ = (
-        "_content",
-        "_hash",
-        "_kept",
-        "_pieces",
-        "_skimmer",
-        "limit",
-        "size",
-        "truncated",
-        "unread",
-    )
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.limit = limit
-        self.size = 0
-        """Bytes fed so far."""
-        self.truncated = False
-        """Whether the text is longer than what was kept."""
-        self.unread = False
-        """Whether there was more that could not be fed: then the text is not to blame for its end."""
-        self._pieces: list[bytes] = []
-        self._kept: bytes | None = None
-        self._hash: _Hash | None = None
-        """Of what came, once that is more than is kept."""
-        self._skimmer: Skimmer | None = None
-        self._content: Message | Batch | Malformed | Outline | None = None
+    limit: int = LIMIT
+    size: int = 0
+    """Bytes fed so far."""
+    truncated: bool = False
+    """Whether the text is longer than what was kept."""
+    unread: bool = False
+    """Whether there was more that could not be fed: then the text is not to blame for its end."""
+    _pieces: list[bytes] = []
+    _kept: bytes | None = None
+    _hash: _Hash | None = None
+    """Of what came, once that is more than is kept."""
+    _skimmer: Skimmer | None = None
+    _content: Message | Batch | Malformed | Outline | None = None
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
