@@ -47,11 +47,19 @@ def _pattern(path: str) -> str:
     return "/".join(map(_segment, path.split("/")))
 
 
-class Input(Struct, frozen=True):
+class Input(Struct, frozen=True, gc=False):
     """What a plain HTTP call was asked, as JSON that may be `cut`."""
 
     text: bytes
     cut: bool = False
+
+
+class _Whole(Struct, frozen=True, gc=False):
+    """The same, as it is written where all of it is known."""
+
+    path: str
+    query: str
+    body: Raw | str | None
 
 
 def http_input(
@@ -69,10 +77,10 @@ def http_input(
     keyed digest of a body that is no JSON (a form may hold a short password, and a bare sha256 of it
     can be guessed); without it the digest is a plain sha256.
     """
-    place: dict[str, object] = {"path": _text(path), "query": _text(query)}
+    path, query = _text(path), _text(query)
     if whole:
-        place["body"] = _body(body, digest) if body else None
-        return Input(_encode(place))
+        return Input(_encode(_Whole(path, query, _body(body, digest) if body else None)))
+    place = {"path": path, "query": query}
     start = body.removeprefix(_BOM).lstrip(b" \t\r\n")
     if start.startswith(_CONTAINERS):
         return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.classify import Ending
+from turnlog.core.classify import Ending, succeeded
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import ErrorKind, Status
 from turnlog.core.rules import Surface
@@ -81,7 +81,7 @@ def told(attempt: Attempt, *, whole: bool) -> bytes:
         return head.encode()
     if attempt.waits and (commit := _commit(attempt)):
         head += f"\r\nTurnlog-Commit: {commit}"
-    head += _ended(ending)
+    head += _ended(ending) if ending is not _SUCCESS else _SUCCEEDED
     if attempt.flags:
         head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
     made = max(ask.number, attempt.past.attempts) if attempt.past is not None else ask.number
@@ -106,6 +106,11 @@ def _ended(ending: Ending) -> str:
         "Executed": ending.executed,
     }
     return "".join(f"\r\nTurnlog-{name}: {value}" for name, value in said.items() if value)
+
+
+_SUCCESS: Final = succeeded()
+_SUCCEEDED: Final = _ended(_SUCCESS)
+"""Of most calls: an ending is found among others by all of its fields."""
 
 
 def _commit(attempt: Attempt) -> str:

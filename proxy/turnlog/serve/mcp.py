@@ -119,10 +119,8 @@ class McpExchange:
     @property
     def reads(self) -> int:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
-        if self.running is not None:
-            return KEPT
-        if self.attempt is not None:
-            return 0  # one call, and no list
+        if self.attempt is not None:  # one call, and no list
+            return KEPT if self.running is not None else 0
         for asked in self._messages:
             if asked.method == LISTS:
                 return LIST_LIMIT

@@ -142,8 +142,10 @@ def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tu
     """Return how the call of a plain HTTP tool ended that got this answer."""
     content = text.body.finish()
     # JSON says `null`, or a body is missing where the status promises one.
-    promised = status in _WITH_BODY and method != "HEAD"
-    nothing = content.strip() == b"null" or (promised and text.size == 0)
+    promised = not text.size and status in _WITH_BODY and method != "HEAD"
+    flags = redirects(status) if status != _PLAIN_SUCCESS else ()
+    if promised or content.strip() == b"null":
+        flags = (Flag.NULL_RESULT, *flags)
     reply = Reply(
         http_status=status,
         content=content,
@@ -152,7 +154,7 @@ def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tu
         media_type=text.media,
         is_result=True,
         size=text.size,
-        flags=(*((Flag.NULL_RESULT,) if nothing else ()), *redirects(status)),
+        flags=flags,
     )
     kind = kind_of_status(status)
     return succeeded() if kind is None else refused(kind, effect), reply

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from turnlog.core.kinds import Status
 
-from .blank import look_at
+from .blank import is_spoken, look_at
 from .jsonrpc import Kind, Message, outline_kind
 from .rawjson import decode_string, integer_of, load, pick, string_end, text_of
 from .revision import is_stateless
@@ -103,6 +103,8 @@ class _Error(Struct, gc=False):
 
 
 _NO_TASK: Final = _Task()
+_SPOKEN: Final = Answer(status=_OK, harmless=True)
+"""What most answers come to."""
 
 
 def read_answer(message: Message | Outline, *, revision: str) -> Answer:
@@ -113,6 +115,8 @@ def read_answer(message: Message | Outline, *, revision: str) -> Answer:
     if isinstance(message, Message):
         if message.kind is _FAILED:
             return _error(message.error_code, message.error_message)
+        if message.plain is not None and is_spoken(message.plain.get("result")):
+            return _SPOKEN
         result = load(_Result, message.result)
         task = load(_Task, result.task) if result.task else _NO_TASK
         return _ended(message.result, result, task, revision)

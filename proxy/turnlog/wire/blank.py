@@ -1,6 +1,6 @@
 """Tell which results of a `tools/call` say nothing, by one look at their content."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -10,6 +10,9 @@ from .rawjson import Shape, load, members, shape
 
 _NO_VALUES: Final = frozenset({b"0", b"false", b'""'})
 _NULL_TEXTS: Final = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
+_Value = dict[str, Any] | list[Any] | str | float | None
+_OF_TEXTS: Final = frozenset({"content", "isError", "_meta"})
+"""Members of a result that is nothing but texts."""
 _LONGEST_NULL_TEXT: Final = 15
 _NULL_LIMIT: Final = 4096
 """Bytes of `content`, and of structured content, up to which they are read."""
@@ -35,8 +38,6 @@ class Look(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _VOID: Final = Look(nothing=True, void=True)
-_SPOKEN: Final = Look(harmless=True)
-"""What most are: a text that says something, and nothing beside it."""
 
 
 class _Result(Struct, gc=False):
@@ -53,17 +54,41 @@ def look_at(whole: bytes, content: Raw, structured: Raw) -> Look:
     empty = held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES)
     if texts is not None:
         text = "\n".join(texts)
-        nothing = held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1)
-        harmless = not looks_like_error(text)
-        if harmless and not (nothing or empty):
-            return _SPOKEN
-        return Look(nothing=nothing, empty=empty, harmless=harmless)
+        return Look(
+            nothing=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
+            empty=empty,
+            harmless=not looks_like_error(text),
+        )
     found = shape(content)
     return Look(
         nothing=held in _UNSAID and found is not _SCALAR and found is not _FULL,
         void=found in _UNSAID and shape(structured) in _UNSAID,
         empty=empty,
     )
+
+
+def is_spoken(result: _Value) -> bool:
+    """Tell whether a result, as plain values, is nothing but texts that say something, as most are, and
+    that do not begin like an error: then there is nothing more to find in it."""
+    if not isinstance(result, dict) or not result.keys() <= _OF_TEXTS or result.get("isError"):
+        return False
+    texts = _texts(result.get("content"))
+    text = "\n".join(texts)
+    return not _is_blank(text.strip(), alone=len(texts) == 1) and not looks_like_error(text)
+
+
+def _texts(content: _Value) -> list[str]:
+    """Return the texts of plain content; none where it holds anything else."""
+    texts: list[str] = []
+    block: _Value
+    for block in content if isinstance(content, list) else ():
+        if not isinstance(block, dict) or block.get("type") != "text":
+            return []
+        text = block.get("text")
+        if not isinstance(text, str):
+            return []
+        texts.append(text)
+    return texts
 
 
 def is_structured(result: bytes) -> bool:

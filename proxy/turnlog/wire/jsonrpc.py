@@ -9,7 +9,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -86,8 +86,9 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     flags: tuple[Flag, ...] = ()
     jsonrpc: bool = False
     """Whether the member `jsonrpc` says "2.0"."""
-    plain: dict[str, object] | None = None
-    """All of it, decoded, where it asks something, repeats no key and was read by `decode_plain`."""
+    plain: dict[str, Any] | None = None
+    """All of it, decoded: where it asks something, repeats no key and was read by `decode_plain`; of an
+    answer where its text is plain as well, so that nothing more is to be read of it."""
 
 
 class Batch(Struct, frozen=True):
@@ -133,10 +134,12 @@ def parse(data: bytes) -> Message | Batch | Malformed:
     if len(data) > DUPLICATES_LIMIT:
         return _message(envelope, _flags(data))
     # What is asked is written in canonical form, as far as it is plain; what is answered is not.
-    plain = _read(decode_plain, data) if envelope.method else None
-    value = plain if plain is not None else _read(_decode_any, data)
-    flags = () if value is not None and _is_canonical(value, data) else _flags(data)
-    return _message(envelope, flags, plain if not flags else None)
+    asked = _read(decode_plain, data) if envelope.method else None
+    value = asked if asked is not None else _read(_decode_any, data)
+    if value is not None and _is_canonical(value, data):
+        return _message(envelope, (), asked if envelope.method else value)
+    flags = _flags(data)
+    return _message(envelope, flags, asked if not flags else None)
 
 
 def id_key(raw: bytes) -> str:
@@ -172,7 +175,7 @@ def outline_kind(outline: Outline) -> Kind | None:
     )
 
 
-def _read(decode: Callable[[bytes], dict[str, object]], data: bytes) -> dict[str, object] | None:
+def _read(decode: Callable[[bytes], dict[str, Any]], data: bytes) -> dict[str, Any] | None:
     """Return what a text says, which is an object; `None` where it cannot be decoded so."""
     try:
         return decode(data)
@@ -193,7 +196,7 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def _message(
-    envelope: _Envelope, flags: tuple[Flag, ...], plain: dict[str, object] | None = None
+    envelope: _Envelope, flags: tuple[Flag, ...], plain: dict[str, Any] | None = None
 ) -> Message | Malformed:
     method, error = envelope.method, envelope.error
     # The same as `bytes`, at half the price.
