@@ -74,3 +74,16 @@ async def test_who_is_cancelled_when_it_rang_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not times
+
+
+@pytest.mark.parametrize("bell_first", [True, False])
+async def test_who_is_cancelled_twice_is_cancelled(bell_first: bool) -> None:
+    # aiohttp's server cancels a connection's task, then what it waits for.
+    bell, times = Bell(asyncio.get_running_loop()), list[int]()
+    task = asyncio.get_running_loop().create_task(heard(bell, times))
+    await asyncio.sleep(0)
+    for cancel in (bell.cancel, task.cancel) if bell_first else (task.cancel, bell.cancel):
+        cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not times

@@ -66,13 +66,19 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     assert seen.ended <= clock() - before
 
 
-async def test_what_is_remembered_of_a_call_holds_no_input(one: Bench) -> None:
+@pytest.mark.parametrize("looks", [False, True])
+async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
+    one: Bench, looks: bool
+) -> None:
     running = await ended(one)
     assert running.attempt is not None
-    running.attempt.ask = structs.replace(running.ask, canonical=("sha256", b"{}"))
+    policy = structs.replace(running.ask.policy, null_when=("empty",) if looks else ())
+    asked = structs.replace(running.ask, policy=policy, canonical=("sha256", b"{}"))
+    running.attempt.ask = asked
     running.over()
     running.shrink()
-    assert (running.ask.arguments, running.ask.canonical) == (b"", None)
+    left = asked.arguments if looks else b""
+    assert (running.ask.arguments, running.ask.canonical) == (left, None)
 
 
 async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:

@@ -100,6 +100,30 @@ async def test_a_transaction_takes_no_more_than_there_is_memory_for() -> None:
     ]
 
 
+async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
+    loop, came = asyncio.get_running_loop(), threading.Event()
+
+    def come() -> None:
+        for _ in range(2 * MOST):
+            writer.submit(draft(), wait=False)
+        came.set()
+
+    class Overrun(Recorder):
+        def write(self, batch: list[Pending]) -> list[Pending]:
+            if len(self.batches) < 20:
+                loop.call_soon_threadsafe(come)
+                assert came.wait(10)
+                came.clear()
+            return super().write(batch)
+
+    engine = Overrun()
+    writer = Writer(engine, loop, print)
+    writer.submit(draft(), wait=True)
+    async with asyncio.timeout(10):
+        assert await writer.run(lambda: len(engine.batches)) <= 3
+    await writer.stop()
+
+
 async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for() -> None:
     engine = Recorder()
     writer = Writer(engine, asyncio.get_running_loop(), print)

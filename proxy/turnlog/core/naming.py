@@ -16,6 +16,8 @@ SEGMENT_CHARS = 24
 """A longer path segment is taken for an identifier."""
 
 _PLACES: Final = 1024
+_PLACE_CHARS: Final = 512
+"""Of a longer path no pattern is remembered."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
@@ -35,16 +37,19 @@ def http_tool(method: str, path: str) -> str:
     token, and must not stand in a record's permanent part.
     """
     before, slash, last = path.partition("?")[0].rpartition("/")
-    name = f"{method} {_pattern(before)}{slash}{_segment(last)}"
+    # What stands before the last segment is often the same.
+    pattern = _remembered if len(before) <= _PLACE_CHARS else _pattern
+    name = f"{method} {pattern(before)}{slash}{_segment(last)}"
     if name.isascii():
         return name[:TOOL_BYTES]
     return name.encode("utf-8", "replace")[:TOOL_BYTES].decode("utf-8", "ignore")
 
 
-@lru_cache(maxsize=_PLACES)
 def _pattern(path: str) -> str:
-    """Return a path pattern; remembered, for what stands before the last segment is often the same."""
     return "/".join(map(_segment, path.split("/")))
+
+
+_remembered = lru_cache(maxsize=_PLACES)(_pattern)
 
 
 class Input(Struct, frozen=True, gc=False):

@@ -47,7 +47,7 @@ class Spool:
 
     def put(self, line: bytes, *, urgent: bool) -> None:
         """Queue one line, newline included. An urgent one does not wait for others."""
-        self._lock.acquire()  # each call puts a line, and `with` takes three times as long
+        self._lock.acquire()  # each call puts a line, and `with` takes longer
         try:
             size = self._size + len(line)
             if self._broken or self._closing or size > LIMIT_BYTES:

@@ -301,8 +301,9 @@ class Attempt(Struct, eq=False):
 
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""
-        if not self.ask.policy.looks:
-            self.ask = structs.replace(self.ask, arguments=b"", canonical=None)
+        ask = self.ask
+        arguments = ask.arguments if ask.policy.looks else b""
+        self.ask = structs.replace(ask, arguments=arguments, canonical=None)
         self.intent = _settled(self.intent)
 
     def retire(self) -> None:

@@ -38,7 +38,8 @@ class Bell:
             self._loop.call_soon(wake, self, context=self._context)
 
     def ring(self) -> None:
-        """Wake who waits at once; only the loop itself may do so, at its end, and no task."""
+        """Wake who waits at once. Only for a callback of the loop, as the last thing that it does of its
+        own: while a task runs, no other can go on. (TLS goes on after it, with what it has read.)"""
         wake, self._wake = self._wake, None
         if wake is not None:
             self._context.run(wake, self)
@@ -57,6 +58,8 @@ class Bell:
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel who waits; tell whether somebody did."""
-        self._cancelled = self._wake is not None
+        if self._wake is None:
+            return False
+        self._cancelled = True
         self.set_result(None)
-        return self._cancelled
+        return True

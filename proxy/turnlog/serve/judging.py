@@ -66,8 +66,8 @@ def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
 
 
 def waiting(reply: Reply, headers: Headers, at: int) -> Reply:
-    """Return what to record of a refusal that says when to come back; `at` is now, ns UTC."""
-    asked = fields(headers, b"retry-after") if reply.http_status in SAYS_WHEN else ()
+    """Return what to record of a refusal that may say when to come back; `at` is now, ns UTC."""
+    asked = fields(headers, b"retry-after")
     seconds = retry_after(asked[0], at) if asked else None
     return reply if seconds is None else structs.replace(reply, retry_after=seconds)
 

@@ -15,7 +15,7 @@ from .request import Request
 
 _TOOLS: Final = 4096
 """Most tools that are remembered."""
-_UNNAMED: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
+_NO_WRITES: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
 """Effects that no rule has named, or that change nothing."""
 
 
@@ -35,7 +35,9 @@ class PlainTools:
 
     def find(self, request: Request, path: str, arguments: Callable[[], object]) -> Ask:
         """Return what a request for this path asks, as far as others may alike."""
-        book, server, method = self._rules.book, request.server, request.method
+        book, server = self._rules.book, request.server
+        # Any token is a method, and a token may be a secret in the wrong place.
+        method = self._clean(request.method)[:TOOL_CHARS]
         if self._book is not book:
             self._book = book
             self._tools.clear()
@@ -49,7 +51,7 @@ class PlainTools:
         # Paths are many: one that no rule looks at keeps nothing from being remembered.
         subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
         model = self._look(request, subject, arguments)
-        if not pathed and book.settles(subject) and len(method) <= TOOL_CHARS:
+        if not pathed and book.settles(subject):
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()
             self._tools[key] = model
@@ -61,11 +63,10 @@ class PlainTools:
             BLANK,
             server=subject.server,
             tool=self._clean(subject.tool),
-            # Any token is a method, and a token may be a secret in the wrong place.
-            method=self._clean(subject.method)[:TOOL_CHARS],
-            effect=policy.effect or http_effect(subject.method),
+            method=subject.method,
+            effect=policy.effect or http_effect(request.method),
             policy=policy,
             protocol=f"http/{request.http_version}",
-            is_named=policy.effect not in _UNNAMED,
+            is_named=policy.effect not in _NO_WRITES,
             principal=request.credential,
         )

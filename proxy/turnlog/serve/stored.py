@@ -16,6 +16,7 @@ from .answers import Made, retold_answer
 from .attempt import Ask, Links, source_of
 from .clock import Clock
 from .found import Found, commits_of, damaged, earlier_of, source_in
+from .recorder import OFF_LOOP
 
 _MOST: Final = 2_048
 """Calls of others that are remembered because their answers arrived by way of this process."""
@@ -40,7 +41,7 @@ class StoredCalls:
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
             return ask
         tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
-        scheme, form = canon = canonical(ask.arguments)
+        scheme, form = canon = ask.canonical or canonical(ask.arguments)
         asks = b"%b\0%b" % (scheme.encode(), form)
         key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
         links = Links(
@@ -48,7 +49,9 @@ class StoredCalls:
             key=self._digest("key", key) if key else b"",
             keyed_input=self._digest("key and input", key, asks) if key else b"",
         )
-        return structs.replace(ask, canonical=canon, links=links)
+        # A large form would lie beside the input for as long as the call runs.
+        kept = canon if len(form) <= OFF_LOOP else None
+        return structs.replace(ask, canonical=kept, links=links)
 
     def told(self, call: bytes) -> bytes:
         """Return what finds that somebody was told that nobody knows what a call did."""

@@ -1,4 +1,4 @@
-"""The writer: one thread that commits everything that queued up while it committed before.
+"""The writer: one thread that commits what queued up while it committed before, up to `MOST` at once.
 
 The loop's side (`submit`, `run`, `stop`) never blocks. The thread's side has the engine, and with
 it all write transactions, to itself.
@@ -180,28 +180,25 @@ class Writer:
             if not rested and self._awake:
                 # Called while this woke by itself: the next turn must not begin at once.
                 self._sleep.acquire()
-            batch, self._queue = self._queue[:MOST], self._queue[MOST:]
+            self._writing, self._queue = self._queue, []
+            jobs = self._running = self._jobs
+            self._jobs = []
             self._awake = False
-            jobs: list[_Job] = []
-            if self._queue:
-                self._nudge()
-            else:
-                jobs, self._jobs = self._jobs, []
-            self._writing, self._running = batch, jobs
-            ends = self._closing and not self._queue
+            closing = self._closing
         full = self._again() if self._kept else None
-        if batch:
-            self._write(batch, full)
-            self.finished += sum([pending.size for pending in batch])
-            with self._lock:
-                self._writing = []
-        # What is tended takes a while, in which as much again comes.
-        del batch
+        while self._writing:
+            self._write_some(self._writing[:MOST], full)
         while jobs:
             self._do(*jobs[0])
             jobs.pop(0)
         self._guarded("tend the store", self._engine.tend)
-        return not ends
+        return not closing
+
+    def _write_some(self, batch: list[Pending], full: StoreFull | None) -> None:
+        self._write(batch, full)
+        self.finished += sum([pending.size for pending in batch])
+        with self._lock:
+            self._writing = self._writing[len(batch) :]
 
     def _write(self, batch: list[Pending], full: StoreFull | None) -> None:
         """Write a batch, unless what came before it has no room."""

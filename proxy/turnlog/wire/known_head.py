@@ -14,7 +14,7 @@ class KnownHead(Struct, frozen=True):
     """A head, but for the digits of its Content-Length, and what its fields say."""
 
     before: bytes
-    """All that stands before the digits; the whole head where it tells no length."""
+    """All that stands before the digits; the whole head of a message that has no body."""
     after: bytes
     """All that stands behind them, with the empty line."""
     first: tuple[tuple[bytes, bytes], ...]
@@ -73,7 +73,7 @@ def known_head(data: bytes, length: int, headers: Headers) -> KnownHead | None:
 
 
 def known_bodiless(data: bytes, headers: Headers) -> KnownHead | None:
-    """Return the head that is all of `data`, which tells no length; `None` where it is long."""
+    """Return the head that is all of `data`, a message without a body; `None` where it is long."""
     if len(data) > _MOST:
         return None
     return KnownHead(data, b"", tuple(headers), b"", (), len(data))
