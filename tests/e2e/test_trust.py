@@ -185,6 +185,7 @@ async def test_on_a_terminal_a_person_decides(stage: Stage, answer: bytes, pins:
     lock = read_lock(stage.proxy.data / "turnlog.lock")
     assert (asked.returncode, len(lock.servers.get("default", {}))) == (0, pins)
     assert b"2 new: pin this in" in asked.stdout
+    assert (b"nothing was pinned" in asked.stdout) == (pins == 0)
 
 
 async def test_what_a_server_says_never_steers_the_terminal(stage: Stage) -> None:

@@ -75,6 +75,8 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
         _say(_nothing(offer, path))
     elif _confirmed(found, path, yes=yes):
         _pin(found, path, lock, offer)
+    else:
+        _say("nothing was pinned")
     return FINE
 
 

@@ -21,6 +21,7 @@ ANSWERED = 60.0
 STOPPED = 10.0
 """Seconds that a process may take to stop."""
 _LOOK = 0.02
+_SERVER_LOG = "server.log"
 
 _RULES = Path(__file__).with_name("rules.yaml")
 
@@ -73,7 +74,7 @@ async def _play(folder: Path, audience: Audience) -> None:
     port = _free_port()
     async with asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(_keep_running(port, folder))
-        await _listening(port)
+        await _listening(port, folder)
         upstream = f"http://127.0.0.1:{port}/mcp"
         async with _turnlog(upstream, folder) as proxy, _agent(await proxy.url(), folder) as agent:
             for scene in SCENES:
@@ -115,7 +116,7 @@ async def _keep_running(port: int, folder: Path) -> None:
     notes.mkdir()
     for release in count(1):
         arguments = ("-m", "turnlog.demo.server", str(port), str(notes), str(release))
-        with (folder / "server.log").open("ab") as output:
+        with (folder / _SERVER_LOG).open("ab") as output:
             async with _python(*arguments, stdout=output, stderr=output) as process:
                 await process.wait()
 
@@ -188,8 +189,8 @@ async def _python(
         await _stop(process)
 
 
-async def _listening(port: int) -> None:
-    """Wait until something accepts connections on a port."""
+async def _listening(port: int, folder: Path) -> None:
+    """Wait until the server accepts connections on its port."""
     try:
         async with asyncio.timeout(READY):
             while True:
@@ -199,7 +200,10 @@ async def _listening(port: int) -> None:
                     return
                 await asyncio.sleep(_LOOK)
     except TimeoutError as error:
-        raise DemoError(f"the server did not listen on {port} within {READY:.0f} s") from error
+        said = (
+            f"the server did not listen on {port} within {READY:.0f} s, see {folder / _SERVER_LOG}"
+        )
+        raise DemoError(said) from error
 
 
 async def _stop(process: Process) -> None:
