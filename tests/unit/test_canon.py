@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from turnlog.core.canon import canonical, input_hash
+from turnlog.core.canon import canonical, input_hash, is_deep
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,24 @@ def test_the_key_may_stay_with_who_has_it() -> None:
         return hmac.digest(b"secret", data, "sha256")
 
     assert input_hash(canonical(b"{}"), key=keyed) == input_hash(canonical(b"{}"), key=b"secret")
+
+
+def nested(depth: int, value: bytes = b"1.5") -> bytes:
+    return b"[" * depth + value + b"]" * depth
+
+
+def at_depth(frames: int, data: bytes) -> tuple[str, bytes]:
+    return canonical(data) if frames == 0 else at_depth(frames - 1, data)
+
+
+@pytest.mark.parametrize(("depth", "scheme"), [(512, "sha256"), (513, "raw-sha256")])
+def test_how_deep_is_read_does_not_depend_on_who_asks(depth: int, scheme: str) -> None:
+    # A quote, a bracket and a backslash in a string are no nesting.
+    data = nested(depth, b'["]]]\\"[",1.5]'[1:-1])
+    assert [at_depth(frames, data)[0] for frames in (0, 100, 250)] == [scheme] * 3
+
+
+def test_what_is_wide_is_not_deep() -> None:
+    assert not is_deep(b"[" + b"{}," * 1000 + b'"' + b"[" * 1000 + b'"]')
+    assert is_deep(b"[{" * 257)
+    assert not is_deep(b"]" * 1000)

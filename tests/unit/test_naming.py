@@ -105,3 +105,9 @@ def test_of_any_other_body_that_is_not_whole_the_start_has_a_digest(start: bytes
         "query": "q=1",
         "body_start": "hmac-sha256:" + start[::-1].hex(),
     }
+
+
+@pytest.mark.parametrize(("depth", "kept"), [(512, True), (513, False)])
+def test_a_body_that_nests_too_deeply_is_named_by_its_digest(depth: int, kept: bool) -> None:
+    body = b"[" * depth + b"]" * depth
+    assert (body in http_input("/", "", body).text) == kept

@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Annotated, Any, NoReturn, Union
+from itertools import accumulate
+from typing import Annotated, Any, Final, NoReturn, Union
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +20,11 @@ SHA256 = "sha256"
 RAW_SHA256 = "raw-sha256"
 HMAC_SHA256 = "hmac-sha256"
 
+DEEPEST: Final = 512
+"""Levels of nesting that are read. Python's own limit depends on how deep the reader itself is called."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_OUTSIDE = bytes(set(range(256)).difference(b"[{]}"))
 _DEPTH = 8
 """Levels of nesting that the fast path follows; each one doubles the time to build its decoder."""
 
@@ -45,11 +51,13 @@ def canonical(data: bytes) -> tuple[str, bytes]:
     """Return the scheme and the bytes to hash: RFC 8785, or `data` as it is where that refuses.
 
     Refused are invalid UTF-8, duplicate keys, lone surrogates, NaN, integers beyond 2^53 and
-    nesting beyond the recursion limit: two parsers may read such bytes differently.
+    nesting beyond `DEEPEST`: two parsers may read such bytes differently.
     """
     fast = _fast(data)
     if fast is not None:
         return SHA256, fast
+    if is_deep(data):
+        return RAW_SHA256, data
     try:
         parsed = json.loads(
             data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
@@ -63,6 +71,14 @@ def written(value: object, data: bytes) -> tuple[str, bytes]:
     """Return what `canonical` does of `data`, which repeats no key, and which `decode_plain` has read as
     `value`, by itself or as a part of more."""
     return canonical(data) if _has_astral(data) else (SHA256, _encode_sorted(value))
+
+
+def is_deep(data: bytes) -> bool:
+    """Tell whether JSON nests deeper than `DEEPEST`, whoever asks."""
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return False
+    steps = _STRING.sub(b"", data).translate(_STEPS, _OUTSIDE)
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEEPEST
 
 
 def input_hash(

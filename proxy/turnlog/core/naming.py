@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from .canon import is_deep
 from .kinds import Effect
 
 TOOL_BYTES = 128
@@ -114,6 +115,8 @@ def _segment(segment: str) -> str:
 def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str:
     """Return what stands for a body."""
     bare = body.removeprefix(_BOM)
+    if is_deep(bare):
+        return _named(body, digest)
     try:
         _decode_raw(bare)
         bare.decode()

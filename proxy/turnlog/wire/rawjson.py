@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from turnlog.core.canon import is_deep
+
 _SPACE = re.compile(rb"[ \t\r\n]*")
 SCALAR = re.compile(rb"[-+.0-9A-Za-z_]+")
 NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -217,8 +219,10 @@ def read_value(raw: bytes, otherwise: object = None) -> object:
     """Return what a text says to a reader that puts up with all that some server may.
 
     Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
-    `otherwise` is for what is no JSON all the same, and for what nests deeper than is read here.
+    `otherwise` is for what is no JSON all the same, and for what nests deeper than `DEEPEST`.
     """
+    if is_deep(bytes(raw)):
+        return otherwise
     try:
         return _decode_value(raw)
     except (ValueError, RecursionError):
