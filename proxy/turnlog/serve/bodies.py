@@ -29,26 +29,28 @@ async def read_exchange(
 ) -> tuple[McpExchange | PlainCall, Content]:
     """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
     body, whole = await down.read(PLAIN_LIMIT)
+    if whole:
+        return exchange_of(context, request, body, transport), body
     if _passes_by(request, transport):
-        return McpExchange(context, request, ()), body if whole else down.rest(body)
-    may_be_mcp = request.is_post and transport is not _HTTP
-    if may_be_mcp and whole:
-        exchange = _mcp(context, request, body, transport)
-        return exchange or PlainCall(context, request, body, len(body)), body
-    if may_be_mcp:
+        return McpExchange(context, request, ()), down.rest(body)
+    if request.is_post and transport is not _HTTP:
         start = start_of(body)
         if start is not None or _means_mcp(request, transport):
             return await _large(down, context, request, start, body, transport)
-    return _plain(down, context, request, body, whole=whole)
-
-
-def _plain(
-    down: Downstream, context: Context, request: Request, body: bytes, *, whole: bool
-) -> tuple[PlainCall, Content]:
-    if whole:
-        return PlainCall(context, request, body, len(body)), body
     size = length_of(down.headers)
     return PlainCall(context, request, body[:START], size, whole=False), down.rest(body)
+
+
+def exchange_of(
+    context: Context, request: Request, body: bytes, transport: Transport
+) -> McpExchange | PlainCall:
+    """Return the exchange that a request begins whose body is whole."""
+    if _passes_by(request, transport):
+        return McpExchange(context, request, ())
+    exchange: McpExchange | None = None
+    if request.is_post and transport is not _HTTP:
+        exchange = _mcp(context, request, body, transport)
+    return exchange or PlainCall(context, request, body, len(body))
 
 
 async def _large(
@@ -75,7 +77,7 @@ async def _large(
         return McpExchange(context, request, messages, len(body), as_batch), body
     unfit = isinstance(content, Malformed) and not _must_be_mcp(request, content, transport)
     if start is None and unfit:
-        return _plain(down, context, request, body, whole=True)
+        return PlainCall(context, request, body, len(body)), body
     unreadable = (structs.replace(said, flags=_flags(content)),)
     return McpExchange(context, request, unreadable, size=len(body), start=text), body
 

@@ -42,7 +42,8 @@ class Downstream:
 
     def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
         self._agent = agent
-        self._content = request.body
+        self.content = request.body
+        """The body: all of it, or what it is read from."""
         self.asked = start = request.start
         """Its line and fields, without Content-Length."""
         self.method = start.method
@@ -62,7 +63,7 @@ class Downstream:
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
-        content = self._content
+        content = self.content
         if isinstance(content, bytes):
             return content, True
         if content.at_eof():
@@ -83,9 +84,9 @@ class Downstream:
 
     async def rest(self, start: bytes) -> AsyncIterator[bytes]:
         """Yield `start` and then what is left of a body too large to be held."""
-        assert not isinstance(self._content, bytes)  # that is never too large
+        assert not isinstance(self.content, bytes)  # that is never too large
         yield start
-        while piece := await self._content.readany():
+        while piece := await self.content.readany():
             yield piece
 
     def _invite(self) -> None:

@@ -14,7 +14,7 @@ from .admission import Admission
 from .agent import AgentConnection
 from .answers import Made, problem, told
 from .audience import Audience
-from .bodies import read_exchange
+from .bodies import exchange_of, read_exchange
 from .commands import Commands
 from .context import Context
 from .contracts import Hearer
@@ -104,14 +104,27 @@ class Handler:
                 await self._context.repeats.idle()
 
     async def _handle(self, down: Downstream, agent: AgentConnection) -> None:
+        """Answer, or record, forward, relay; whatever ends this early is recorded too."""
         route = self._route(down.asked)
         if route is None:
             await self._answer_here(down, agent.number)
             return
         request = self._told(down.asked, agent, route)
         transport = self._settings.upstreams[route.target.name].transport
-        exchange, content = await read_exchange(down, self._context, request, transport)
-        await self._carry(down, route, exchange, content)
+        content: Content
+        if isinstance(down.content, bytes):  # mostly all of it came with the head
+            content = down.content
+            exchange = exchange_of(self._context, request, content, transport)
+        else:
+            exchange, content = await read_exchange(down, self._context, request, transport)
+        try:
+            if await self._begun(down, route, exchange):
+                await self._carry(down, route, exchange, content)
+        finally:
+            # What never got under way is over.
+            running = exchange.running
+            if running is not None and not running.is_carried and not running.is_over:
+                self._context.repeats.over(running)
 
     def _route_of(self, start: RequestStart) -> Route | None:
         """Return where a request goes; `None` where turnlog answers it itself."""
@@ -176,22 +189,13 @@ class Handler:
         event = RequestRefused(reason=reason, http_method=method, http_status=made.status)
         self._context.log.emit(event)
 
-    async def _carry(
+    def _carry(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
-    ) -> None:
-        """Record, forward, relay; whatever ends this early is recorded too."""
-        try:
-            if not await self._begun(down, route, exchange):
-                return
-            if exchange.running is None:
-                await self._carried(down, self._runner(down, route, exchange), exchange, content)
-            else:
-                await self._guard(exchange.running, down, route, exchange, content)
-        finally:
-            # What never got under way is over.
-            running = exchange.running
-            if running is not None and not running.is_carried and not running.is_over:
-                self._context.repeats.over(running)
+    ) -> Coroutine[None, None, None]:
+        """Carry out what has begun: guarded, where it may outlive its caller."""
+        if exchange.running is not None:
+            return self._guard(exchange.running, down, route, exchange, content)
+        return self._carried(down, self._runner(down, route, exchange), exchange, content)
 
     async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
         """Record that a request begins; answer what is not to be sent, and return false."""
@@ -317,7 +321,8 @@ class Handler:
     async def _leaves(self, down: Downstream, runner: Runner, exchange: Exchange) -> bool:
         """Wait until a request may leave; answer one that must not, and return false."""
         try:
-            await runner.queued()
+            if (step := runner.queued()) is not None:
+                await step
         except StoreError:
             made = exchange.refused()
             self._log_refusal(down, Refusal.STORE, made)

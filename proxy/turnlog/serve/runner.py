@@ -145,8 +145,11 @@ class Runner:
         assert self._course.held is not None  # what is followed by a wait was withheld
         await self._course.held.send()
 
-    async def queued(self) -> None:
-        """Wait until the call may leave. Raises `StoreError`, and `Failure` where it must not."""
+    def queued(self) -> Coroutine[None, None, None] | None:
+        """Return what to wait for until the call may leave; most calls wait for nothing.
+
+        Raises `StoreError`, and `Failure` where it must not, and so does what is waited for.
+        """
         if ask := self._exchange.unverified:
             raise unpinned(ask)
         if self._exchange.attempt is not None:
@@ -154,12 +157,12 @@ class Runner:
         if self._policy.concurrency is not None:
             self._place = self._context.places.claim(self._exchange.attempt)
         if self._place is None and not self._exchange.is_due:
-            return  # most calls wait for nothing, and each coroutine has its price
+            return None
         step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
         limits = self._policy.timeout
         if limits is not _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
-        await step
+        return step
 
     async def _turn(self, place: Place) -> None:
         await self._exchange.on_disk()
