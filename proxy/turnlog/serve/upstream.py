@@ -259,9 +259,8 @@ class Upstreams:
             )
             head += b"\r\n%b\r\n\r\n" % framing
             return self._group.create_task(_upload(connection, head, body, chunked=length is None))
-        if body or not head.startswith(_BODILESS_METHODS):
-            head += b"\r\nContent-Length: %d" % len(body)
-        head += b"\r\n\r\n"
+        has_length = body or not head.startswith(_BODILESS_METHODS)
+        head += b"\r\nContent-Length: %d\r\n\r\n" % len(body) if has_length else b"\r\n\r\n"
         if len(body) <= _PIECE:
             connection.write(head + body)
             connection.sent()
