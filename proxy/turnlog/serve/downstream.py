@@ -129,7 +129,7 @@ class Downstream:
         Here and below `lines` are fields, each with CRLF before it, without any of framing.
         """
         length = b"\r\nContent-Length: %d" % len(body)
-        head = self._head(status, reason, lines + length)
+        head = self._head(status, reason, lines, length)
         self._write_start(head if self.method == _HEAD else head + body)
         self.begun = self.finished = True
         if self._agent.writing_paused:
@@ -216,13 +216,13 @@ class Downstream:
         major, minor = self.asked.version
         return f"{major}.{minor}"
 
-    def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
+    def _head(self, status: int, reason: bytes, lines: bytes, length: bytes = b"") -> bytes:
         keep = b""
         if not self.asked.keeps or self._until_close or self._agent.is_last:
             keep = b"\r\nConnection: close"
         elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
-        return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, keep)
+        return b"HTTP/1.1 %d %b%b%b%b\r\n\r\n" % (status, reason, lines, length, keep)
 
     def _write_start(self, data: bytes) -> None:
         """Write what begins like any answer, but for what was sent ahead of it."""

@@ -151,9 +151,9 @@ class Handler:
         """Return what a request tells before its body: mostly the same as the one before it."""
         before = agent.told
         channel = self._context.channels.find(route)
+        if before is not None and before.asked is asked and channel is None:
+            return before
         request = before.elsewhere(asked, route) if before is not None else None
-        if request is not None and request is before and channel is None:
-            return request
         if request is None or channel is not None:
             digest, clients = self._context.digest, self._context.clients
             request = Request(asked, route, digest, clients, agent.number)

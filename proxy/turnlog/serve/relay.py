@@ -93,9 +93,15 @@ class Relay(Struct, eq=False):
         await self._body()
 
     def _body(self) -> Coroutine[None, None, None]:
-        if self._head.media == _EVENTS and not self._unreadable:
+        """Relay a body; one that is awaited whole, and not too large, before any of it leaves."""
+        head, length = self._head, self._length
+        if head.media == _EVENTS and not self._unreadable:
             return self._stream()
-        return self._in_one_piece() if self._is_moderate else self._flow()
+        is_moderate = length is None or length <= HOLD
+        is_whole = head.is_json and (length is not None or self._watcher.judges)
+        if is_moderate and (is_whole or self._out.holds or self._may_amend):
+            return self._in_one_piece()
+        return self._flow()
 
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
@@ -107,15 +113,6 @@ class Relay(Struct, eq=False):
         """Whether a rule may turn the answer into an error that it does not look like."""
         watcher = self._watcher
         return watcher.judges and watcher.amends and not is_sealed(self._answer.headers)
-
-    @property
-    def _is_moderate(self) -> bool:
-        """Whether the answer is read whole before any of it leaves, if it is not too large."""
-        is_json = self._head.is_json
-        if self._length is not None and is_json:
-            return self._length <= HOLD
-        waits = self._out.holds or self._may_amend or (is_json and self._watcher.judges)
-        return waits and (self._length is None or self._length <= HOLD)
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
         kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)

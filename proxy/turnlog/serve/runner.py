@@ -75,7 +75,7 @@ class Runner(Struct, eq=False):
         if self._exchange.attempt is not None:
             self._policy = self._exchange.attempt.ask.policy
 
-    def run(self, content: Content) -> Coroutine[None, None, object]:
+    def run(self, content: Content) -> Coroutine[None, None, None]:
         """Forward the request, as often as its policy wants, and relay the last answer."""
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
@@ -89,14 +89,16 @@ class Runner(Struct, eq=False):
         clock, stop = self._context.clock, self._context.stop
         health = self._context.health
         repeatable = self._exchange.repeatable(content)
-        self._course = Course(self._policy, clock, health, self._began, stop, repeatable=repeatable)
-        command: Command | None = self._course.go_on()
+        course = Course(self._policy, clock, health, self._began, stop, repeatable=repeatable)
+        self._course = course
+        command: Command | None = course.go_on()
         while command is not None:
             match command:
                 case Wait():
                     command = await self._wait(command.delay)
                 case Forward(number=1):
-                    command = await self._attempt(content, hold=command.hold)
+                    await self._attempt(content, hold=command.hold)
+                    command = course.next
                 case Forward():
                     command = await self._again(cast("bytes", content), hold=command.hold)
 
@@ -194,10 +196,11 @@ class Runner(Struct, eq=False):
         # The answer's id will be changed, so it had better not be encoded.
         plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
         self._raw = (*plain, (b"Accept-Encoding", b"identity"))
-        return await self._attempt(content, hold=hold)
+        await self._attempt(content, hold=hold)
+        return course.next
 
-    async def _attempt(self, content: Content, *, hold: bool) -> Command | None:
-        """Make one attempt; return the next step if its answer was not the last one."""
+    async def _attempt(self, content: Content, *, hold: bool) -> None:
+        """Make one attempt; the course knows the next step if its answer was not the last one."""
         self._notice = None
         self._begin_patience()
         attempt, ended = self._exchange.attempt, None
@@ -215,7 +218,6 @@ class Runner(Struct, eq=False):
         finally:
             if ended is not None and attempt is not None and attempt.watch is not None:
                 ended(None)
-        return self._next
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         """Relay the answer to an attempt; send one that was withheld where no other is made."""
