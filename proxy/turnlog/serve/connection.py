@@ -38,6 +38,7 @@ Interim = Callable[[int, bytes, Headers], None]
 class Connection(asyncio.Protocol):
     """The transport's protocol, and the parser's callbacks."""
 
+    # With more than 29 attributes Python keeps all of them in a dict, and takes longer to set them.
     def __init__(self, latest: Latest | None = None) -> None:
         self._transport: asyncio.Transport | None = None
         self._bell = Bell(asyncio.get_running_loop())
@@ -201,10 +202,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
-        self._descriptor: int = transport.get_extra_info("socket").fileno()
-        self._poll.register(self._descriptor, select.POLLIN)
-        if transport.get_extra_info("ssl_object") is not None:
-            self._descriptor = -1
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         """Take what came; let who waits for it go on."""
@@ -324,9 +322,11 @@ class Connection(asyncio.Protocol):
 
         The transport gives up when it cannot write; what it has not read is in the socket yet.
         """
-        with suppress(OSError):
-            while data := os.read(self._descriptor, READ_AHEAD):
-                self._take(data)
+        transport = self._transport
+        if transport is not None and transport.get_extra_info("ssl_object") is None:
+            with suppress(OSError):
+                while data := os.read(transport.get_extra_info("socket").fileno(), READ_AHEAD):
+                    self._take(data)
         self.eof_received()
 
     def pause_writing(self) -> None:

@@ -27,7 +27,7 @@ from .plain import PlainCall
 from .request import Request
 from .requests import refusal_of
 from .routes import Route, Routes, is_own, origin_form, own_path
-from .runner import Runner
+from .runner import NO_RULES, Runner
 from .running import Running
 from .settings import Settings
 from .starts import AgentRequest
@@ -302,7 +302,11 @@ class Handler:
 
     def _runner(self, down: Hearer, route: Route, exchange: Exchange) -> Runner:
         way = self._commands if route.target.is_command else self._upstreams
-        return Runner(self._context, self._heads, way, down, route, exchange)
+        began, attempt = asyncio.get_running_loop().time(), exchange.attempt
+        policy = attempt.ask.policy if attempt is not None else NO_RULES
+        return Runner(
+            self._context, self._heads, way, down, route, exchange, began, down.raw, policy
+        )
 
     async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
         """Answer a call that is not sent, because of an earlier one."""

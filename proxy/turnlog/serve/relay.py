@@ -49,8 +49,8 @@ class Relay(Struct, eq=False):
     _recorder: Recorder
     _keep: int
     """Bounds what is read along of one message, in bytes."""
-    _lines: bytes = b""
-    """Those of the head that leaves."""
+    _lines: bytes
+    """Those of the head that leaves, unless the body is changed."""
     _length: int | None = None
     """The body's, where that is known."""
     _decoder: ContentDecoder | None = None
@@ -74,7 +74,8 @@ class Relay(Struct, eq=False):
             self._unreadable = self._decoder is None
             changes = respells or (head.media == _EVENTS and self._may_amend)
             self._decodes = changes and not self._unreadable
-        self._lines = self._changed_lines() if respells or self._decodes else head.lines
+        if respells or self._decodes:
+            self._lines = self._changed_lines()
 
     def run(self) -> Coroutine[None, None, None]:
         """Relay head and body.

@@ -37,8 +37,8 @@ from .relay import Relay
 from .routes import Route
 from .upstream import Answer, Content
 
-_NO_RULES: Final = Policy()
-_UNLIMITED: Final = _NO_RULES.timeout
+NO_RULES: Final = Policy()
+_UNLIMITED: Final = NO_RULES.timeout
 """What a call has that no rule limits: most have."""
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
@@ -57,23 +57,17 @@ class Runner(Struct, eq=False):
     _down: Hearer
     _route: Route
     _exchange: Exchange
-    _began: float = 0.0
+    _began: float
     """When, by the loop's clock."""
-    _raw: Raw = ()
+    _raw: Raw
     """The fields to forward, without Content-Length."""
-    _policy: Policy = _NO_RULES
+    _policy: Policy
     _course: Course | None = None
     """What follows each attempt, where a rule may want another one."""
     _notice: asyncio.Task[None] | None = None
     """Takes the attempt before back."""
     _place: Place | None = None
     """Among the calls under way, where a rule counts them."""
-
-    def __post_init__(self) -> None:
-        self._began = asyncio.get_running_loop().time()
-        self._raw = self._down.raw
-        if self._exchange.attempt is not None:
-            self._policy = self._exchange.attempt.ask.policy
 
     def run(self, content: Content) -> Coroutine[None, None, None]:
         """Forward the request, as often as its policy wants, and relay the last answer."""
@@ -316,7 +310,8 @@ class Runner(Struct, eq=False):
             self._course.out = out
         head = self._heads.answer(answer.raw, self._route)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
-        return Relay(out, answer, head, self._head_of, self._exchange, recorder, keep).run()
+        relay = Relay(out, answer, head, self._head_of, self._exchange, recorder, keep, head.lines)
+        return relay.run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Say how to go on where a server sends the client to another origin's login."""
