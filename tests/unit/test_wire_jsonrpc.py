@@ -237,3 +237,11 @@ def test_different_ids_have_different_keys() -> None:
 def test_raw_values_of_one_message_can_be_compared() -> None:
     found = message(json.dumps({"method": "m", "params": [1]}).encode())
     assert found.params == Raw(b"[1]")
+
+
+@pytest.mark.parametrize(("size", "held"), [(8000, True), (8200, False)])
+@pytest.mark.parametrize("what", [b'"method":"tools/call","params"', b'"result"'])
+def test_values_go_along_with_short_texts_alone(what: bytes, size: int, held: bool) -> None:
+    message = parse(b'{"jsonrpc":"2.0","id":1,%b:{"a":"%b"}}' % (what, b"x" * size))
+    assert isinstance(message, Message)
+    assert (message.plain is not None) == held

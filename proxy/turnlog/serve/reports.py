@@ -33,14 +33,14 @@ def started(ask: Ask) -> CallStarted:
 
 def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
     """Return what is said once an attempt has its outcome, whose facts are `facts`."""
-    ask = attempt.ask
+    ask, mcp = attempt.ask, attempt.ask.is_mcp
     said = CallEnded(
         session=_session_of(ask),
         call=ids.to_text(ask.call),
         server=ask.server,
         tool=ask.tool,
-        method=ask.method,
-        protocol=ask.protocol,
+        method=ask.method if mcp else "",
+        protocol=ask.protocol if mcp else "",
         status=facts.status,
         executed=facts.executed,
         effect=facts.effect,
@@ -52,8 +52,9 @@ def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
     )
     # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
-    if not ask.is_mcp:
-        said = _plain(said, ask)
+    if not mcp:
+        version = ask.protocol.partition("/")[2]
+        said = structs.replace(said, http_method=ask.method, http_version=version)
     placed = attempt.intent.placed if attempt.intent is not None else None
     if placed is not None:
         link = placed.link
@@ -71,14 +72,6 @@ def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         reason=attempt.reason,
         code=facts.code,
         trace=facts.trace,
-    )
-
-
-def _plain(said: CallEnded, ask: Ask) -> CallEnded:
-    """Return what is said of a call by plain HTTP in place of MCP."""
-    version = ask.protocol.partition("/")[2]
-    return structs.replace(
-        said, method="", http_method=ask.method, protocol="", http_version=version
     )
 
 

@@ -171,7 +171,7 @@ class Request:
         What all of them mean whose messages name none is worked out once, as long as the client is
         called the same.
         """
-        name = client.name or self.client.name or self._agent
+        name = self._called(client.name)
         tells, known = bool(meta) and sessions.tells(meta), self._meant
         if known is not None and known[0] == name and not tells:
             return known[1]
@@ -179,6 +179,10 @@ class Request:
         if not tells:
             self._meant = name, meant
         return meant
+
+    def _called(self, name: str) -> str:
+        """Return what the client is called, which gave itself this name, if any."""
+        return name or self.client.name or self._agent
 
     def evidence(
         self, meta: Mapping[str, bytes], headers: Mapping[str, str], client_name: str
@@ -194,7 +198,7 @@ class Request:
             mcp_session_id=self.mcp_session,
             upstream=self.server,
             credential=self.credential,
-            client_name=client_name or self.client.name or self._agent,
+            client_name=self._called(client_name),
             connection=self.connection,
         )
 

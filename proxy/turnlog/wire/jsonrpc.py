@@ -35,6 +35,8 @@ DUPLICATES_LIMIT = 262_144
 """Bytes up to which equal keys are looked for at every level. In a larger text, up to `SCAN_LIMIT`,
 only among the first `MEMBERS_LIMIT` members of the message, its params, result and error; in one
 larger than that nowhere: then the flag is left out."""
+_HELD: Final = 8 << 10
+"""Bytes of a text whose values go along with it: they take up to twenty times as much."""
 SCAN_LIMIT = 4 << 20
 MEMBERS_LIMIT = 512
 _LEVELS = ("params", "result", "error")
@@ -87,8 +89,8 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     jsonrpc: bool = False
     """Whether the member `jsonrpc` says "2.0"."""
     plain: dict[str, Any] | None = None
-    """All of it, decoded: where it asks something, repeats no key and was read by `decode_plain`; of an
-    answer where its text is plain as well, so that nothing more is to be read of it."""
+    """All of it, decoded, where it is short and repeats no key: of what asks something as `decode_plain`
+    reads it, of an answer where its text is what an encoder writes."""
 
 
 class Batch(Struct, frozen=True):
@@ -136,10 +138,12 @@ def parse(data: bytes) -> Message | Batch | Malformed:
     # What is asked is written in canonical form, as far as it is plain; what is answered is not.
     asked = _read(decode_plain, data) if envelope.method else None
     value = asked if asked is not None else _read(_decode_any, data)
-    if value is not None and _is_canonical(value, data):
-        return _message(envelope, (), asked if envelope.method else value)
-    flags = _flags(data)
-    return _message(envelope, flags, asked if not flags else None)
+    is_plain = value is not None and _is_canonical(value, data)
+    flags = () if is_plain else _flags(data)
+    if flags or len(data) > _HELD:
+        return _message(envelope, flags)
+    said = value if is_plain else None
+    return _message(envelope, flags, asked if envelope.method else said)
 
 
 def id_key(raw: bytes) -> str:
