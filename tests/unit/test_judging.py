@@ -175,7 +175,7 @@ def test_a_refusal_may_say_when_to_come_back(
     status: int, headers: list[tuple[bytes, bytes]], seconds: float
 ) -> None:
     said = reply(b"", http_status=status, retry_after=1.5)
-    assert waiting(said, headers, AT).retry_after == seconds
+    assert waiting(said, headers, lambda: AT).retry_after == seconds
 
 
 LARGE = json.dumps({"rows": [{"id": number} for number in range(30_000)], "gone": None}).encode()

@@ -110,7 +110,7 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
 
     class Overrun(Recorder):
         def write(self, batch: list[Pending]) -> list[Pending]:
-            if len(self.batches) < 20:
+            if len(self.batches) < 5:
                 loop.call_soon_threadsafe(come)
                 assert came.wait(10)
                 came.clear()

@@ -1,5 +1,6 @@
 """Hold a recorded answer against the rules of its call: the last word on how an attempt ended."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -27,7 +28,7 @@ from .attempt import Ask, Reply
 
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
 _CONTAINERS: Final = (b"{", b"[")
-SAYS_WHEN: Final = frozenset({429, 503})
+_SAYS_WHEN: Final = frozenset({429, 503})
 """Statuses of refusals that may say when to come back."""
 _START: Final = 4 * LOOKED_AT
 """Bytes that hold as many characters as are looked at."""
@@ -65,10 +66,12 @@ def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
     return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
 
 
-def waiting(reply: Reply, headers: Headers, at: int) -> Reply:
-    """Return what to record of a refusal that may say when to come back; `at` is now, ns UTC."""
+def waiting(reply: Reply, headers: Headers, now: Callable[[], int]) -> Reply:
+    """Return what to record of an answer, which may say when to come back; `now` gives ns UTC."""
+    if reply.http_status not in _SAYS_WHEN:
+        return reply
     asked = fields(headers, b"retry-after")
-    seconds = retry_after(asked[0], at) if asked else None
+    seconds = retry_after(asked[0], now()) if asked else None
     return reply if seconds is None else structs.replace(reply, retry_after=seconds)
 
 

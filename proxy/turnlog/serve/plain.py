@@ -21,7 +21,7 @@ from .attempt import Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
 from .found import Repeated
-from .judging import SAYS_WHEN, judged, waiting
+from .judging import judged, waiting
 from .keys import HEADER, effect_link, key_for
 from .request import Request
 from .running import Running
@@ -271,8 +271,7 @@ class PlainCall:
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self.attempt is None:
             return ()
-        if reply.http_status in SAYS_WHEN:
-            reply = waiting(reply, self._headers, self._context.clock.wall())
+        reply = waiting(reply, self._headers, self._context.clock.wall)
         ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)
 

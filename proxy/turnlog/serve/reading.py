@@ -19,7 +19,7 @@ from .attempt import Ask, Attempt, Reply
 from .besides import Besides
 from .channel import Channel
 from .context import Context
-from .judging import SAYS_WHEN, judged, waiting
+from .judging import judged, waiting
 from .legs import Legs
 from .listening import Listening
 from .request import Request
@@ -253,8 +253,8 @@ class Reading(Struct, eq=False):
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended."""
-        if reply.http_status in SAYS_WHEN and self.answer is not None:
-            reply = waiting(reply, self.answer.headers, self._context.clock.wall())
+        if self.answer is not None:
+            reply = waiting(reply, self.answer.headers, self._context.clock.wall)
         return self._underway.end(attempt, ending, reply)
 
     def end_all(
