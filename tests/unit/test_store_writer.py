@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -104,8 +105,9 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
     loop, came = asyncio.get_running_loop(), threading.Event()
 
     def come() -> None:
-        for _ in range(2 * MOST):
-            writer.submit(draft(), wait=False)
+        with suppress(StoreClosed):
+            for _ in range(2 * MOST):
+                writer.submit(draft(), wait=False)
         came.set()
 
     class Overrun(Recorder):
