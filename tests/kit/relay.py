@@ -36,11 +36,7 @@ class Relay:
     def cut(self) -> None:
         """Reset every connection, on both sides; new ones go through."""
         for end in self._ends:
-            with suppress(OSError):  # it is closed already
-                end.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
-                )
-            end.transport.abort()
+            _reset(end)
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
@@ -77,13 +73,21 @@ class Relay:
 async def _passed(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray
 ) -> None:
-    """Pass on what comes, and keep it in `seen`."""
-    with suppress(OSError):
+    """Pass on what comes, a reset as well, and keep it in `seen`."""
+    try:
         while piece := await reader.read(_PIECE):
             writer.write(piece)
             await writer.drain()
             seen += piece
         writer.write_eof()
+    except OSError:
+        _reset(writer)
+
+
+def _reset(end: asyncio.StreamWriter) -> None:
+    with suppress(OSError):  # it is closed already
+        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    end.transport.abort()
 
 
 @asynccontextmanager
