@@ -47,7 +47,7 @@ class Incoming:
             self._deliver(piece.raw)
             return
         if piece.starts:
-            self._opening = self._pipe.opening(piece.raw)
+            self._opening = self._pipe.matching.opening(piece.raw)
             self._respelling = self._pipe.respelling()
         match self._opening:
             case Opening.PASSES:

@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.observe.call_events import StrayOutput
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, messages_of
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, messages_of
 from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
@@ -21,11 +20,11 @@ from turnlog.wire.splice import Respelling
 
 from .attempt import Attempt
 from .context import Context
-from .errand import Awaited, Errand, line_of, respelled
+from .errand import Errand, line_of, respelled
 from .fault import Failure
 from .found import Joins, Repeated
-from .given_up import GivenUp, Opening, Past
 from .joining import Joining
+from .matching import Matching
 from .outbox import Outbox, Told
 from .piped import PipedExchange
 from .repeats import KEPT
@@ -33,7 +32,7 @@ from .request import Request
 from .startup import Startup
 from .texts import texts_of
 from .turns import Turns
-from .verdicts import JSON, Text, is_answer, nameless_error, raw_id
+from .verdicts import JSON, Text, is_answer
 
 
 class Pipe:
@@ -52,15 +51,12 @@ class Pipe:
         self.to_server = to_server
         self._startup = startup
         self._request = request
-        self._aside = PipedExchange(context, request, ())
-        """Reads what belongs to no request of the agent's."""
-        self._awaited = Awaited()
+        self.matching = Matching(context, request, startup)
         self._resting: dict[Errand, asyncio.Task[None]] = {}
         self._joining = Joining(self._count)
         self.turns = Turns()
         self.unheard: set[Errand] = set()
         """Guarded calls whose answers are on their way to the agent."""
-        self._past = GivenUp()
         self._large: Errand | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
@@ -241,7 +237,7 @@ class Pipe:
     def expect(self, errand: Errand) -> None:
         """Wait for what answers an errand."""
         for key in errand.exchange.awaits:
-            self._awaited.add(key, errand)
+            self.matching.awaited.add(key, errand)
         self._count()
 
     def later(self, errand: Errand, attempt: Coroutine[None, None, None]) -> None:
@@ -255,7 +251,7 @@ class Pipe:
         self._count()
 
     def _count(self) -> None:
-        if self._awaited or self._resting or self._joining:
+        if self.matching.awaited or self._resting or self._joining:
             self.idle.clear()
         else:
             self.idle.set()
@@ -263,9 +259,7 @@ class Pipe:
 
     def give_up(self, errand: Errand, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
-        for key in list(errand.exchange.awaits):
-            if self._awaited.drop(key, errand):
-                self._past.add(key, Past(errand.exchange, attempt, True))
+        self.matching.give_up(errand, attempt)
         self._count()
 
     def _note_cancel(self, message: Message) -> None:
@@ -273,11 +267,7 @@ class Pipe:
         cancelled = mcp.cancelled_id(message)
         if cancelled is None:
             return
-        for errand in list(self._awaited):
-            for key, attempt in errand.exchange.taken_back(cancelled).items():
-                self._awaited.drop(key, errand)
-                if attempt is not None:
-                    self._past.add(key, Past(errand.exchange, attempt, False))
+        self.matching.taken_back(cancelled)
         for errand in self.unheard:
             attempt = errand.exchange.attempt
             if attempt is not None and attempt.caller_key == cancelled:
@@ -293,23 +283,11 @@ class Pipe:
         content = body.content
         if isinstance(content, Message | Outline) and is_answer(content):
             self._deliver_answer(raw, content, text)
-        elif isinstance(content, Batch) and any(map(self._is_replaced, content.items)):
+        elif isinstance(content, Batch) and any(map(self.matching.is_replaced, content.items)):
             self._deliver_each(raw, content)
         else:
-            self.to_agent.line(raw, self.read(content, text))
+            self.to_agent.line(raw, self.matching.read(content, text))
         self._count()
-
-    def _is_replaced(self, item: Message | Malformed) -> bool:
-        """Tell whether the agent must not get an answer as it is: its id is another attempt's, or
-        something else has taken its place."""
-        if not isinstance(item, Message) or not is_answer(item):
-            return False
-        key = id_key(item.id)
-        past, errand = self._past.find(key), self._awaited.find(key)
-        attempt = errand.exchange.attempt if errand is not None else None
-        return (past is not None and past.answered) or (
-            attempt is not None and attempt.wire_id != b""
-        )
 
     def _deliver_each(self, raw: bytes, batch: Batch) -> None:
         """Pass on the messages of an array one by one."""
@@ -319,9 +297,9 @@ class Pipe:
             self.deliver(each + b"\n", body)
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
-        key = self._key_of(content)
-        errand, past = self._awaited.find(key), self._past.find(key)
-        tickets = self.read(content, text)
+        key = self.matching.key_of(content)
+        errand, past = self.matching.awaited.find(key), self.matching.past.find(key)
+        tickets = self.matching.read(content, text)
         if errand is not None:
             errand.came(raw, tickets)
         elif past is None:
@@ -341,22 +319,6 @@ class Pipe:
         keep = self.context.keep
         return max(keep, KEPT) if self.context.repeats.under_way else keep
 
-    def opening(self, start: bytes) -> Opening:
-        """Tell what becomes of a long line of the server's that begins like this."""
-        message = mcp.start_of(start)
-        if message is not None and message.kind not in {Kind.RESPONSE, Kind.ERROR}:
-            return Opening.PASSES
-        if message is None or not message.id:
-            # It may be any answer: also one that comes too late, or that a limit still waits for.
-            limited = self._past.any_answered or any(e.is_limited for e in self._awaited)
-            return Opening.WAITS if limited else Opening.PASSES
-        key = id_key(message.id)
-        if (errand := self._awaited.find(key)) is not None:
-            errand.answering()
-        elif (past := self._past.find(key)) is not None and past.answered:
-            return Opening.STAYS
-        return Opening.PASSES
-
     def passing(self, body: MessageReader) -> tuple[Sequence[Ticket], Told | None]:
         """Read a line that is too long to be held; return what its last piece has to wait for, and
         who wants to know that it has left."""
@@ -364,57 +326,14 @@ class Pipe:
         content = body.content
         errand = None
         if isinstance(content, Message | Outline) and is_answer(content):
-            errand = self._awaited.find(self._key_of(content))
-        tickets = self.read(content, Text(body, JSON, body.size))
+            errand = self.matching.awaited.find(self.matching.key_of(content))
+        tickets = self.matching.read(content, Text(body, JSON, body.size))
         self._count()
         return tickets, errand.given() if errand is not None else None
 
     def respelling(self) -> Respelling:
         """Return what puts the agent's ids back into a line too long to be held."""
         return Respelling(self.context.calls.spellings(self._request.scope))
-
-    def read(self, content: Message | Batch | Malformed | Outline, text: Text) -> Sequence[Ticket]:
-        """Read what passes in any case; return what must be on disk before its last byte leaves."""
-        match content:
-            case Batch(items=items):
-                return [
-                    t for item in items if isinstance(item, Message) for t in self.read(item, text)
-                ]
-            case Malformed():
-                self._stray(content, text)
-                return ()
-            case _ if is_answer(content):
-                self._startup.hear()
-                return self._answered(content, text)
-            case _:
-                self._startup.hear()
-                self._awaited.heard(mcp.progress_token(content))
-                return self._aside.said(content, text)
-
-    def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
-        key = self._key_of(content)
-        if (errand := self._awaited.take(key)) is not None:
-            return errand.exchange.said(content, text)
-        if (past := self._past.take(key)) is not None:
-            return past.exchange.late(past.attempt, content, text)
-        return self._aside.said(content, text)
-
-    def _key_of(self, message: Message | Outline) -> str:
-        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and an
-        id that nobody gave the one whose id could not be read."""
-        if nameless_error(message) and len(self._awaited) == 1:
-            return self._awaited.first_key
-        key = id_key(raw_id(message))
-        known = key in self._awaited or key in self._past
-        return "" if "" in self._awaited and not known else key
-
-    def _stray(self, content: Malformed, text: Text) -> None:
-        """Note a line that is no message: something else in the server writes to its stdout."""
-        if content.reason is Reason.EMPTY:
-            return
-        for attempt in self.context.calls.of(self._request.scope):
-            attempt.marks.add(Flag.STRAY_OUTPUT)
-        self.context.log.emit(StrayOutput(server=self._request.server, size=text.size))
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -425,7 +344,7 @@ class Pipe:
     def left(self) -> None:
         """Learn that the agent is gone."""
         self._joining.leave_all()
-        for errand in (*self._awaited, *self.turns, *self.unheard):
+        for errand in (*self.matching.awaited, *self.turns, *self.unheard):
             errand.left()
 
     async def lost(self, detail: str, *, untouched: bool) -> None:
@@ -438,15 +357,14 @@ class Pipe:
         for errand in self.turns:
             self._refuse(errand.exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
             errand.over()
-        for errand in self._awaited:
+        for errand in self.matching.awaited:
             attempts = errand.exchange.attempts
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
             if attempts:
                 phase = Phase.CONNECTING if untouched else errand.exchange.progress.phase
                 errand.lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
-        self._awaited.clear()
-        self._past.lost()
+        self.matching.lost()
         for errand in self.unheard:
             errand.exchange.over()
         await self._joining.over()
