@@ -83,7 +83,10 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 async def block(folder: Path, callers: int, slices: int, seconds: float) -> Pair:
     """Measure store and control in turns of `seconds`, `slices` of each."""
-    logs: tuple[Log, Log] = (LmdbStore.open(folder / "data"), AppendLog(folder / "control"))
+    logs: tuple[Log, Log] = (
+        LmdbStore.open(folder / "data", apart=True),
+        AppendLog(folder / "control"),
+    )
     rates: tuple[list[Rate], list[Rate]] = ([], [])
     for log in logs:
         await measure(log, callers, seconds)

@@ -63,17 +63,22 @@ _T = TypeVar("_T")
 
 @asynccontextmanager
 async def recording(
-    settings: Settings, log: Log, reload: asyncio.Event | None = None, pins: Pins | None = None
+    settings: Settings,
+    log: Log,
+    reload: asyncio.Event | None = None,
+    pins: Pins | None = None,
+    *,
+    apart: bool = False,
 ) -> AsyncGenerator[Context, None]:
     """Open the store and keep it in order until the block ends. `reload` asks for the rules.
 
-    Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
+    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
     lock, and `StoreError`.
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()
     pins = pins or Pins(lock_file(None, settings.data))
-    store = _opened(settings, log, clock)
+    store = _opened(settings, log, clock, apart)
     try:
         if store.rekeyed:
             log.emit(StoreRekeyed(data=str(settings.data)))
@@ -93,7 +98,7 @@ async def recording(
         await store.close()
 
 
-def _opened(settings: Settings, log: Log, clock: Clock) -> LmdbStore:
+def _opened(settings: Settings, log: Log, clock: Clock, apart: bool) -> LmdbStore:
     return LmdbStore.open(
         settings.data,
         limit=settings.limits.store,
@@ -102,6 +107,7 @@ def _opened(settings: Settings, log: Log, clock: Clock) -> LmdbStore:
         entropy=clock.entropy,
         report=_in_loop(log, lambda error: StoreFailed(reason=str(error))),
         trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
+        apart=apart,
     )
 
 

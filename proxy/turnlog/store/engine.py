@@ -1,7 +1,7 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -22,11 +22,12 @@ from .flush import flush
 from .folder import FAILURES, close_environment, explained, translated
 from .index import Entry, Segment
 from .ledger import Ledger
+from .parcels import Closed, Errand
 from .redo import Redo
 from .room import Room
+from .scribe import chained
 from .tables import Tables, Txn
 from .tickets import SALT, Pending, pend
-from .writer import chained
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
@@ -59,13 +60,16 @@ class LmdbEngine:
         tables: Tables,
         *,
         epoch: int,
-        lock: EpochLock,
+        lock: EpochLock | None,
         room: Room,
         blobs: BlobWriter,
         redo: Redo | None,
         flush_every: int,
         sources: Sources,
+        more: Callable[[], list[Pending]] = list,
     ) -> None:
+        """Without `lock` the epoch is somebody else's to give up. `more` is asked for drafts once those of
+        a batch have their places, until it has none."""
         self._data = data
         self._env = env
         self._tables = tables
@@ -76,6 +80,7 @@ class LmdbEngine:
         self._redo = redo
         self._flush_every = flush_every
         self._sources = sources
+        self._more = more
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
@@ -97,16 +102,23 @@ class LmdbEngine:
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
 
-        Raises `StoreError`; then nothing of the batch is on disk.
+        `batch` grows by what `more` has for the same transaction. Raises `StoreError`; then nothing of
+        the batch is on disk.
         """
-        drafts = chained(batch)
-        self._prepare(drafts)
+        self._prepare(chained(batch))
         try:
-            return self._commit(lambda txn: batch)
+            return self._commit(lambda _: self._grown(batch), batch)
         except BaseException:
-            for pending in drafts:
+            for pending in chained(batch):
                 pending.forget()
             raise
+
+    def _grown(self, batch: list[Pending]) -> Iterator[Pending]:
+        yield from batch
+        while added := self._more():
+            batch += added
+            self._prepare(chained(added))
+            yield from added
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
@@ -132,6 +144,17 @@ class LmdbEngine:
         self._env.reader_check()
         with self._env.begin() as txn:
             self._ledger.trim(txn)
+
+    def run(self, errand: Errand, at: int) -> Closed:
+        """Do what else a store is asked for; what is written before is on disk. Raises `StoreError`."""
+        match errand:
+            case Errand.FLUSH:
+                return Closed()
+            case Errand.RECOVER:
+                commits = self.recover()
+                return Closed(commits, self.dead_epochs)
+            case Errand.EXPIRE:
+                return Closed(self.expire(at))
 
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
@@ -173,6 +196,13 @@ class LmdbEngine:
 
     def close(self) -> None:
         """Give up the epoch and the files. Reports its errors."""
+        self.leave()
+        if self._lock:
+            self._reported("give up the epoch of", self._lock.release)
+        close_environment(self._env)
+
+    def leave(self) -> None:
+        """Finish, and leave epoch and environment to who uses them from now on. Reports its errors."""
         if self._ledger.behind >= self._flush_every // 8:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
@@ -180,8 +210,6 @@ class LmdbEngine:
         self._reported("flush", lambda: self._env.sync(True))
         if self._redo:
             self._redo.close()
-        self._reported("give up the epoch of", self._lock.release)
-        close_environment(self._env)
 
     def _close_all(self, find: Callable[[Txn], list[Pending]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
@@ -190,12 +218,12 @@ class LmdbEngine:
             return []
         found: list[Pending] = []
 
-        def fill(txn: Txn) -> Sequence[Pending]:
+        def fill(txn: Txn) -> Iterable[Pending]:
             found.extend(find(txn))
             self._prepare(found)
             return found
 
-        self._commit(fill)
+        self._commit(fill, found)
         for pending in found:
             pending.land()
         return [commit for pending in found if (commit := pending.placed)]
@@ -209,13 +237,17 @@ class LmdbEngine:
             self._ledger.forget()
             raise
 
-    def _commit(self, fill: Callable[[Txn], Sequence[Pending]]) -> list[Pending]:
-        """Append what `fill` returns, and their chains, in one transaction; return what went along."""
+    def _commit(
+        self, fill: Callable[[Txn], Iterable[Pending]], drafts: Sequence[Pending]
+    ) -> list[Pending]:
+        """Append what `fill` yields, which is `drafts` in the end, and their chains, in one transaction.
+
+        Return what went along.
+        """
         try:
             with self._env.begin(write=True) as txn:
                 self._ledger.begin(txn)
-                drafts = fill(txn)
-                for pending in drafts:
+                for pending in fill(txn):
                     self._ledger.append(txn, pending)
                     if pending.more is not None:
                         self._ledger.append_more(txn, pending)

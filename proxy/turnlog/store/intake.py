@@ -14,8 +14,8 @@ from turnlog.core.kinds import CommitKind
 from .base import Blob, Draft, StoreFull
 from .folder import explained
 from .room import Room
+from .scribe import KEPT
 from .tickets import Pending, pend
-from .writer import KEPT
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME

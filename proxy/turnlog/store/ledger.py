@@ -51,7 +51,7 @@ from .tables import (
     read_record,
     read_segment,
 )
-from .tickets import SALT, Pending
+from .tickets import SALT, Pending, Standing
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -338,6 +338,8 @@ class Ledger:
 
     def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return where the commit of a ticket stands; one that failed is written along."""
+        if isinstance(ticket, Standing):
+            return ticket.link
         if not isinstance(ticket, Pending):
             return ticket.placed.link if ticket.placed else None
         if ticket.entry is None:

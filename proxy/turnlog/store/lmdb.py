@@ -4,21 +4,25 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 import lmdb
+from msgspec import Struct
 
 from turnlog.core.commit import Commit
 
 from . import epochs, folder
+from .apart import Apart, Source
 from .base import Draft, StoreClosed, StoreError
 from .blobs import BlobReader, BlobWriter, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Sources
+from .index import Segment
 from .intake import Backlog, Intake
 from .keys import EPOCH, LIMIT, number
+from .parcels import Closed, Errand, Opening
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
@@ -42,26 +46,27 @@ class LmdbStore:
         env: lmdb.Environment,
         tables: Tables,
         *,
-        engine: LmdbEngine,
+        hands: "_Hands",
         blobs: BlobReader,
         intake: Intake,
-        writer: Callable[[], Writer],
-        now: int,
+        recovered: list[Commit],
+        epochs: int,
     ) -> None:
-        """`writer` starts the thread that uses `engine` from then on."""
+        """`recovered` are the commits that opening wrote, for `epochs` writers that had died."""
         self._data = data
         self._env = env
         self._tables = tables
-        self._engine = engine
+        self._hands = hands
+        self._writer = hands.writer
         self._blobs = blobs
         self._intake = intake
         self._key = folder.read_key(data)
         self.rekeyed = False
         """Whether the secret was gone when the store was opened."""
-        self._tails = TailCache(engine.tail)
+        self._tails = TailCache(hands.tail)
         self._process = os.getpid()
-        self._recovered = [*engine.recover(), *engine.expire(now)]
-        self._writer = writer()
+        self._recovered = recovered
+        self._epochs = epochs
 
     @classmethod
     def open(
@@ -80,6 +85,7 @@ class LmdbStore:
         trimmed: Callable[[int], None] = lambda _: None,
         boot: str | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        apart: bool = False,
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
@@ -89,7 +95,8 @@ class LmdbStore:
         ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
         room, both in the writer's thread. `boot` tells one start of the
-        machine from another. Raises `StoreError`.
+        machine from another. With `apart` a process of its own writes in place of a thread: for many
+        calls at once (then `entropy` is the system's there). Raises `StoreError`.
         """
         data = Path(path)
         loop = loop or asyncio.get_running_loop()
@@ -105,6 +112,7 @@ class LmdbStore:
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
             room = Room(data, limit)
+            sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
             engine = LmdbEngine(
                 data,
                 env,
@@ -115,15 +123,27 @@ class LmdbStore:
                 blobs=BlobWriter(data, span, blobs, boot, epoch, report=report),
                 redo=redo,
                 flush_every=flush_every,
-                sources=Sources(
-                    now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed
-                ),
+                sources=sources,
             )
+            recovered = [*engine.recover(), *engine.expire(now())]
+            if apart:
+                opening = Opening(
+                    data=str(data),
+                    epoch=epoch,
+                    limit=limit,
+                    span=span,
+                    flush_every=flush_every,
+                    boot=boot,
+                    keep=backlog.outcomes,
+                )
+                hands = _process(engine, opening, loop, sources, room, lock)
+            else:
+                hands = _thread(engine, loop, report, backlog.outcomes)
             store = cls(
                 data,
                 env,
                 tables,
-                engine=engine,
+                hands=hands,
                 blobs=blobs,
                 intake=Intake(
                     data,
@@ -132,8 +152,8 @@ class LmdbStore:
                     backlog=backlog,
                     entropy=entropy,
                 ),
-                writer=lambda: Writer(engine, loop, report, keep=backlog.outcomes),
-                now=now(),
+                recovered=recovered,
+                epochs=engine.dead_epochs,
             )
             store.rekeyed = rekeyed
             # From here on `close` gives everything back.
@@ -146,7 +166,7 @@ class LmdbStore:
 
     @property
     def recovered_epochs(self) -> int:
-        return self._engine.dead_epochs
+        return self._epochs
 
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
@@ -171,17 +191,65 @@ class LmdbStore:
         return hmac.digest(self._key, data, "sha256")
 
     async def flush(self) -> None:
-        await self._writer.run(_nothing)
+        await self._hands.run(Errand.FLUSH, 0)
 
     async def recover(self) -> list[Commit]:
-        return await self._writer.run(self._engine.recover)
+        closed = await self._hands.run(Errand.RECOVER, 0)
+        self._epochs = closed.epochs
+        return closed.commits
 
     async def expire(self, now: int) -> list[Commit]:
-        return await self._writer.run(lambda: self._engine.expire(now))
+        return (await self._hands.run(Errand.EXPIRE, now)).commits
 
     async def close(self) -> None:
         await self._writer.stop()
         self._blobs.close()
+        if self._hands.tail is None:
+            # Else the thread has closed it.
+            folder.close_environment(self._env)
+
+
+class _Hands(Struct, frozen=True):
+    """Who writes for a store."""
+
+    writer: Writer | Apart
+    run: Callable[[Errand, int], Awaitable[Closed]]
+    tail: Callable[[], Segment] | None
+    """The tail as the writer knows it, where it is one of this process."""
+
+
+def _thread(
+    engine: LmdbEngine,
+    loop: asyncio.AbstractEventLoop,
+    report: Callable[[StoreError], None],
+    keep: int,
+) -> _Hands:
+    writer = Writer(engine, loop, report, keep=keep)
+    return _Hands(
+        writer, lambda errand, at: writer.run(lambda: engine.run(errand, at)), engine.tail
+    )
+
+
+def _process(
+    engine: LmdbEngine,
+    opening: Opening,
+    loop: asyncio.AbstractEventLoop,
+    sources: Sources,
+    room: Room,
+    lock: epochs.EpochLock,
+) -> _Hands:
+    """Leave what `engine` writes to a process; the epoch ends with this one all the same."""
+    engine.leave()
+    source = Source(
+        now=sources.now,
+        clock=sources.clock,
+        report=sources.report,
+        trimmed=sources.trimmed,
+        ended=lock.release,
+        room=room,
+    )
+    writer = Apart(opening, loop, source)
+    return _Hands(writer, writer.run, None)
 
 
 class LmdbReader:
@@ -228,10 +296,6 @@ class LmdbReader:
     def close(self) -> None:
         self._blobs.close()
         folder.close_environment(self._env)
-
-
-def _nothing() -> None:
-    """Be a job that is done once the queue is."""
 
 
 def _enter(

@@ -82,7 +82,10 @@ class Redo:
         return last - before
 
     def close(self) -> None:
-        os.close(self._file)
+        """Close the file. May be called again."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _slot(self, txn: Txn) -> int:
         return self._first + txn.id() % 2 * SLOT

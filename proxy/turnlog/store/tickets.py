@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.commit import Body, Commit, encode_body, encode_facts
+from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
+from turnlog.core.kinds import CommitKind
 
 from .base import Conflict, Draft, StoreError
 from .index import Entry
@@ -14,6 +15,7 @@ from .index import Entry
 SALT: Final = 16
 """Bytes of a body's salt."""
 _EMPTY: Final = Body()
+_NO_FACTS: Final = Facts(kind=CommitKind.NOTE, at=0, clock=0)
 
 
 class Pending(Struct, eq=False):
@@ -40,6 +42,8 @@ class Pending(Struct, eq=False):
     """Set where the commit existed before, and by `placed` once it was asked for."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
+    number: int = 0
+    """By which another process knows it, see `parcels`."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
     _landed: bool = False
@@ -58,6 +62,11 @@ class Pending(Struct, eq=False):
                 body=self.sealed,
             )
         return self.commit if self._landed else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was said not to be written. It may be all the same, later."""
+        return self._error is not None
 
     async def done(self) -> Commit:
         if not self._landed and self._error is None:
@@ -112,6 +121,28 @@ class Pending(Struct, eq=False):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class Standing:
+    """The ticket of a commit on disk of which only its place is known, or of one that stands nowhere."""
+
+    def __init__(self, link: Link | None) -> None:
+        self.link = link
+
+    @property
+    def placed(self) -> Commit | None:
+        if self.link is None:
+            return None
+        return Commit(position=0, link=self.link, facts=_NO_FACTS, hash=b"")
+
+    @property
+    def more(self) -> None:
+        """Be the last of its chain."""
+
+    async def done(self) -> Commit:
+        if placed := self.placed:
+            return placed
+        raise StoreError("the draft was not written")
 
 
 def pend(

@@ -42,7 +42,16 @@ class Lmdb:
         return LmdbReader.open(path)
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {"lmdb": Lmdb}
+class Apart(Lmdb):
+    """The LMDB engine in a process of its own."""
+
+    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> Store:
+        return LmdbStore.open(
+            path, flush_every=flush_every, limit=limit, now=lambda: START, apart=True
+        )
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {"lmdb": Lmdb, "apart": Apart}
 
 _numbers = count(1)
 

@@ -1,0 +1,160 @@
+"""What becomes of a batch: it is written, kept until there is room, or lost and reported.
+
+No thread, no loop, no process of its own: `writer` has a thread around it, `apart_process` a process.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from .base import StoreError, StoreFull
+from .kept import Kept
+from .tickets import Pending
+
+MOST = 1024
+"""Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
+AGAIN = 1.0
+"""Seconds after which outcomes that found no room are tried again."""
+KEPT = 64 << 20
+"""Bytes of such outcomes that are kept."""
+
+
+class Engine(Protocol):
+    """What writes. All errors it raises are `StoreError`s, but for bugs."""
+
+    def write(self, batch: list[Pending]) -> list[Pending]:
+        """Write a batch in one transaction; return further drafts that went along."""
+        ...
+
+    def tend(self) -> None:
+        """Do what is due after a batch."""
+        ...
+
+    def close(self) -> None:
+        """Finish and close."""
+        ...
+
+
+class Listener(Protocol):
+    """Who hears of each batch, and of the errors that no caller would see."""
+
+    def landed(self, batch: list[Pending], along: list[Pending]) -> None:
+        """Take note that `batch`, and `along` with it, is on disk, maybe after it had failed."""
+        ...
+
+    def failed(self, batch: list[Pending], error: StoreError, kept: list[Pending]) -> None:
+        """Take note that `batch` is not on disk; `kept` of it is tried again later."""
+        ...
+
+    def report(self, error: StoreError) -> None:
+        """Tell of an error that no caller would see."""
+        ...
+
+
+class Scribe:
+    """Writes batches with an engine, and remembers what found no room."""
+
+    def __init__(self, engine: Engine, listener: Listener, *, keep: int) -> None:
+        """`keep` is how many bytes of outcomes that find no room are kept until there is some."""
+        self._engine = engine
+        self._listener = listener
+        self._kept = Kept(keep)
+        self._told = False
+        """Whether writes fail, and that was reported."""
+        self._unsaid = 0
+        """Drafts nobody waited for that were lost since the failure was reported."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something is kept that `again` would write."""
+        return len(self._kept) > 0
+
+    def write(self, batch: list[Pending], full: StoreFull | None) -> None:
+        """Write a batch, unless what came before it has no room: that is `full`."""
+        error = full or self._put(batch)
+        if error:
+            self._lost(batch, error)
+        elif self._told:
+            self.tell_rest()
+            self._told = False
+
+    def again(self) -> StoreFull | None:
+        """Write the outcomes that are kept; return why there is no room yet."""
+        for piece in self._kept.pieces():
+            error = self._put(piece)
+            if isinstance(error, StoreFull):
+                return error
+            if error:
+                self._missed(len(piece), error)
+        return None
+
+    def tend(self) -> None:
+        """Do what is due after a batch."""
+        self._guarded("tend the store", self._engine.tend)
+
+    def last(self) -> None:
+        """Try what is kept once more: what was done last may have made room."""
+        if error := self.again():
+            self._missed(len(self._kept), error)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._guarded("close the store", self._engine.close)
+
+    def tell_rest(self) -> None:
+        """Report how many drafts were lost since the failure was reported."""
+        if self._unsaid:
+            self.say(StoreError(f"{self._unsaid} more drafts were not written since then"))
+        self._unsaid = 0
+
+    def say(self, error: StoreError) -> None:
+        """Report an error that no caller would see."""
+        with suppress(Exception):
+            self._listener.report(error)
+
+    def _put(self, batch: list[Pending]) -> StoreError | None:
+        """Write a batch; return why that failed."""
+        try:
+            along = self._engine.write(batch)
+        except StoreError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - who writes must outlive a bug; the tickets tell
+            return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
+        self._listener.landed(batch, along)
+        return None
+
+    def _lost(self, batch: list[Pending], error: StoreError) -> None:
+        """Fail a batch. What finds no room and is an outcome is kept, to be tried again."""
+        full = isinstance(error, StoreFull)
+        kept = [pending for pending in batch if full and self._kept.take(pending)]
+        self._listener.failed(batch, error, kept)
+        held = set(map(id, kept))
+        gone = [pending for pending in batch if id(pending) not in held]
+        self._missed(sum(pending.lazy for pending in chained(gone)), error)
+
+    def _missed(self, unseen: int, error: StoreError) -> None:
+        """Report the first failure of a row of drafts that nobody waits for."""
+        if unseen and not self._told:
+            self._told = True
+            self.say(StoreError(f"{error} ({unseen} drafts were not written)"))
+        else:
+            self._unsaid += unseen
+
+    def _guarded(self, doing: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StoreError as error:
+            self.say(error)
+        except Exception as error:  # noqa: BLE001 - who writes must outlive a bug
+            self.say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
+
+
+def chained(batch: Iterable[Pending]) -> list[Pending]:
+    """Return every draft of a batch, each before what follows in its chain."""
+    found: list[Pending] = []
+    for first in batch:
+        link: Pending | None = first
+        while link is not None:
+            found.append(link)
+            link = link.more
+    return found
