@@ -8,6 +8,7 @@ at any time; their flushes fall into the measured time.
 import argparse
 import asyncio
 import gc
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from turnlog.core.kinds import Rung
 from turnlog.store.base import Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbStore
 
+from .children import field_of, started_by
 from .controls import AppendLog, sync_time
 from .drafts import TOOLS, intent, new_id, outcome
 from .goals import Goal, at_least, at_most
@@ -66,8 +68,8 @@ async def measure(log: Log, callers: int, seconds: float) -> Rate:
 
 
 def _written() -> int:
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+    pids = (os.getpid(), *started_by(os.getpid()))
+    return sum(field_of(pid, "io", "write_bytes") for pid in pids)
 
 
 class Pair(Struct, frozen=True, kw_only=True):

@@ -67,38 +67,37 @@ class Child:
         self.wait(lambda: b"\n" in self.output())
         return Decoder(Port).decode(self.output().partition(b"\n")[0]).port
 
+    def family(self) -> list[int]:
+        """Return its process id and those of the processes that it has started."""
+        return [self.pid, *started_by(self.pid)]
+
     def cpu_seconds(self) -> float:
-        """Return the processor time of all its threads so far, user and system."""
-        # The clock id that clock_getcpuclockid(3) computes on Linux: /proc/PID/stat has the same
-        # time, but in ticks of 10 ms, which is too coarse for runs of half a second.
-        return time.clock_gettime((~self.pid << 3) | 2)
+        """Return the processor time of its processes and all their threads so far, user and system."""
+        return sum(map(_cpu_seconds, self.family()))
 
     def anonymous_kib(self) -> int:
         """Return its memory without mapped files: the pages of LMDB's map are page cache."""
-        return self._field("status", "RssAnon")
+        return self._sum("status", "RssAnon")
 
     def resident_kib(self) -> int:
         """Return all its memory that is in RAM."""
-        return self._field("status", "VmRSS")
+        return self._sum("status", "VmRSS")
 
     def peak_kib(self) -> int:
         """Return the most `resident_kib` since `forget_peak`."""
-        return self._field("status", "VmHWM")
+        return self._sum("status", "VmHWM")
 
     def forget_peak(self) -> None:
         """Start a new peak at what is resident now."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        for pid in self.family():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def written_bytes(self) -> int:
         """Return how much it made the disk write so far."""
-        return self._field("io", "write_bytes")
+        return self._sum("io", "write_bytes")
 
-    def _field(self, file: str, name: str) -> int:
-        for line in Path(f"/proc/{self.pid}/{file}").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key == name:
-                return int(value.split()[0])
-        return 0
+    def _sum(self, file: str, name: str) -> int:
+        return sum(field_of(pid, file, name) for pid in self.family())
 
     def stop(self) -> None:
         """End it and wait for its end; kill it when it does not obey."""
@@ -111,6 +110,27 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def started_by(pid: int) -> list[int]:
+    """Return the ids of the processes that a process has started and that run."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def field_of(pid: int, file: str, name: str) -> int:
+    """Return a number that the system tells of a process in /proc/PID/`file`; 0 where it does not."""
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0])
+    return 0
+
+
+def _cpu_seconds(pid: int) -> float:
+    # The clock id that clock_getcpuclockid(3) computes on Linux: /proc/PID/stat has the same
+    # time, but in ticks of 10 ms, which is too coarse for runs of half a second.
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Children:

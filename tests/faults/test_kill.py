@@ -1,6 +1,7 @@
 """A proxy that is killed: what its agents were told is in the log, and the rest is `unknown`."""
 
 import json
+import os
 import random
 import signal
 import threading
@@ -14,6 +15,7 @@ import pytest
 from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
+from kit.family import store_processes
 from kit.faults import Hangs, SlowHead
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
@@ -51,6 +53,7 @@ class Agent(threading.Thread):
         self.sent: list[str] = []
         self.answered: dict[str, str] = {}
         """Tag -> tool."""
+        self.enough = False
 
     def run(self) -> None:
         """Go on until the connection breaks."""
@@ -62,6 +65,8 @@ class Agent(threading.Thread):
 
     def _work(self, client: Client) -> None:
         for count in range(100_000):
+            if self.enough:
+                return
             tool = ("write", "stream", "read")[count % 3]
             tag = f"{self.number}-{count}"
             self.sent.append(tag)
@@ -133,6 +138,40 @@ def test_every_answer_that_arrived_is_in_the_log_after_a_kill(
     with proxy_beside(tmp_path, settings=settings) as third:
         assert third.events("call.recovered") == []
     assert len(rows(proxy.data)) == len(before)
+
+
+def test_the_death_of_who_writes_the_store_is_told_and_costs_nobody_an_answer(
+    tmp_path: Path, upstream: RawUpstream
+) -> None:
+    settings = {"upstreams": {"default": {"url": upstream.url, "trust_annotations": True}}}
+    deaths = 3
+    with proxy_beside(tmp_path, settings=settings) as proxy:
+        list_tools(proxy)
+        agents = [Agent(proxy.url, number) for number in range(WORKERS)]
+        for agent in agents:
+            agent.start()
+        for death in range(1, deaths + 1):
+            told = sum(len(agent.answered) for agent in agents)
+            wait_until(lambda: sum(len(a.answered) for a in agents) > told + 100, "some answers")  # noqa: B023
+            (writer,) = store_processes(proxy.process.pid)
+            os.kill(writer, signal.SIGKILL)
+            wait_until(lambda: len(proxy.events("store.failed")) == death, "the event")  # noqa: B023
+        told = sum(len(agent.answered) for agent in agents)
+        wait_until(
+            lambda: sum(len(agent.answered) for agent in agents) > told + 100, "more answers"
+        )
+        for agent in agents:
+            agent.enough = True
+        for agent in agents:
+            agent.join(BOUND)
+    log = rows(proxy.data)
+    kept = by_tag(log)
+    for agent in agents:
+        assert set(agent.sent) == set(agent.answered)
+        assert set(agent.sent) <= set(kept)
+    assert {row.status for row in log} == {"ok"}
+    assert max(Counter(row.output_summary for row in log).values()) == 1
+    verified(proxy.data)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])

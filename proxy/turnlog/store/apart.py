@@ -157,6 +157,7 @@ class Apart:
                 Delivery(
                     self._source.now(),
                     self._source.clock(),
+                    next(iter(self._sent), self._newest + 1),
                     [self._outbox.pack(pending) for pending in drafts],
                     errands,
                     more_follows,

@@ -101,7 +101,8 @@ class Clerk:
         self._errands: list[tuple[int, Errand, int]] = []
         self._more_follows = self._is_last = False
         """What the last delivery said."""
-        self._can_grow = False
+        self._growth = 0
+        """How many drafts the transaction under way may still take."""
         self._room = Room(Path(opening.data), opening.limit)
         self._spare = 0
         """What was told of it last."""
@@ -150,7 +151,7 @@ class Clerk:
         batch = self._receive(AGAIN if self._scribe.keeps else None)
         full = self._scribe.again()
         while batch:
-            self._can_grow = len(batch) < MOST
+            self._growth = MOST - len(batch)
             self._scribe.write(batch[:MOST], full)
             self._send()
             batch = batch[MOST:]
@@ -184,6 +185,7 @@ class Clerk:
                 self._errands += delivery.errands
                 self._more_follows, self._is_last = delivery.more_follows, delivery.is_last
                 batch += map(inbox.unpack, delivery.parcels)
+                inbox.forget(delivery.oldest)
         return batch
 
     def _more(self) -> list[Pending]:
@@ -191,8 +193,9 @@ class Clerk:
         added: list[Pending] = []
         # What a proxy that is gone did send is written; the next turn finds that it is.
         with suppress(ConnectionResetError):
-            while self._can_grow and self._more_follows and not added:
+            while self._growth > 0 and self._more_follows and not added:
                 added = self._receive(_PATIENCE)
+        self._growth -= len(added)
         return added
 
     def _run(self, number: int, errand: Errand, at: int) -> None:

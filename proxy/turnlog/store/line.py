@@ -78,7 +78,7 @@ class Line:
             return
         except OSError:
             data = b""
-        for message in self._frames.feed(data):
+        for message in list(self._frames.feed(data)):
             self._heard(message)
         if not data:
             self._broken()

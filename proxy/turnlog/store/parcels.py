@@ -7,7 +7,7 @@ transaction with a `Receipt`. Nothing here outlives the two processes: both are 
 import struct
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import islice
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -89,6 +89,8 @@ class Delivery(Struct, frozen=True, array_like=True, gc=False):
     """Wall clock, ns UTC."""
     clock: int
     """Monotonic clock, ns."""
+    oldest: int
+    """Number of the first draft that no receipt has told of, or the next to come."""
     parcels: list[Parcel] = []
     errands: tuple[tuple[int, Errand, int], ...] = ()
     """Each with its number, and the time that it is about, ns UTC."""
@@ -287,12 +289,11 @@ class Inbox:
             place.marks = (sealed.salt, sealed.input_blob, sealed.output_blob)
         return place
 
-    def forget(self) -> None:
-        """Let go of drafts that are too old to be followed by number."""
+    def forget(self, oldest: int) -> None:
+        """Let go of what nobody follows by its number any more: see `Delivery.oldest`."""
         known = self._known
-        if len(known) > 2 * REMEMBERED:
-            for number in list(islice(known, len(known) - REMEMBERED)):
-                del known[number]
+        for number in list(takewhile(lambda number: number <= oldest - REMEMBERED, known)):
+            del known[number]
         if len(self._refs) > REMEMBERED:
             self._refs.clear()
 

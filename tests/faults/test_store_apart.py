@@ -1,0 +1,144 @@
+"""The process that writes a store is killed: nothing is lost, nothing is written twice."""
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from conformance.store.kit import begin, intent, known, new_id, outcome, session, whole_call
+from faults.test_store_kill import chain_of
+from kit.family import is_running, store_processes
+from kit.holding import nobody_writes
+from turnlog.core.commit import Body
+from turnlog.core.kinds import CommitKind
+from turnlog.store import apart
+from turnlog.store.base import Blob, SessionRef, Store, StoreClosed, StoreError
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+
+
+def opened(path: Path, reports: list[StoreError]) -> LmdbStore:
+    return LmdbStore.open(path / "data", flush_every=50, apart=True, report=reports.append)
+
+
+def writer() -> int:
+    (process,) = store_processes(os.getpid())
+    return process
+
+
+class Callers:
+    """Make calls with content until they are told that it is enough."""
+
+    def __init__(self) -> None:
+        self.acked: list[bytes] = []
+        """Calls whose outcome was said to be on disk."""
+        self.enough = False
+        self._came = asyncio.Event()
+
+    async def call(self, store: Store, ref: SessionRef) -> None:
+        while not self.enough:
+            call = new_id()
+            blob = Blob(data=call * 40)
+            ticket = await begin(store, intent(ref, call, blob=blob, body=Body(summary="begin")))
+            end = outcome(ref, call, ticket, body=Body(summary="end"))
+            await store.submit(end, wait=True).done()
+            self.acked.append(call)
+            self._came.set()
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more were acknowledged."""
+        until = len(self.acked) + count
+        while len(self.acked) < until:
+            self._came.clear()
+            await self._came.wait()
+
+
+async def test_drafts_under_way_are_written_once_whenever_their_writer_is_killed(
+    tmp_path: Path,
+) -> None:
+    reports: list[StoreError] = []
+    store = opened(tmp_path, reports)
+    refs, callers, dice = [session() for _ in range(8)], Callers(), random.Random(7)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for ref in refs:
+            tasks.create_task(callers.call(store, ref))
+        for _ in range(6):
+            await callers.more(dice.randint(1, 200))
+            os.kill(writer(), signal.SIGKILL)
+        await callers.more(50)
+        callers.enough = True
+    assert len(reports) == 6
+    assert all("has ended with -9; another" in str(error) for error in reports)
+    await store.close()
+    assert store_processes(os.getpid()) == []
+    reader = LmdbReader.open(tmp_path / "data")
+    with reader.view() as view:
+        kinds = Counter(
+            (commit.facts.call, commit.facts.kind)
+            for ref in refs
+            for commit in chain_of(view, known(ref))
+            if commit.facts.call
+        )
+        for call in callers.acked:
+            began, _ = view.call(call)
+            assert began.body is not None
+            blob = view.blob(began.body.input_blob)
+            assert blob is not None
+            assert blob.data == call * 40
+    reader.close()
+    assert set(kinds.values()) == {1}
+    ended = {call for call, kind in kinds if kind is CommitKind.OUTCOME}
+    assert ended == set(callers.acked)
+
+
+async def test_what_waits_for_the_lock_when_its_writer_is_killed_is_written(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    ref = session()
+    await whole_call(store, ref)
+    with nobody_writes(tmp_path / "data"):
+        tickets = [store.submit(intent(ref, new_id()), wait=True) for _ in range(100)]
+        for _ in range(apart.TRIES - 1):
+            await asyncio.sleep(0.05)
+            os.kill(writer(), signal.SIGKILL)
+    async with asyncio.timeout(30):
+        placed = [await ticket.done() for ticket in tickets]
+    assert [commit.link.seq for commit in placed] == list(range(3, 103))
+    await store.close()
+
+
+async def test_a_store_whose_writers_all_die_says_so_and_gives_up_its_epoch(tmp_path: Path) -> None:
+    reports: list[StoreError] = []
+    store = opened(tmp_path, reports)
+    call = new_id()
+    await begin(store, intent(session(), call))
+    ended = asyncio.ensure_future(store.flush())
+    with nobody_writes(tmp_path / "data"):
+        ticket = store.submit(intent(session(), new_id()), wait=True)
+        while not ended.done() or store_processes(os.getpid()):
+            for process in store_processes(os.getpid()):
+                os.kill(process, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+    with pytest.raises(StoreClosed):
+        await ended
+    with pytest.raises(StoreClosed):
+        await ticket.done()
+    with pytest.raises(StoreClosed):
+        store.submit(intent(session(), new_id()), wait=True)
+    with pytest.raises(StoreClosed):
+        await store.flush()
+    assert "as did those before it; restart turnlog" in str(reports[-1])
+    other = opened(tmp_path, [])
+    assert [commit.facts.call for commit in other.recovered] == [call]
+    await other.close()
+    await store.close()
+
+
+async def test_a_store_that_is_closed_leaves_no_process(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    await whole_call(store, session())
+    process = writer()
+    await store.close()
+    assert not is_running(process)
