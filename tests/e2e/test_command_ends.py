@@ -16,6 +16,7 @@ from conformance.requirements import Requirement, proves
 from kit import stdio_server
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
+from kit.family import commands
 from kit.proxy import Proxy
 from kit.wraps import is_gone
 
@@ -163,17 +164,9 @@ def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
         with Client(proxy.url) as client:
             params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
             client.ask("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
-            wait_until(lambda: bool(children(proxy)), "the command")
+            wait_until(lambda: bool(commands(proxy.process.pid)), "the command")
         wait_until(lambda: bool(proxy.events("process.ended")), "its end")
         assert proxy.events("process.failed") == []
-
-
-def children(proxy: Proxy) -> list[int]:
-    """Return the process ids of the commands that run."""
-    folder = Path(f"/proc/{proxy.process.pid}/task")
-    return [
-        int(one) for task in folder.iterdir() for one in (task / "children").read_text().split()
-    ]
 
 
 # -- timeout.startup -----------------------------------------------------------------------
@@ -190,7 +183,7 @@ def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
         assert kinds == ["connect_timeout"] * 2
         reasons = {event["turnlog.reason"] for event in events(proxy, "process.failed", 2)}
         assert reasons == {"the limit timeout.startup of 0.3 s was reached"}
-        wait_until(lambda: not children(proxy), "the end of the commands")
+        wait_until(lambda: not commands(proxy.process.pid), "the end of the commands")
 
 
 @proves(Requirement.RECORD_OUTCOME)
@@ -236,7 +229,7 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
     with serving(tmp_path, script) as proxy, Client(proxy.url) as client:
         headers = opened(client)
         pid = int(text_of(asked(client, headers, "pid")))
-        wait_until(lambda: not children(proxy), "the end of the launcher")
+        wait_until(lambda: not commands(proxy.process.pid), "the end of the launcher")
         # What reads nothing would be ended meanwhile.
         assert text_of(asked(client, headers, "later", seconds=0.7)) == str(pid)
         client.request("DELETE", "/mcp", headers=headers)

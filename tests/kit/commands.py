@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from . import stdio_server
 from .clients import MCP_HEADERS, Client, Response, call, message, wait_until
+from .family import commands
 from .proxy import Proxy
 
 COMMAND = [sys.executable, str(Path(stdio_server.__file__))]
@@ -86,9 +87,4 @@ def is_gone(pid: str) -> bool:
 
 def children(proxy: Proxy) -> list[str]:
     """Return the process ids of the commands that run."""
-    pid = proxy.process.pid
-    return [
-        child
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
+    return list(map(str, commands(proxy.process.pid)))

@@ -1,13 +1,16 @@
-"""The process that writes a proxy's store, as the system knows it."""
+"""The processes that a proxy has started, as the system knows them."""
 
 from pathlib import Path
 
 
 def store_processes(parent: int) -> list[int]:
     """Return the ids of the processes that write a store and were started by `parent`."""
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [child for child in children if b"turnlog.store.apart_process" in _command(child)]
+    return [child for child in _children(parent) if _writes_a_store(child)]
+
+
+def commands(parent: int) -> list[int]:
+    """Return the ids of the other processes that `parent` has started."""
+    return [child for child in _children(parent) if not _writes_a_store(child)]
 
 
 def is_running(process: int) -> bool:
@@ -19,8 +22,13 @@ def is_running(process: int) -> bool:
     return state != "Z"
 
 
-def _command(process: int) -> bytes:
+def _children(parent: int) -> list[int]:
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def _writes_a_store(process: int) -> bool:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
+        return b"turnlog.store.apart_process" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
-        return b""
+        return False
