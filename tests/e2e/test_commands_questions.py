@@ -93,6 +93,7 @@ def test_a_question_of_a_later_process_is_taken_back_by_the_id_that_the_agent_go
         taken, _ = events_of(other.response("POST").body)
     assert taken["params"] == {"requestId": question["id"]}
     assert question["id"] != "question"
+    agent.client.close()
 
 
 def test_an_array_that_asks_and_reports_answers_no_request(proxy: Proxy) -> None:

@@ -62,6 +62,12 @@ def answers(agent: Agent, question: Any, answer: str) -> None:
     agent.tell(json.dumps({"jsonrpc": "2.0", "id": question, "result": result}).encode())
 
 
+def leave(*agents: Agent) -> None:
+    """Hang up in the middle of calls: a proxy that stops need not wait for them."""
+    for agent in agents:
+        agent.client.close()
+
+
 def test_all_sessions_share_one_process_that_is_initialized_once(proxy: Proxy) -> None:
     one, two = Agent(proxy, request_id="first"), Agent(proxy, request_id=77)
     assert one.session != two.session
@@ -161,6 +167,7 @@ def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> 
     assert Agent(proxy).text("notifies", withdraws) == "notified"
     (taken,) = events_of(one.client.event())
     assert taken["params"] == {"requestId": "q"}
+    leave(one, two)
 
 
 @proves(Requirement.SHARED_APART)
@@ -179,6 +186,7 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     event, secret = proxy.events("question.refused")
     assert (event["turnlog.server"], event["mcp.method.name"]) == ("cmd", "elicitation/create")
     assert secret["mcp.method.name"] == "ask/[redacted]"
+    leave(one)
 
 
 @proves(Requirement.SHARED_APART)
@@ -237,6 +245,7 @@ def test_what_is_said_meanwhile_reaches_the_only_one_that_calls(proxy: Proxy) ->
         for client in (first, second):
             (heard,) = events_of(client.event())
             assert heard["method"] == "notifications/message"
+    leave(one)
 
 
 def test_a_later_session_gets_the_revision_that_is_spoken_or_is_told_why_not(proxy: Proxy) -> None:

@@ -1,6 +1,7 @@
 """The process that writes a store, and the socket to it, as the proxy's loop sees them."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -106,5 +107,7 @@ def _start(theirs: socket.socket, opening: Opening) -> "subprocess.Popen[bytes]"
         pass_fds=(number,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        # The same modules as here, wherever those were found.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )
