@@ -141,7 +141,9 @@ def torture(folder: Path, kills: int, seed: int) -> Report:
                     if dice.random() < 0.5:
                         break
                     server.again()
-                proxy.kill()
+                # Without waiting for who writes its store, who may do so when the next one opens it.
+                proxy.process.kill()
+                proxy.process.wait()
         with proxy_beside(folder, url, settings={"rules": ["rules.yaml"]}) as proxy:
             port[0] = int(proxy.url.rpartition(":")[2].partition("/")[0])
             stop.set()
