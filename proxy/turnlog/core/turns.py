@@ -36,9 +36,12 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
     `label` is the turn as `source` names it; empty leaves it to the gaps.
     """
     turn, step, named, given = place.turn, place.step, place.label, place.source
-    if _turn_changed(place, at, label):
+    is_quiet = place.in_flight == 0
+    if step == 0:
+        step = 1
+    elif label != named if label else is_quiet and at - place.active_at >= TURN_GAP:
         turn, step, named, given = turn + 1, 1, "", _GAP
-    elif step == 0 or (place.in_flight == 0 and at - place.started_at >= STEP_GAP):
+    elif is_quiet and at - place.started_at >= STEP_GAP:
         step += 1
     if label:
         named, given = label, source
@@ -89,11 +92,3 @@ def touch(place: Place, at: int, *, ended: int) -> Place:
         active_at=active_at,
         in_flight=in_flight,
     )
-
-
-def _turn_changed(place: Place, at: int, label: str) -> bool:
-    if place.step == 0:
-        return False
-    if label:
-        return label != place.label
-    return place.in_flight == 0 and at - place.active_at >= TURN_GAP
