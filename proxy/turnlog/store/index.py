@@ -131,7 +131,7 @@ class Segment:
         self.last = after
         self.entries: list[Entry | None] = []
         """`None` stands for a header that cannot be read."""
-        self.calls: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.calls: dict[bytes, list[int]] = {}
         self.links: defaultdict[bytes, list[int]] = defaultdict(list)
         self._sessions: defaultdict[bytes, list[int]] = defaultdict(list)
         self._terms: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -158,7 +158,11 @@ class Segment:
         position, call = entry.position, entry.facts.call
         self.entries.append(entry)
         if call:
-            self.calls[call].append(position)
+            positions = self.calls.get(call)
+            if positions is None:
+                self.calls[call] = [position]
+            else:
+                positions.append(position)
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: Body) -> None:
