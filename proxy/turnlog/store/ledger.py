@@ -72,7 +72,6 @@ class Ledger:
         """Of all sessions with commits in `tail`, and some more."""
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
-        self._headers: list[bytes] = []
         self._bodies: list[bytes] = []
         self._names: list[Pair] = []
         self.again: list[Pending] = []
@@ -115,29 +114,32 @@ class Ledger:
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
         draft, body = pending.draft, pending.sealed
-        session, facts = draft.session.id, draft.facts
+        session, facts, intent = draft.session.id, draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
+        kind, recent = facts.kind, self.tail.calls.get(facts.call)
+        begun = intent.entry if kind is _OUTCOME and isinstance(intent, Pending) else None
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        is_new = facts.call > self._newest_call and facts.call not in self.tail.calls
+        is_new = facts.call > self._newest_call and (
+            recent is None or (begun is not None and recent == [begun.position])
+        )
         found = None if is_new else self._find(txn, session, facts)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:
                 return
             facts = unwritten
-        follows = self._answered(txn, session, draft, before)
+        follows = None
+        if begun is not None:
+            follows = begun.link
+        elif intent is not None or kind is not _INTENT or facts.attempt != 1:
+            follows = self._answered(txn, session, draft, before)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
-        may_conflict = linked or draft.claim or (follows is None and draft.intent is not None)
+        may_conflict = linked or draft.claim or (follows is None and intent is not None)
         pending.refused = self._conflict(txn, session, pending) if may_conflict else None
-        if pending.refused is not None:
-            return
-        raw = pending.facts if facts is draft.facts else encode_facts(facts)
-        entry = self._extend(session, facts, raw, pending.body, follows, linked)
-        if linked and body is not None:
-            self.tail.add_body(entry.position, session, body)
-        pending.entry, pending.hash = entry, self.heads[session].hash
+        if pending.refused is None:
+            self._extend(session, pending, facts, follows, linked)
 
     def append_more(self, txn: Txn, pending: Pending) -> None:
         """Place what follows in the chain of a draft that has its place."""
@@ -167,20 +169,11 @@ class Ledger:
         return None
 
     def _extend(
-        self,
-        session: bytes,
-        facts: Facts,
-        raw: bytes,
-        body: bytes,
-        follows: Link | None,
-        linked: bool,
-    ) -> Entry:
-        tail, head, position = self.tail, self.heads.get(session), self.tail.last + 1
-        if head is None:
-            seq, prev, opened, now = 0, GENESIS, position, next_place(NOWHERE, facts)
-        else:
-            seq, prev, opened = head.seq + 1, head.hash, head.opened
-            now = next_place(head.place, facts)
+        self, session: bytes, pending: Pending, facts: Facts, follows: Link | None, linked: bool
+    ) -> None:
+        """Place a draft behind its session's newest commit; `facts` are what is stored of it."""
+        tail, head, body = self.tail, self.heads[session], pending.body
+        now, position, seq = next_place(head.place, facts), tail.last + 1, head.seq + 1
         turn, step, source, ref = now.turn, now.step, now.source, None
         if follows is not None:
             ref = follows.seq
@@ -195,31 +188,34 @@ class Ledger:
             turn_source=source,
             ref=ref,
             body_hash=body_digest(body),
-            prev=prev,
+            prev=head.hash,
             linked=linked,
         )
+        raw = pending.facts if facts is pending.draft.facts else encode_facts(facts)
         header = encode_header(link, raw)
-        entry = Entry(position, header, link, facts)
-        tail.add(entry)
-        self.heads[session] = Head(seq, digest(header), now, position, opened)
-        self._headers.append(header)
+        pending.entry = entry = Entry(position, header, link, facts)
+        pending.hash = chained = digest(header)
+        self.heads[session] = Head(seq, chained, now, position, head.opened)
         self._bodies.append(body)
-        return entry
+        tail.add(entry)
+        if linked and pending.sealed is not None:
+            tail.add_body(position, session, pending.sealed)
 
     def put(self, txn: Txn) -> Appended:
         """Write what was appended, and return it.
 
         Raises `StoreError` when the log's end is not where it was.
         """
-        before = self._first_new - 1
+        tail, before = self.tail, self._first_new - 1
+        headers = [entry.header for entry in tail.entries[before - tail.after :] if entry]
         appended = Appended(
             before + 1,
-            self.last,
-            seals.sealed(runs.items(before, self._headers), self._seal),
+            tail.last,
+            seals.sealed(runs.items(before, headers), self._seal),
             runs.items(before, self._bodies),
             self._names,
         )
-        self._headers, self._bodies, self._names = [], [], []
+        self._bodies, self._names = [], []
         append(txn, self._tables, appended)
         if appended.log:
             self._seal = appended.log[-1][1][-SEAL:]
@@ -243,7 +239,7 @@ class Ledger:
         for pending in self.again:
             pending.forget()
         self.again = []
-        self._headers, self._bodies, self._names = [], [], []
+        self._bodies, self._names = [], []
         self.tail = Segment(0)
         self._loaded = False
 
@@ -321,8 +317,7 @@ class Ledger:
         if kind is _OUTCOME:
             intent = before if draft.intent is None else draft.intent
             if isinstance(intent, Pending):
-                entry = intent.entry
-                return self._followed(txn, intent) if entry is None else entry.link
+                return self._followed(txn, intent)
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None
@@ -360,7 +355,7 @@ class Ledger:
     @property
     def _first_new(self) -> int:
         """Position of the first commit that this transaction has appended."""
-        return self.last + 1 - len(self._headers)
+        return self.last + 1 - len(self._bodies)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
         ref = draft.session
@@ -388,7 +383,10 @@ class Ledger:
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
         facts, body = opening.facts(cause), opening.body(ref, self._entropy(SALT))
-        self._extend(session, facts, encode_facts(facts), encode_body(body), None, False)
+        draft = Draft(session=ref, facts=facts)
+        pending = Pending(draft, encode_facts(facts), body, encode_body(body), None, 0)
+        self.heads[session] = Head(-1, GENESIS, NOWHERE, self.last, self.last + 1)
+        self._extend(session, pending, facts, None, False)
 
 
 def _same(entry: Entry, session: bytes, facts: Facts) -> bool:
