@@ -118,6 +118,30 @@ def begins_call(entry: Entry) -> bool:
     return facts.kind is _INTENT and facts.leg == 0 and facts.attempt == 1
 
 
+def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
+    """Tell whether a commit says what `facts` would say in `session`, of the same call."""
+    other = entry.facts
+    return (
+        other.kind is facts.kind
+        and other.leg == facts.leg
+        and other.attempt == facts.attempt
+        and other.n == facts.n
+        and entry.link.session == session
+    )
+
+
+def begins(entry: Entry, session: bytes, outcome: Facts) -> bool:
+    """Tell whether a commit is the intent that an outcome in `session`, of the same call, answers."""
+    facts = entry.facts
+    return (
+        facts.kind is _INTENT
+        and facts.leg == outcome.leg
+        and facts.attempt == outcome.attempt
+        and facts.n == 0
+        and entry.link.session == session
+    )
+
+
 class Segment:
     """A run of the log in memory, with an index of its own; positions are gapless.
 

@@ -31,9 +31,11 @@ from .index import (
     Entry,
     Head,
     Segment,
+    begins,
     commit_of,
     fold_head,
     is_linked,
+    is_same,
     next_place,
 )
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
@@ -117,22 +119,19 @@ class Ledger:
         session, facts, intent = draft.session.id, draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
-        kind, recent = facts.kind, self.tail.calls.get(facts.call)
-        begun = intent.entry if kind is _OUTCOME and isinstance(intent, Pending) else None
         # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        is_new = facts.call > self._newest_call and (
-            recent is None or (begun is not None and recent == [begun.position])
-        )
+        is_new, follows = facts.call > self._newest_call, None
+        if is_new and (recent := self.tail.calls.get(facts.call)):
+            follows = self._begun(session, draft, recent)
+            is_new = follows is not None
         found = None if is_new else self._find(txn, session, facts)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:
                 return
             facts = unwritten
-        follows = None
-        if begun is not None:
-            follows = begun.link
-        elif intent is not None or kind is not _INTENT or facts.attempt != 1:
+        is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
+        if follows is None and not is_first:
             follows = self._answered(txn, session, draft, before)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
@@ -146,6 +145,15 @@ class Ledger:
         while pending.more:
             self.append(txn, pending.more, pending)
             pending = pending.more
+
+    def _begun(self, session: bytes, draft: Draft, recent: list[int]) -> Link | None:
+        """Return the intent that an outcome answers, where `recent` of its call has nothing else."""
+        intent, entry = draft.intent, self.tail.entry(recent[0])
+        if len(recent) > 1 or entry is None or intent is None or draft.facts.kind is not _OUTCOME:
+            return None
+        if isinstance(intent, Pending):
+            return entry.link if intent.entry is entry else None
+        return entry.link if begins(entry, session, draft.facts) else None
 
     def _unwritten(
         self, txn: Txn, session: bytes, pending: Pending, found: Entry | None
@@ -270,12 +278,12 @@ class Ledger:
         entries, first = self.tail.entries, self.tail.after + 1
         for position in self.tail.calls.get(call, ()):
             entry = entries[position - first]
-            if entry and entry.facts.kind is kind and _same(entry, session, facts):
+            if entry and entry.facts.kind is kind and is_same(entry, session, facts):
                 return entry
         if call > self._newest_call:
             return None
         stored = call_entries(txn, self._tables, call)
-        return next((entry for entry in stored if _same(entry, session, facts)), None)
+        return next((entry for entry in stored if is_same(entry, session, facts)), None)
 
     def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
         draft, body = pending.draft, pending.sealed
@@ -305,7 +313,7 @@ class Ledger:
         return [
             entry.facts
             for entry in (*recent, *call_entries(txn, self._tables, facts.call))
-            if _same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
+            if is_same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
 
     def _answered(
@@ -387,14 +395,3 @@ class Ledger:
         pending = Pending(draft, encode_facts(facts), body, encode_body(body), None, 0)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.last, self.last + 1)
         self._extend(session, pending, facts, None, False)
-
-
-def _same(entry: Entry, session: bytes, facts: Facts) -> bool:
-    other = entry.facts
-    return (
-        other.kind is facts.kind
-        and other.leg == facts.leg
-        and other.attempt == facts.attempt
-        and other.n == facts.n
-        and entry.link.session == session
-    )
