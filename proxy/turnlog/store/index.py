@@ -266,9 +266,10 @@ class Segment:
             entries, deltas = self.entries[self._indexed :], self.deltas[self._read_deltas :]
             for entry in entries:
                 if entry is not None:
-                    sessions[entry.link.session].append(entry.position)
+                    position = entry.position
+                    sessions[entry.link.session].append(position)
                     for term in terms_of(entry.facts):
-                        terms[term].append(entry.position)
+                        terms[term].append(position)
             for position, delta in deltas:
                 for term in change_terms(delta):
                     terms[term].append(position)

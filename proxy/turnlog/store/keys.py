@@ -24,7 +24,6 @@ Derived from the log's stored bytes, flushed in a transaction of their own, up t
 
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -164,8 +163,17 @@ def change_terms(delta: Iterable[Raw]) -> list[bytes]:
     """
     terms: dict[bytes, None] = {}
     for raw in delta:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _decode_operation(raw)
+        found = _read_operation(raw)
+        if found is not None:
             terms[text_term(CHANGE, found.field)] = None
-            terms |= {path_term(name): None for name in (found.key, found.to) if name}
+            for name in (found.key, found.to):
+                if name:
+                    terms[path_term(name)] = None
     return list(terms)
+
+
+def _read_operation(raw: Raw) -> Operation | None:
+    try:
+        return _decode_operation(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
