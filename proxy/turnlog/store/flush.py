@@ -1,6 +1,7 @@
 """Write the derived tables: the log's tail, folded in memory, sorted, in a transaction of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
@@ -91,16 +92,20 @@ def _blocks(found: dict[bytes, list[int]]) -> list[tuple[bytes, bytes]]:
 
 def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
     for session, positions in segment.sessions.items():
-        seqs = [entry.link.seq for entry in segment.pick(positions)]
-        start = 0
-        # They rise: where no record is damaged all of them are one run.
-        while start < len(seqs):
-            first, end = seqs[start], len(seqs)
-            if seqs[-1] - first != end - start - 1:
-                gaps = (i for i in range(start + 1, end) if seqs[i] != first + i - start)
-                end = next(gaps)
-            yield session + number(first), pack_many(positions[start:end])
-            start = end
+        oldest, newest = segment.pick((positions[0], positions[-1]))
+        first = oldest.link.seq
+        # Seqs rise: where no record is damaged all of them are one run.
+        if newest.link.seq - first == len(positions) - 1:
+            yield session + number(first), pack_many(positions)
+        else:
+            yield from _gapped(session, segment.pick(positions))
+
+
+def _gapped(session: bytes, entries: list[Entry]) -> Iterator[tuple[bytes, bytes]]:
+    for _, run in groupby(enumerate(entries), lambda item: item[1].link.seq - item[0]):
+        consecutive = [entry for _, entry in run]
+        positions = [entry.position for entry in consecutive]
+        yield session + number(consecutive[0].link.seq), pack_many(positions)
 
 
 def _write_heads(txn: Txn, tables: Tables, segment: Segment, known: Mapping[bytes, Head]) -> None:
