@@ -282,10 +282,14 @@ def is_linked(body: Body) -> bool:
     return bool(body.links or body.note_key or body.fact_key or body.delta)
 
 
-def link_keys(session: bytes, body: Body) -> tuple[bytes, ...]:
+def link_keys(session: bytes, body: Body) -> list[bytes]:
     """Return by what a commit is found: its links, and in its session the keys of its note."""
-    own = tuple(session + key for key in (body.note_key, body.fact_key) if key)
-    return (*body.links, *own)
+    keys = list(body.links)
+    if body.note_key:
+        keys.append(session + body.note_key)
+    if body.fact_key:
+        keys.append(session + body.fact_key)
+    return keys
 
 
 def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttempt | None]:
