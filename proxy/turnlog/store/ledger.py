@@ -148,12 +148,14 @@ class Ledger:
 
     def _begun(self, session: bytes, draft: Draft, recent: list[int]) -> Link | None:
         """Return the intent that an outcome answers, where `recent` of its call has nothing else."""
-        intent, entry = draft.intent, self.tail.entry(recent[0])
-        if len(recent) > 1 or entry is None or intent is None or draft.facts.kind is not _OUTCOME:
+        intent = draft.intent
+        if len(recent) > 1 or intent is None or draft.facts.kind is not _OUTCOME:
             return None
         if isinstance(intent, Pending):
-            return entry.link if intent.entry is entry else None
-        return entry.link if begins(entry, session, draft.facts) else None
+            entry = intent.entry
+            return entry.link if entry is not None and entry.position == recent[0] else None
+        entry = self.tail.entry(recent[0])
+        return entry.link if entry and begins(entry, session, draft.facts) else None
 
     def _unwritten(
         self, txn: Txn, session: bytes, pending: Pending, found: Entry | None
