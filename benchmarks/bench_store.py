@@ -21,7 +21,7 @@ from turnlog.core.kinds import Rung
 from turnlog.store.base import Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbStore
 
-from .children import field_of, started_by
+from .children import field_of, writers_of
 from .controls import AppendLog, sync_time
 from .drafts import TOOLS, intent, new_id, outcome
 from .goals import Goal, at_least, at_most
@@ -68,7 +68,7 @@ async def measure(log: Log, callers: int, seconds: float) -> Rate:
 
 
 def _written() -> int:
-    pids = (os.getpid(), *started_by(os.getpid()))
+    pids = (os.getpid(), *writers_of(os.getpid()))
     return sum(field_of(pid, "io", "write_bytes") for pid in pids)
 
 

@@ -68,8 +68,8 @@ class Child:
         return Decoder(Port).decode(self.output().partition(b"\n")[0]).port
 
     def family(self) -> list[int]:
-        """Return its process id and those of the processes that it has started."""
-        return [self.pid, *started_by(self.pid)]
+        """Return its process id and, for turnlog, that of the process that writes its store."""
+        return [self.pid, *writers_of(self.pid)]
 
     def cpu_seconds(self) -> float:
         """Return the processor time of its processes and all their threads so far, user and system."""
@@ -112,10 +112,18 @@ class Child:
             self.process.wait()
 
 
-def started_by(pid: int) -> list[int]:
-    """Return the ids of the processes that a process has started and that run."""
+def writers_of(pid: int) -> list[int]:
+    """Return the ids of the processes that write a store for a process."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    children = [child for task in tasks for child in task.read_text().split()]
+    return [int(child) for child in children if _writes_a_store(child)]
+
+
+def _writes_a_store(pid: str) -> bool:
+    try:
+        return b"turnlog.store.apart_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def field_of(pid: int, file: str, name: str) -> int:

@@ -22,6 +22,14 @@ def is_running(process: int) -> bool:
     return state != "Z"
 
 
+def has_opened(process: int, file: Path) -> bool:
+    """Tell whether a process has a file in its memory."""
+    try:
+        return str(file) in Path(f"/proc/{process}/maps").read_text()
+    except OSError:
+        return False
+
+
 def _children(parent: int) -> list[int]:
     tasks = Path(f"/proc/{parent}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]

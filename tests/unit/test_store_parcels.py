@@ -161,7 +161,7 @@ def test_an_old_intent_that_failed_goes_along() -> None:
     along = followed(ended)
     assert isinstance(along, Pending)
     assert (along.number, along.facts, along.body) == (1, begun.facts, begun.body)
-    assert outbox.along == [begun]
+    assert outbox.take_along() == [begun]
 
 
 def test_a_process_that_began_later_knows_only_what_was_sent_to_it() -> None:

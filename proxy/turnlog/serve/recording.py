@@ -80,6 +80,7 @@ async def recording(
     pins = pins or Pins(lock_file(None, settings.data))
     store = _opened(settings, log, clock, apart)
     try:
+        await store.flush()  # whoever is to write it does
         if store.rekeyed:
             log.emit(StoreRekeyed(data=str(settings.data)))
         with suppress(OSError):  # no room for it: `turnlog trust` says less

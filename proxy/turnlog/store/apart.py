@@ -1,13 +1,14 @@
 """The writer in a process of its own, as the proxy sees it: what `writer` is with a thread.
 
-The loop sends drafts and reads receipts; it never blocks, and shares its interpreter with nobody.
+The loop sends drafts and reads receipts; both take it as long as making the bytes takes, and no longer.
 When the process dies another is started, and what it had not told of is written again: a commit
 that is on disk already is found there, and not written twice.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -19,22 +20,24 @@ from .parcels import (
     Errand,
     Opening,
     Outbox,
+    Parcel,
     Place,
     framed,
     put,
     read_receipt,
 )
 from .room import Room
-from .scribe import chained
+from .scribe import MOST, chained
 from .tickets import Pending
 from .writer import GONE, LAZY, fail, settle
 
-PIECE = 16
-"""Drafts that are sent without waiting for what else the loop will submit in this turn."""
-TRIES = 3
-"""Processes in a row that may die without having written anything."""
-_FAILED: Final = 1024
-"""Failed drafts that are remembered: an outcome may take its intent along."""
+PIECE = 32
+"""Drafts that are sent without waiting for what else the loop will submit in this turn: they are
+written while the loop makes the others."""
+TRIES = 4
+"""Processes in a row that may die, or not start, without having written anything."""
+PAUSE = 1.0
+"""Seconds before another is started: none at first, then this, then twice as long."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -64,24 +67,28 @@ class Apart:
         self._source = source
         self.submitted = self.finished = 0
         """Bytes of all drafts, and of those that were written or have failed."""
-        self._newest = 0
-        """The latest number."""
         self._gathered: list[Pending] = []
         self._sent: dict[int, Pending] = {}
         """By number, in order: what no receipt has told of, the first of each chain."""
         self._kept: dict[int, Pending] = {}
         """Those that found no room, and are tried again."""
-        self._failed: dict[int, Pending] = {}
+        self._failed: WeakValueDictionary[int, Pending] = WeakValueDictionary()
+        """Those that may yet be written along with what follows them, as long as somebody has them."""
         self._errands: dict[int, tuple[Errand, int, asyncio.Future[Closed]]] = {}
+        self._newest = 0
+        """The latest number."""
         self._deaths = 0
         """Of processes, since one has written something."""
         self._called = False
-        self._awaited = False
-        """Whether the process was told that more follows."""
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
-        self._line = self._start()
+        self._line: Line | None = self._another()
+
+    @property
+    def process(self) -> int | None:
+        """The id of the process, if there is one at the moment."""
+        return self._line.pid if self._line is not None else None
 
     def submit(self, pending: Pending, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
@@ -96,12 +103,12 @@ class Apart:
         if not wait:
             if self._timer is None:
                 self._timer = self._loop.call_later(LAZY, self._ring)
+        elif len(self._gathered) >= PIECE:
+            self._hand_over()
         elif not self._called:
+            # Once the loop has done all that is ready, so that its calls share one transaction.
             self._called = True
             self._loop.call_soon(self._call)
-        elif len(self._gathered) >= PIECE:
-            # It gets its place in the log while the loop makes what comes behind it.
-            self._hand_over(more_follows=True)
 
     async def run(self, errand: Errand, at: int = 0) -> Closed:
         """Have an errand run, behind what is queued. Raises `StoreError`."""
@@ -132,46 +139,41 @@ class Apart:
         self._timer = None
         self._hand_over()
 
-    def _hand_over(self, *, more_follows: bool = False) -> None:
+    def _hand_over(self) -> None:
         """Send what was gathered, unless the writer has ended by itself meanwhile."""
         gathered, self._gathered = self._gathered, []
         if self._ended.done():
             fail(gathered, StoreClosed(GONE))
-            return
-        for pending in gathered:
-            self._sent[pending.number] = pending
-        if gathered or self._awaited:
-            self._awaited = more_follows
-            self._deliver(gathered, more_follows=more_follows)
+        elif gathered:
+            for pending in gathered:
+                self._sent[pending.number] = pending
+            self._deliver(gathered)
 
     def _deliver(
         self,
-        drafts: Sequence[Pending],
+        drafts: Sequence[Pending] = (),
         errands: tuple[tuple[int, Errand, int], ...] = (),
         *,
-        more_follows: bool = False,
         is_last: bool = False,
     ) -> None:
+        """Send to the process, if there is one: another gets what there is when it starts."""
+        if self._line is None:
+            return
+        source, parcels = self._source, list[Parcel]()
+        oldest = next(iter(self._sent), self._newest + 1)
         try:
-            data = framed(
-                Delivery(
-                    self._source.now(),
-                    self._source.clock(),
-                    next(iter(self._sent), self._newest + 1),
-                    [self._outbox.pack(pending) for pending in drafts],
-                    errands,
-                    more_follows,
-                    is_last,
-                )
-            )
+            parcels += map(self._outbox.pack, drafts)
+            data = framed(Delivery(source.now(), source.clock(), oldest, parcels, errands, is_last))
         except Exception as error:  # noqa: BLE001 - a bug; nobody who waits may be left without an answer
-            numbers = [pending.number for pending in drafts]
-            self._lose(numbers, (), StoreError(f"cannot write {len(numbers)} drafts: {error!r}"))
-        else:
-            self._line.send(data)
-        for intent in self._outbox.along:
-            self._remember(intent)
-        self._outbox.along.clear()
+            self._lose(
+                [pending.number for pending in drafts],
+                (),
+                StoreError(f"cannot write {len(drafts)} drafts: {error!r}"),
+            )
+            data = framed(Delivery(source.now(), source.clock(), oldest, [], errands, is_last))
+        self._line.send(data)
+        for intent in self._outbox.take_along():
+            self._failed[intent.number] = intent
 
     def _hear(self, message: bytes) -> None:
         receipt = read_receipt(message)
@@ -186,9 +188,9 @@ class Apart:
             _, _, future = self._errands.pop(number)
             settle(future, trouble.error() if trouble else None, closed)
         for reason in receipt.reports:
-            self._source.report(StoreError(reason))
+            self._say(StoreError(reason))
         if receipt.trimmed:
-            self._source.trimmed(receipt.trimmed)
+            self._guarded(self._source.trimmed, receipt.trimmed)
 
     def _land(self, number: int, places: list[Place]) -> None:
         pending = self._sent.pop(number, None)
@@ -200,72 +202,94 @@ class Apart:
             if pending is None:
                 break
             put(pending, place)
-            pending.land()
+            self._guarded(pending.land)
             if place.refused is not None:
-                self._remember(pending)
+                self._failed[pending.number] = pending
             pending = pending.more
 
-    def _lose(self, numbers: Iterable[int], kept: Sequence[int], error: StoreError) -> None:
+    def _lose(self, numbers: Iterable[int], kept: Collection[int], error: StoreError) -> None:
         for number in numbers:
             pending = self._sent.pop(number, None)
             if pending is not None:
                 self.finished += pending.size
             else:
-                # It was tried again by another process.
+                # It was tried again.
                 pending = self._kept.pop(number, None)
             if pending is None:
                 continue
             if number in kept:
                 self._kept[number] = pending
-            else:
-                for one in chained((pending,)):
-                    self._remember(one)
-            fail((pending,), error)
+            for one in chained((pending,)):
+                self._failed[one.number] = one
+            self._guarded(fail, (pending,), error)
 
-    def _remember(self, pending: Pending) -> None:
-        """Keep a failed draft for a while: what was sent meanwhile may take it along."""
-        self._failed[pending.number] = pending
-        while len(self._failed) > _FAILED:
-            del self._failed[next(iter(self._failed))]
-
-    def _start(self) -> Line:
+    def _another(self) -> Line:
+        """Start a process. Raises `StoreError`."""
+        line = Line(self._opening, self._loop, self._hear, self._break)
         self._outbox = Outbox(self._newest)
-        return Line(self._opening, self._loop, self._hear, self._break)
+        return line
 
     def _break(self) -> None:
-        """Start another process, and have it write what the one that has ended did not tell of."""
+        """Start another process, unless the one that has ended has done all that it should."""
+        if self._line is None:
+            return
         pid, code = self._line.pid, self._line.close()
-        if self._closing and not (self._sent or self._errands):
+        self._line = None
+        if self._closing and code == 0:
             self._end()
-            return
+        else:
+            self._mourn(f"the process that writes the store ({pid}) has ended with {code}")
+
+    def _mourn(self, said: str) -> None:
         self._deaths += 1
-        ended = f"the process that writes the store ({pid}) has ended with {code}"
         if self._deaths >= TRIES:
-            self._give_up(StoreError(f"{ended}, as did those before it; restart turnlog"))
+            self._give_up(StoreError(f"{said}, and those before it wrote nothing; restart turnlog"))
             return
+        waiting = len(self._kept) + len(self._sent)
+        self._loop.call_later(PAUSE * (self._deaths - 1), self._start_again)
+        self._say(StoreError(f"{said}; another writes the {waiting} drafts that wait"))
+
+    def _start_again(self) -> None:
+        """Have another process write what the one before did not tell of."""
         try:
-            self._line = self._start()
+            self._line = self._another()
         except StoreError as error:
-            self._give_up(error)
+            self._mourn(str(error))
             return
         drafts = [*self._kept.values(), *self._sent.values()]
-        again = f"; another writes what it had not, {len(drafts)} drafts"
-        self._source.report(StoreError(ended + again))
+        for start in range(0, len(drafts), MOST):
+            self._deliver(drafts[start : start + MOST])
         errands = tuple((number, *found[:2]) for number, found in self._errands.items())
-        self._deliver(drafts, errands, is_last=self._closing)
+        if errands or self._closing:
+            self._deliver((), errands, is_last=self._closing)
 
     def _give_up(self, error: StoreError) -> None:
         """Refuse what comes from now on, and what is still queued: nobody would write it."""
         self._closing = True
-        self._end()
-        self._source.report(error)
         closed = StoreClosed(GONE)
         self._lose([*self._kept, *self._sent], (), closed)
-        self._hand_over()
+        gathered, self._gathered = self._gathered, []
+        self._guarded(fail, gathered, closed)
         errands, self._errands = self._errands, {}
         for _, _, future in errands.values():
             settle(future, closed)
+        self._say(error)
+        self._end()
 
     def _end(self) -> None:
-        self._ended.set_result(None)
-        self._source.ended()
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._guarded(self._source.ended)
+
+    def _say(self, error: StoreError) -> None:
+        with suppress(Exception):
+            self._source.report(error)
+
+    def _guarded(self, tell: Callable[..., None], *args: object) -> None:
+        """Tell somebody: what goes wrong there is told to the loop, and ends nothing here."""
+        try:
+            tell(*args)
+        except Exception as error:  # noqa: BLE001 - all others that wait must hear as well
+            self._loop.call_exception_handler(
+                {"message": "told of what was written, somebody failed", "exception": error}
+            )

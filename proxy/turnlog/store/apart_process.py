@@ -21,6 +21,7 @@ from .blobs import BlobReader, BlobWriter
 from .engine import LmdbEngine, Sources
 from .parcels import (
     Closed,
+    Delivery,
     Errand,
     Frames,
     Inbox,
@@ -39,8 +40,6 @@ from .tickets import Pending
 
 _READ = 1 << 16
 _COLLECT_AFTER = 20_000
-_PATIENCE = 0.005
-"""Seconds that others who write wait for a proxy that has stopped in the middle of what it sends."""
 
 
 class Sayings:
@@ -61,9 +60,16 @@ class Sayings:
         told += [(one.number, [place(one)]) for one in along]
 
     def failed(self, batch: list[Pending], error: StoreError, kept: list[Pending]) -> None:
-        numbers = [pending.number for pending in batch]
-        trouble = Trouble(str(error), isinstance(error, StoreFull))
-        self._next.lost.append(Lost(numbers, [pending.number for pending in kept], trouble))
+        held = [pending.number for pending in kept]
+        self.lost([pending.number for pending in batch], held, error)
+        for pending in batch:
+            if pending.number not in held:
+                for one in chained((pending,)):
+                    self.inbox.failed(one)
+
+    def lost(self, numbers: list[int], kept: list[int], error: StoreError) -> None:
+        """Tell that drafts were not written."""
+        self._next.lost.append(Lost(numbers, kept, _trouble(error)))
 
     def report(self, error: StoreError) -> None:
         self._next.reports.append(str(error))
@@ -77,10 +83,11 @@ class Sayings:
         self._next.done.append((number, closed, trouble))
 
     def send(self, spare: int) -> None:
-        """Send what there is to tell. Raises `OSError` when the proxy is gone."""
+        """Send what there is to tell; when the proxy is gone nobody is told."""
         receipt, self._next = self._next, Receipt()
         receipt.spare = spare
-        self._link.sendall(framed(receipt))
+        with suppress(OSError):
+            self._link.sendall(framed(receipt))
 
     @property
     def has_more(self) -> bool:
@@ -99,10 +106,11 @@ class Clerk:
         self._sayings = Sayings(link)
         self._at = self._clock = 0
         self._errands: list[tuple[int, Errand, int]] = []
-        self._more_follows = self._is_last = False
-        """What the last delivery said."""
-        self._growth = 0
-        """How many drafts the transaction under way may still take."""
+        self._is_last = False
+        """Whether nothing comes any more."""
+        # Unlike `select` it knows descriptors of any number: the proxy may have many.
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
         self._room = Room(Path(opening.data), opening.limit)
         self._spare = 0
         """What was told of it last."""
@@ -135,11 +143,10 @@ class Clerk:
                 report=sayings.report,
                 trimmed=sayings.trimmed,
             ),
-            more=self._more,
         )
 
     def work(self) -> None:
-        """Write what comes until the proxy says that it was all. Raises `OSError` when it is gone."""
+        """Write what comes until the proxy says that it was all, or is gone."""
         while self._turn():
             pass
         self._scribe.last()
@@ -148,10 +155,9 @@ class Clerk:
 
     def _turn(self) -> bool:
         """Write what the proxy sends, and do what is due; tell whether more may come."""
-        batch = self._receive(AGAIN if self._scribe.keeps else None)
+        batch = self._receive()
         full = self._scribe.again()
         while batch:
-            self._growth = MOST - len(batch)
             self._scribe.write(batch[:MOST], full)
             self._send()
             batch = batch[MOST:]
@@ -163,47 +169,51 @@ class Clerk:
             self._send()
         return not self._is_last
 
-    def _receive(self, timeout: float | None) -> list[Pending]:
-        """Return the drafts that have come by now, waiting for some. Raises `OSError`.
+    def _receive(self) -> list[Pending]:
+        """Return the drafts that have come by now, waiting for some.
 
-        None after `timeout` s, and where only errands came.
+        None when it is time to look after what is kept, when only errands came, and at the end.
         """
-        inbox = self._sayings.inbox
         batch: list[Pending] = []
-        received = False
+        received = self._is_last
         while not received:
-            if timeout is not None and not select.select([self._link], (), (), timeout)[0]:
-                self._more_follows = False
+            if self._scribe.keeps and not self._poll.poll(AGAIN * 1e3):
                 break
-            data = self._link.recv(_READ)
-            if not data:
-                raise ConnectionResetError
+            data = self._read()
+            self._is_last = received = not data
             for frame in self._frames.feed(data):
                 received = True
-                delivery = read_delivery(frame)
-                self._at, self._clock = delivery.at, delivery.clock
-                self._errands += delivery.errands
-                self._more_follows, self._is_last = delivery.more_follows, delivery.is_last
-                batch += map(inbox.unpack, delivery.parcels)
-                inbox.forget(delivery.oldest)
+                batch += self._unpacked(read_delivery(frame))
         return batch
 
-    def _more(self) -> list[Pending]:
-        """Return what else belongs into the transaction under way."""
-        added: list[Pending] = []
-        # What a proxy that is gone did send is written; the next turn finds that it is.
-        with suppress(ConnectionResetError):
-            while self._growth > 0 and self._more_follows and not added:
-                added = self._receive(_PATIENCE)
-        self._growth -= len(added)
-        return added
+    def _read(self) -> bytes:
+        """Return what the proxy has sent; nothing once it is gone and all was read."""
+        try:
+            return self._link.recv(_READ)
+        except ConnectionResetError:
+            # It is gone and has not read all receipts. What it sent before is still there.
+            return self._link.recv(_READ)
+
+    def _unpacked(self, delivery: Delivery) -> list[Pending]:
+        self._at, self._clock = delivery.at, delivery.clock
+        self._errands += delivery.errands
+        self._is_last = delivery.is_last
+        batch: list[Pending] = []
+        for parcel in delivery.parcels:
+            try:
+                batch.append(self._sayings.inbox.unpack(parcel))
+            except msgspec.DecodeError as error:
+                wrong = StoreError(f"cannot read a draft that was sent: {error}")
+                self._sayings.lost([parcel.number], [], wrong)
+        self._sayings.inbox.forget(delivery.oldest)
+        return batch
 
     def _run(self, number: int, errand: Errand, at: int) -> None:
         closed, trouble = Closed(), None
         try:
             closed = self._engine.run(errand, at)
         except StoreError as error:
-            trouble = Trouble(str(error), isinstance(error, StoreFull))
+            trouble = _trouble(error)
         except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
             trouble = Trouble(f"the store's work failed: {error!r}")
         self._sayings.done(number, closed, trouble)
@@ -212,6 +222,10 @@ class Clerk:
     def _send(self) -> None:
         self._spare = self._room.spare
         self._sayings.send(self._spare)
+
+
+def _trouble(error: StoreError) -> Trouble:
+    return Trouble(str(error), isinstance(error, StoreFull))
 
 
 def main() -> int:
@@ -224,14 +238,13 @@ def main() -> int:
     gc.set_threshold(_COLLECT_AFTER, 20, 50)
     # Closed by the system when this process ends, and no sooner: the proxy waits for that.
     link = socket.socket(fileno=int(sys.argv[1]))
-    with suppress(OSError):
-        try:
-            Clerk(link, opening).work()
-        except StoreError as error:
+    try:
+        Clerk(link, opening).work()
+    except StoreError as error:
+        with suppress(OSError):
             link.sendall(framed(Receipt(reports=[str(error)])))
-        else:
-            return 0
-    return 1
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

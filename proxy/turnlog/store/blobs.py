@@ -166,11 +166,19 @@ class BlobReader:
         with self._lock:
             self._close(bucket)
 
+    def sweep(self) -> None:
+        """Close the buckets that others have unlinked: they take room on the disk as long as they are open."""
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for bucket in self._open.keys() - set(buckets(self._folder)):
+            self._close(bucket)
+
     def _value(self, place: _Place) -> bytes | None:
         """Return what lies at a place: nothing readable where that is damaged, `None` for gone."""
         with self._lock:
-            for bucket in self._open.keys() - set(buckets(self._folder)):
-                self._close(bucket)
+            self._sweep()
             return self._stored(Bucket(place.span, place.bucket), place.n)
 
     def _stored(self, bucket: Bucket, n: int) -> bytes | None:

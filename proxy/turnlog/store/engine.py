@@ -1,7 +1,7 @@
 """The writing side of the LMDB store: what the writer's thread does."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -66,10 +66,8 @@ class LmdbEngine:
         redo: Redo | None,
         flush_every: int,
         sources: Sources,
-        more: Callable[[], list[Pending]] = list,
     ) -> None:
-        """Without `lock` the epoch is somebody else's to give up. `more` is asked for drafts once those of
-        a batch have their places, until it has none."""
+        """Without `lock` the epoch is somebody else's to give up."""
         self._data = data
         self._env = env
         self._tables = tables
@@ -80,7 +78,6 @@ class LmdbEngine:
         self._redo = redo
         self._flush_every = flush_every
         self._sources = sources
-        self._more = more
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
         self._ledger = Ledger(tables, epoch, sources.entropy)
@@ -102,23 +99,16 @@ class LmdbEngine:
     def write(self, batch: list[Pending]) -> list[Pending]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
 
-        `batch` grows by what `more` has for the same transaction. Raises `StoreError`; then nothing of
-        the batch is on disk.
+        Raises `StoreError`; then nothing of the batch is on disk.
         """
-        self._prepare(chained(batch))
+        drafts = chained(batch)
+        self._prepare(drafts)
         try:
-            return self._commit(lambda _: self._grown(batch), batch)
+            return self._commit(lambda txn: batch)
         except BaseException:
-            for pending in chained(batch):
+            for pending in drafts:
                 pending.forget()
             raise
-
-    def _grown(self, batch: list[Pending]) -> Iterator[Pending]:
-        yield from batch
-        while added := self._more():
-            batch += added
-            self._prepare(chained(added))
-            yield from added
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
@@ -218,12 +208,12 @@ class LmdbEngine:
             return []
         found: list[Pending] = []
 
-        def fill(txn: Txn) -> Iterable[Pending]:
+        def fill(txn: Txn) -> Sequence[Pending]:
             found.extend(find(txn))
             self._prepare(found)
             return found
 
-        self._commit(fill, found)
+        self._commit(fill)
         for pending in found:
             pending.land()
         return [commit for pending in found if (commit := pending.placed)]
@@ -237,17 +227,13 @@ class LmdbEngine:
             self._ledger.forget()
             raise
 
-    def _commit(
-        self, fill: Callable[[Txn], Iterable[Pending]], drafts: Sequence[Pending]
-    ) -> list[Pending]:
-        """Append what `fill` yields, which is `drafts` in the end, and their chains, in one transaction.
-
-        Return what went along.
-        """
+    def _commit(self, fill: Callable[[Txn], Sequence[Pending]]) -> list[Pending]:
+        """Append what `fill` returns, and their chains, in one transaction; return what went along."""
         try:
             with self._env.begin(write=True) as txn:
                 self._ledger.begin(txn)
-                for pending in fill(txn):
+                drafts = fill(txn)
+                for pending in drafts:
                     self._ledger.append(txn, pending)
                     if pending.more is not None:
                         self._ledger.append_more(txn, pending)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +39,12 @@ class Line:
         self._broken = broken
         self._frames = Frames()
         self._unsent = bytearray()
-        with translated("start a process to write to", Path(opening.data)):
+        with translated("start a process that writes to", Path(opening.data)), ExitStack() as undo:
             self._socket, theirs = socket.socketpair()
+            undo.enter_context(self._socket)
             with theirs:
                 self._process = _start(theirs, opening)
+            undo.pop_all()
         self._socket.setblocking(False)
         loop.add_reader(self._socket, self._read)
 

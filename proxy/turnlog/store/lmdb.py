@@ -49,10 +49,11 @@ class LmdbStore:
         hands: "_Hands",
         blobs: BlobReader,
         intake: Intake,
+        key: bytes,
         recovered: list[Commit],
         epochs: int,
     ) -> None:
-        """`recovered` are the commits that opening wrote, for `epochs` writers that had died."""
+        """`key` is the store's own secret, `recovered` are the commits that opening wrote, for `epochs` writers that had died."""
         self._data = data
         self._env = env
         self._tables = tables
@@ -60,11 +61,12 @@ class LmdbStore:
         self._writer = hands.writer
         self._blobs = blobs
         self._intake = intake
-        self._key = folder.read_key(data)
+        self._key = key
         self.rekeyed = False
         """Whether the secret was gone when the store was opened."""
         self._tails = TailCache(hands.tail)
         self._process = os.getpid()
+        self._closed = False
         self._recovered = recovered
         self._epochs = epochs
 
@@ -94,7 +96,7 @@ class LmdbStore:
         ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
         ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
-        room, both in the writer's thread. `boot` tells one start of the
+        room, both in the writer's thread, or on the loop with `apart`. `boot` tells one start of the
         machine from another. With `apart` a process of its own writes in place of a thread: for many
         calls at once (then `entropy` is the system's there). Raises `StoreError`.
         """
@@ -103,7 +105,7 @@ class LmdbStore:
         boot = boot_id() if boot is None else boot
         folder.create(data)
         rekeyed = folder.lacks_key(data)
-        folder.read_key(data)
+        key = folder.read_key(data)
         with ExitStack() as undo:
             env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
             undo.callback(folder.close_environment, env)
@@ -127,6 +129,8 @@ class LmdbStore:
             )
             recovered = [*engine.recover(), *engine.expire(now())]
             if apart:
+                engine.leave()
+                blobs = BlobReader(data / "blobs", boot, readonly=True)
                 opening = Opening(
                     data=str(data),
                     epoch=epoch,
@@ -136,7 +140,7 @@ class LmdbStore:
                     boot=boot,
                     keep=backlog.outcomes,
                 )
-                hands = _process(engine, opening, loop, sources, room, lock)
+                hands = _process(opening, loop, sources, room, blobs, lock)
             else:
                 hands = _thread(engine, loop, report, backlog.outcomes)
             store = cls(
@@ -152,6 +156,7 @@ class LmdbStore:
                     backlog=backlog,
                     entropy=entropy,
                 ),
+                key=key,
                 recovered=recovered,
                 epochs=engine.dead_epochs,
             )
@@ -204,9 +209,10 @@ class LmdbStore:
     async def close(self) -> None:
         await self._writer.stop()
         self._blobs.close()
-        if self._hands.tail is None:
+        if self._hands.tail is None and not self._closed:
             # Else the thread has closed it.
             folder.close_environment(self._env)
+        self._closed = True
 
 
 class _Hands(Struct, frozen=True):
@@ -231,21 +237,32 @@ def _thread(
 
 
 def _process(
-    engine: LmdbEngine,
     opening: Opening,
     loop: asyncio.AbstractEventLoop,
     sources: Sources,
     room: Room,
+    blobs: BlobReader,
     lock: epochs.EpochLock,
 ) -> _Hands:
-    """Leave what `engine` writes to a process; the epoch ends with this one all the same."""
-    engine.leave()
+    """Leave the writing to a process; the epoch ends with this one all the same."""
+
+    def trimmed(size: int) -> None:
+        blobs.sweep()
+        sources.trimmed(size)
+
+    def ended() -> None:
+        try:
+            with folder.translated("give up the epoch of", Path(opening.data)):
+                lock.release()
+        except StoreError as error:
+            sources.report(error)
+
     source = Source(
         now=sources.now,
         clock=sources.clock,
         report=sources.report,
-        trimmed=sources.trimmed,
-        ended=lock.release,
+        trimmed=trimmed,
+        ended=ended,
         room=room,
     )
     writer = Apart(opening, loop, source)

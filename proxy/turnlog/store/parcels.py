@@ -4,6 +4,7 @@ The proxy sends a `Delivery`: drafts, and errands to be run behind them. The pro
 transaction with a `Receipt`. Nothing here outlives the two processes: both are of one version.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from enum import StrEnum
@@ -18,7 +19,8 @@ from turnlog.core.kinds import Rung
 
 from .base import Blob, Conflict, Draft, SessionRef, StoreError, StoreFull, Ticket
 from .index import Entry, is_linked
-from .tickets import Pending, Standing
+from .intake import without_content
+from .tickets import Pending, Standing, pend
 
 REMEMBERED: Final = 2048
 """Drafts behind which another may follow one by its number."""
@@ -94,8 +96,6 @@ class Delivery(Struct, frozen=True, array_like=True, gc=False):
     parcels: list[Parcel] = []
     errands: tuple[tuple[int, Errand, int], ...] = ()
     """Each with its number, and the time that it is about, ns UTC."""
-    more_follows: bool = False
-    """Whether the proxy is about to send what belongs into the same transaction."""
     is_last: bool = False
     """Whether the store is to be closed behind this."""
 
@@ -199,11 +199,13 @@ class Outbox:
     def __init__(self, known_after: int) -> None:
         """The process knows no draft with a number up to `known_after`, but for those sent to it."""
         self._known_after = known_after
-        self.along: list[Pending] = []
-        """Intents that have failed and were packed again with what follows them."""
+        self._along: list[Pending] = []
 
-    def pack(self, pending: Pending) -> Parcel:
-        """Return a draft, and its chain, as it is sent. Each has its number."""
+    def pack(self, pending: Pending, behind: int = 0) -> Parcel:
+        """Return a draft, and its chain, as it is sent. Each has its number.
+
+        `behind` is the number of the draft that is sent, where this one goes along with it.
+        """
         draft, ref, body = pending.draft, pending.draft.session, pending.draft.body
         blobs = draft.input_blob is not None or draft.output_blob is not None
         parcel = Parcel(
@@ -217,30 +219,51 @@ class Outbox:
             pending.size,
         )
         if draft.intent is not None:
-            self._follow(parcel, draft.intent)
+            self._follow(parcel, draft.intent, behind or pending.number)
         if blobs:
             parcel.input_blob, parcel.output_blob = draft.input_blob, draft.output_blob
         if draft.claim or draft.seen is not None:
             parcel.claim, parcel.seen = draft.claim, draft.seen
-        if pending.more is not None:
+        if pending.more is not None and not behind:
             parcel.more = self.pack(pending.more)
         return parcel
 
-    def _follow(self, parcel: Parcel, intent: Ticket) -> None:
+    def take_along(self) -> list[Pending]:
+        """Return the intents that have failed and were packed again with what follows them, once."""
+        along, self._along = self._along, []
+        return along
+
+    def _follow(self, parcel: Parcel, intent: Ticket, behind: int) -> None:
         if not isinstance(intent, Pending):
             placed = intent.placed
             parcel.intent, parcel.follows = _UNPLACED, placed.link if placed else None
-        elif intent.number > max(self._known_after, parcel.number - REMEMBERED):
+        elif intent.number > max(self._known_after, behind - REMEMBERED):
             parcel.intent = intent.number
         elif intent.entry is not None:
             parcel.follows = intent.entry.link
         elif intent.has_failed:
-            self.along.append(intent)
-            parcel.again = self.pack(intent)
-            parcel.again.more = None
+            self._along.append(intent)
+            parcel.again = self.pack(stripped(intent), behind)
         else:
             # Sent to a process before, and to this one as well.
             parcel.intent = intent.number
+
+
+def stripped(pending: Pending) -> Pending:
+    """Return a draft that has failed without its content.
+
+    It is still found where it was put; else it reads as lost, should the draft be written yet.
+    """
+    draft, sealed = pending.draft, pending.sealed
+    if draft.input_blob is None and draft.output_blob is None:
+        return pending
+    if sealed is not None and sealed.salt:
+        bare = structs.replace(draft, input_blob=None, output_blob=None)
+        left = Pending(bare, pending.facts, sealed, pending.body, None, pending.size, pending.lazy)
+    else:
+        left = pend(without_content(draft), os.urandom, None, pending.lazy)
+    left.number, left.refused = pending.number, pending.refused
+    return left
 
 
 class Inbox:
@@ -276,6 +299,7 @@ class Inbox:
         """Return what became of a draft whose transaction is on disk, and let go of what it says."""
         entry, draft, sealed = pending.entry, pending.draft, pending.sealed
         if pending.refused is not None:
+            self.failed(pending)
             return Place(refused=(str(pending.refused), pending.refused.seq))
         if entry is None:
             return Place()
@@ -285,9 +309,14 @@ class Inbox:
             return Place(existed=pending.commit)
         facts = None if entry.facts is draft.facts else entry.facts
         place = Place(entry.position, entry.link, pending.hash, facts)
-        if sealed is not None and (draft.input_blob is not None or draft.output_blob is not None):
+        if sealed is not None and (sealed.input_blob or sealed.output_blob):
             place.marks = (sealed.salt, sealed.input_blob, sealed.output_blob)
         return place
+
+    def failed(self, pending: Pending) -> None:
+        """Let go of the content of a draft that was not written, and that others may still follow."""
+        if pending.number in self._known:
+            self._known[pending.number] = stripped(pending)
 
     def forget(self, oldest: int) -> None:
         """Let go of what nobody follows by its number any more: see `Delivery.oldest`."""

@@ -85,6 +85,7 @@ class Scribe:
             if isinstance(error, StoreFull):
                 return error
             if error:
+                self._listener.failed(piece, error, [])
                 self._missed(len(piece), error)
         return None
 

@@ -18,7 +18,7 @@ _EMPTY: Final = Body()
 _NO_FACTS: Final = Facts(kind=CommitKind.NOTE, at=0, clock=0)
 
 
-class Pending(Struct, eq=False):
+class Pending(Struct, eq=False, weakref=True):
     """The `Ticket` of one draft.
 
     The fields without underscore belong to the writer's thread until the batch is resolved on the
