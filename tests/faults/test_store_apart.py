@@ -3,13 +3,15 @@
 import asyncio
 import os
 import random
+import resource
 import signal
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from conformance.store.kit import begin, intent, known, new_id, outcome, session, whole_call
+from conformance.store.kit import begin, intent, known, new_id, outcome, put, session, whole_call
 from faults.test_store_kill import chain_of
 from kit.family import has_opened, is_running, store_processes
 from kit.holding import nobody_writes
@@ -34,6 +36,12 @@ async def writer(path: Path, before: int = 0) -> int:
         return next((process for process in others if has_opened(process, log)), None)
 
     return await until(found, "a process that writes")
+
+
+def deleted(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has in its memory and that are gone."""
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in mapped if str(folder) in line and "(deleted)" in line]
 
 
 class Callers:
@@ -153,3 +161,65 @@ async def test_a_store_that_is_closed_leaves_no_process(tmp_path: Path) -> None:
     process = await writer(tmp_path)
     await store.close()
     assert not is_running(process)
+
+
+async def test_a_proxy_with_many_descriptors_gets_another_writer(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    store = opened(tmp_path, [])
+    with ExitStack() as held:
+        for _ in range(1100):
+            held.callback(os.close, os.dup(0))
+        os.kill(await writer(tmp_path), signal.SIGKILL)
+        tickets = [store.submit(intent(session(), new_id()), wait=True) for _ in range(100)]
+        async with asyncio.timeout(30):
+            placed = [await ticket.done() for ticket in tickets]
+    assert len({commit.position for commit in placed}) == 100
+    await store.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_who_fails_when_told_keeps_it_from_nobody_else(tmp_path: Path) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("this one cannot hear")
+
+    failures: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(context.get("exception"))
+    )
+    store = LmdbStore.open(tmp_path / "data", apart=True, report=fail)
+    first = store.submit(intent(session(), new_id()), wait=True, told=fail)
+    second = store.submit(intent(session(), new_id()), wait=True)
+    os.kill(await writer(tmp_path), signal.SIGKILL)
+    third = store.submit(intent(session(), new_id()), wait=True)
+    async with asyncio.timeout(30):
+        assert [(await ticket.done()).link.seq for ticket in (first, second, third)] == [1, 1, 1]
+    assert list(map(type, failures)) == [RuntimeError]
+    await store.close()
+
+
+async def test_unlinked_content_takes_no_room_for_being_open(tmp_path: Path) -> None:
+    data, told = tmp_path / "data", list[int]()
+    store = LmdbStore.open(data, limit=4 << 20, apart=True, trimmed=told.append)
+    commit = await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+    assert commit.body is not None
+    with store.view() as view:
+        assert view.blob(commit.body.input_blob) is not None
+    while not told:
+        await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+    assert not deleted(data)
+    await store.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_to_all_processes_ends_no_writer(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    reports: list[StoreError] = []
+    store = opened(tmp_path, reports)
+    await whole_call(store, session())
+    os.kill(await writer(tmp_path), number)
+    await whole_call(store, session())
+    await store.close()
+    assert reports == []

@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
+from kit.family import store_processes
 from kit.proxy import until
 from turnlog.core.commit import Body
 from turnlog.core.kinds import Status
@@ -21,13 +24,25 @@ from turnlog.store.room import STATES_SHARE
 from turnlog.store.states import SavedStates
 from turnlog.store.tickets import Pending
 
+Opener = Callable[..., LmdbStore]
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
 
 
-async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
+@pytest.fixture(params=[False, True], ids=["thread", "process"])
+def apart(request: pytest.FixtureRequest) -> bool:
+    """Who writes: a thread, or a process of its own."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def open_store(apart: bool) -> Opener:
+    return partial(LmdbStore.open, apart=apart)
+
+
+async def test_the_oldest_blobs_go_first(tmp_path: Path, open_store: Opener) -> None:
     clock = iter(range(START, START + 100 * HOUR, HOUR // 4))
-    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
+    store = open_store(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
     ref = session()
     handles: list[bytes] = []
     for _ in range(12):
@@ -46,9 +61,11 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
 
 
 @proves(Requirement.STORE_LIMIT)
-async def test_saved_states_are_counted_and_go_before_any_content(tmp_path: Path) -> None:
+async def test_saved_states_are_counted_and_go_before_any_content(
+    tmp_path: Path, open_store: Opener
+) -> None:
     limit, clock = 16 << 20, iter(range(START, START + 100 * HOUR, HOUR // 4))
-    store = LmdbStore.open(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
+    store = open_store(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
     saved = SavedStates(tmp_path / "data", 1)
     for seq in range(100):
         assert saved.save(new_id(), seq, bytes(32), os.urandom(60_000))
@@ -76,8 +93,10 @@ def usage(store: LmdbStore) -> Usage:
         return view.usage()
 
 
-async def test_the_present_bucket_goes_when_it_alone_is_too_much(tmp_path: Path) -> None:
-    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START)
+async def test_the_present_bucket_goes_when_it_alone_is_too_much(
+    tmp_path: Path, open_store: Opener
+) -> None:
+    store = open_store(tmp_path / "data", limit=4 << 20, now=lambda: START)
     ref = session()
     for _ in range(20):
         await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
@@ -105,9 +124,11 @@ async def _fill(store: LmdbStore) -> int:
     raise AssertionError("the store has no limit")
 
 
-async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: Path) -> None:
+async def test_at_the_limit_intents_are_refused_and_outcomes_written(
+    tmp_path: Path, open_store: Opener
+) -> None:
     data = tmp_path / "data"
-    store = LmdbStore.open(data, limit=4 << 20)
+    store = open_store(data, limit=4 << 20)
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call, blob=Blob(bytes(range(256)) * 9)))
     assert await _fill(store) > 5
@@ -121,7 +142,7 @@ async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: P
         assert view.blob(ticket.placed.body.input_blob if ticket.placed.body else b"") is None
     assert usage.log_bytes < 4 << 20
     await store.close()
-    bigger = LmdbStore.open(data, limit=64 << 20)
+    bigger = open_store(data, limit=64 << 20)
     await put(bigger, intent(ref, new_id()))
     await bigger.close()
 
@@ -147,8 +168,10 @@ def _fill_disk(folder: Path) -> Path:
     return filler
 
 
-async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -> None:
-    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+async def test_a_full_disk_fails_the_drafts_and_nothing_else(
+    small_disk: Path, open_store: Opener
+) -> None:
+    store = open_store(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     filler = _fill_disk(small_disk)
@@ -172,10 +195,38 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -
 
 
 @pytest.mark.parametrize("closing", [False, True])
-async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
+async def test_an_outcome_that_found_no_room_outlives_the_process_that_was_to_write_it(
     small_disk: Path, closing: bool
 ) -> None:
-    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20, apart=True)
+    ref, call = session("alice"), new_id()
+    ticket = await begin(store, intent(ref, call))
+    filler = _fill_disk(small_disk)
+    begun = store.submit(intent(ref, new_id(), body=Body(summary="y" * 300_000)), wait=False)
+    big = Body(summary="x" * 900_000)
+    late = store.submit(outcome(ref, call, ticket, body=big), wait=True)
+    other = store.submit(outcome(ref, read_call(begun), begun, body=big), wait=True)
+    for refused in (late, other):
+        with pytest.raises(StoreFull, match="free space"):
+            await refused.done()
+    (process,) = store_processes(os.getpid())
+    os.kill(process, signal.SIGKILL)
+    filler.unlink()
+    if not closing:
+        await until(lambda: (late.placed and other.placed) or None, "both outcomes")
+    await store.close()
+    reader = LmdbReader.open(small_disk / "data")
+    with reader.view() as view:
+        made = list(view.attempts(Filter(), newest_first=False))
+        assert [[c.facts.status for c in one] for one in made] == 2 * [[Status.PENDING, Status.OK]]
+    reader.close()
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
+    small_disk: Path, closing: bool, open_store: Opener
+) -> None:
+    store = open_store(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     told: list[bool] = []
@@ -206,9 +257,9 @@ def read_call(ticket: Pending) -> bytes:
     return ticket.draft.facts.call
 
 
-async def test_blobs_that_have_no_room_end_no_process(small_disk: Path) -> None:
+async def test_blobs_that_have_no_room_end_no_process(small_disk: Path, open_store: Opener) -> None:
     """LMDB's lock file is mapped: a page of it without room on the disk would be the end."""
-    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
+    store = open_store(small_disk / "data", limit=40 << 20)
     ref = session("alice")
     calls = [new_id() for _ in range(3)]
     tickets = [await begin(store, intent(ref, call, blob=_random())) for call in calls]
@@ -228,9 +279,9 @@ def _random() -> Blob:
     return Blob(os.urandom(9000))
 
 
-async def test_what_is_given_up_for_room_is_told(tmp_path: Path) -> None:
+async def test_what_is_given_up_for_room_is_told(tmp_path: Path, open_store: Opener) -> None:
     told: list[int] = []
-    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
+    store = open_store(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
     for _ in range(10):
         await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
     await store.close()
@@ -238,9 +289,11 @@ async def test_what_is_given_up_for_room_is_told(tmp_path: Path) -> None:
     assert min(told) > 600_000
 
 
-async def test_blobs_that_cannot_be_written_harm_no_commit(tmp_path: Path) -> None:
+async def test_blobs_that_cannot_be_written_harm_no_commit(
+    tmp_path: Path, open_store: Opener
+) -> None:
     reports: list[StoreError] = []
-    store = LmdbStore.open(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)
+    store = open_store(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)
     (tmp_path / "data" / "blobs").rmdir()
     (tmp_path / "data" / "blobs").write_bytes(b"in the way")
     commit = await put(store, intent(session(), new_id(), blob=Blob(b"content")))
@@ -251,9 +304,9 @@ async def test_blobs_that_cannot_be_written_harm_no_commit(tmp_path: Path) -> No
     assert any("write blobs" in str(report) for report in reports)
 
 
-def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path) -> None:
+def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path, apart: bool) -> None:
     found = subprocess.run(
-        [sys.executable, str(CHILD), str(tmp_path / "data")],
+        [sys.executable, str(CHILD), str(tmp_path / "data"), *(["apart"] if apart else [])],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
@@ -268,7 +321,9 @@ def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path) -> None:
     assert along == "with its intent 2 1"
 
 
-async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(tmp_path: Path) -> None:
+async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(
+    tmp_path: Path, open_store: Opener, apart: bool
+) -> None:
     data = tmp_path / "data"
     code = (
         "import asyncio, sys\n"
@@ -276,7 +331,7 @@ async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(tmp_path:
         "from conformance.store.kit import intent, new_id, put, session\n"
         "from turnlog.store.lmdb import LmdbStore\n"
         "async def main():\n"
-        "    store = LmdbStore.open(Path(sys.argv[1]))\n"
+        f"    store = LmdbStore.open(Path(sys.argv[1]), apart={apart})\n"
         "    ref = session('alice')\n"
         "    await put(store, intent(ref, new_id()))\n"
         "    store.submit(intent(ref, new_id()), wait=True)\n"
@@ -293,6 +348,6 @@ async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(tmp_path:
     _, errors = await asyncio.wait_for(done.communicate(), 60)
     assert done.returncode == 0
     assert errors == b""
-    store = LmdbStore.open(data)
+    store = open_store(data)
     assert 1 <= len(store.recovered) <= 2
     await store.close()

@@ -115,12 +115,14 @@ class Pending(Struct, eq=False, weakref=True):
 
     def _wake(self) -> None:
         told, self.told = self.told, None
-        if told:
-            told(self._landed)
         waiters, self._waiters = self._waiters, ()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        try:
+            if told:
+                told(self._landed)
+        finally:
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
 
 class Standing:
