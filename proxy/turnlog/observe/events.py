@@ -138,7 +138,7 @@ class StoreRekeyed(Event, frozen=True, kw_only=True, tag="store.rekeyed"):
 
 
 class StoreFailed(Event, frozen=True, kw_only=True, tag="store.failed"):
-    """The store cannot be read or written."""
+    """The store cannot be read or written, or the process that writes it has ended."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")

@@ -253,7 +253,7 @@ def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
 
 
 class BlobWriter:
-    """Writes blobs into the bucket of the present. Belongs to the writer's thread."""
+    """Writes blobs into the bucket of the present. Belongs to who writes."""
 
     def __init__(
         self,

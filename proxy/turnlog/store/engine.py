@@ -1,4 +1,4 @@
-"""The writing side of the LMDB store: what the writer's thread does."""
+"""The writing side of the LMDB store: what a writer does, in a thread or a process of its own."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Monotonic clock, ns."""
     entropy: Callable[[int], bytes]
     report: Callable[[StoreError], None]
-    """Called in the writer's thread."""
+    """Called by who writes."""
     trimmed: Callable[[int], None]
-    """Gets the bytes of stored content that were given up to make room; in that thread too."""
+    """Gets the bytes of stored content that were given up to make room."""
 
 
 class LmdbEngine:

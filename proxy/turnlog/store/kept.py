@@ -12,7 +12,7 @@ from .tickets import Pending
 
 
 class Kept:
-    """Outcomes in the order in which they came. Belongs to the writer's thread."""
+    """Outcomes in the order in which they came. Belongs to who writes."""
 
     def __init__(self, most: int) -> None:
         """`most` is how many bytes may be kept."""

@@ -328,6 +328,8 @@ class Ledger:
             intent = before if draft.intent is None else draft.intent
             if isinstance(intent, Pending):
                 return self._followed(txn, intent)
+            if isinstance(intent, Standing) and intent.link is not None:
+                return intent.link
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None

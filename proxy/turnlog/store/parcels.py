@@ -51,6 +51,7 @@ class Parcel(Struct, array_like=True, gc=False):
     """Whether the body has to be read again: an index looks into it, or it gets handles of blobs."""
     lazy: bool
     size: int
+    """bytes, with what follows in its chain"""
     intent: int = _NONE
     """`Draft.intent` as a number, where the process knows it; `_UNPLACED` where it stands nowhere."""
     follows: Link | None = None
@@ -78,10 +79,14 @@ class Opening(Struct, frozen=True, kw_only=True):
     data: str
     epoch: int
     limit: int
+    """bytes"""
     span: int
+    """ns"""
     flush_every: int
+    """commits"""
     boot: str
     keep: int
+    """bytes"""
 
 
 class Delivery(Struct, frozen=True, array_like=True, gc=False):

@@ -53,7 +53,8 @@ def disk_free(data: Path) -> int:
 class Room:
     """Watches the room. `has_room` is cheap enough to ask at every intent.
 
-    The writer measures as it writes; the loop only where no room is known of.
+    The writer measures as it writes; the loop only where no room is known of. A writer in a process of its
+    own has one itself, and tells how much is `spare` here.
     """
 
     def __init__(self, data: Path, limit: int) -> None:

@@ -21,7 +21,7 @@ _NO_FACTS: Final = Facts(kind=CommitKind.NOTE, at=0, clock=0)
 class Pending(Struct, eq=False, weakref=True):
     """The `Ticket` of one draft.
 
-    The fields without underscore belong to the writer's thread until the batch is resolved on the
+    The fields without underscore belong to who writes until the batch is resolved on the
     loop; what follows is the loop's alone.
     """
 

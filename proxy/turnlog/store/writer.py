@@ -197,13 +197,16 @@ class _InLoop:
 
     def __init__(self, tell: Callable[..., None], report: Callable[[StoreError], None]) -> None:
         self._tell = tell
-        self.report = report
+        self._report = report
 
     def landed(self, batch: list[Pending], along: list[Pending]) -> None:
         self._tell(_land, batch, along)
 
-    def failed(self, batch: list[Pending], error: StoreError, _kept: list[Pending]) -> None:
+    def failed(self, batch: list[Pending], error: StoreError, kept: list[Pending]) -> None:
         self._tell(fail, batch, error)
+
+    def report(self, error: StoreError) -> None:
+        self._report(error)
 
 
 def _land(batch: list[Pending], along: list[Pending]) -> None:
