@@ -10,16 +10,29 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from conformance.store.kit import begin, intent, known, new_id, outcome, put, session, whole_call
+from conformance.store.kit import (
+    START,
+    begin,
+    intent,
+    known,
+    new_id,
+    note,
+    outcome,
+    put,
+    session,
+    whole_call,
+)
 from faults.test_store_kill import chain_of
 from kit.family import has_opened, is_running, store_processes
 from kit.holding import nobody_writes
 from kit.proxy import until
 from turnlog.core.commit import Body
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store import apart
-from turnlog.store.base import Blob, SessionRef, Store, StoreClosed, StoreError
+from turnlog.store.base import Blob, Conflict, Draft, SessionRef, Store, StoreClosed, StoreError
+from turnlog.store.line import Line
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
 
@@ -223,3 +236,74 @@ async def test_a_signal_to_all_processes_ends_no_writer(
     await whole_call(store, session())
     await store.close()
     assert reports == []
+
+
+def newest(store: Store) -> int:
+    with store.view() as view:
+        return view.last
+
+
+async def until_it_waits(store: Store) -> None:
+    """Wait until the log does not grow any more."""
+    seen = [newest(store)]
+
+    def looked() -> bool | None:
+        seen.append(newest(store))
+        return (seen[-1] > seen[0] and len(seen) > 20 and len(set(seen[-20:])) == 1) or None
+
+    await until(looked, "a writer that waits")
+
+
+async def test_notes_whose_writer_died_before_it_told_of_them_stand_once(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    ref, call = session(), new_id()
+    ticket = await begin(store, intent(ref, call))
+    fact = Body(note=b"n", fact_key=b"f" * 32)
+    drafts = [note(ref, call, NoteKind.DELIVERED, ticket, at=START + n) for n in range(6000)]
+    own = Draft(session=ref, facts=structs.replace(drafts[0].facts, at=1), body=fact, seen=1)
+    # Nobody reads what it tells: it writes until it can tell no more, and dies.
+    assert isinstance(store._writer, apart.Apart)
+    loop, line = asyncio.get_running_loop(), store._writer._line
+    assert isinstance(line, Line)
+    loop.remove_reader(line._socket)
+    tickets = [store.submit(draft, wait=True) for draft in (own, *drafts)]
+    await until_it_waits(store)
+    os.kill(line.pid, signal.SIGKILL)
+    loop.add_reader(line._socket, line._read)
+    async with asyncio.timeout(60):
+        placed = [await each.done() for each in tickets]
+    with store.view() as view:
+        told = [commit.facts.at for commit in view.commits(known(ref)) if commit.facts.note]
+    assert len({commit.position for commit in placed}) == len(placed)
+    assert sorted(told) == sorted(draft.facts.at for draft in (own, *drafts))
+    await store.close()
+
+
+async def test_a_refusal_outlives_its_writer(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    ref, key = session(), b"k" * 32
+    await put(store, intent(ref, new_id(), body=Body(links=(key,))))
+    claims = intent(ref, new_id())
+    claims.claim = key
+    refused = store.submit(claims, wait=True)
+    with pytest.raises(Conflict, match="claims the same"):
+        await refused.done()
+    process = await writer(tmp_path)
+    os.kill(process, signal.SIGKILL)
+    again = intent(ref, claims.facts.call, attempt=2)
+    again.intent = refused
+    with pytest.raises(Conflict, match="claims the same"):
+        await store.submit(again, wait=True).done()
+    await store.close()
+
+
+async def test_a_session_whose_first_draft_is_refused_has_its_id(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    key, ref = b"k" * 32, session("one")
+    await put(store, intent(session(), new_id(), body=Body(links=(key,))))
+    claims = intent(ref, new_id())
+    claims.claim = key
+    with pytest.raises(Conflict):
+        await store.submit(claims, wait=True).done()
+    assert ref.id == ref.candidate
+    await store.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .base import StoreClosed, StoreError
 from .line import Line
@@ -61,7 +61,7 @@ class Apart:
     """A queue of drafts with a process behind it. Belongs to the loop."""
 
     def __init__(self, opening: Opening, loop: asyncio.AbstractEventLoop, source: Source) -> None:
-        """Start the process. Raises `StoreError`."""
+        """Start the process; `opening.after` is where the log ends. Raises `StoreError`."""
         self._opening = opening
         self._loop = loop
         self._source = source
@@ -77,13 +77,16 @@ class Apart:
         self._errands: dict[int, tuple[Errand, int, asyncio.Future[Closed]]] = {}
         self._newest = 0
         """The latest number."""
+        self._last = opening.after or 0
+        """Position of the newest commit that a receipt has told of."""
         self._deaths = 0
         """Of processes, since one has written something."""
         self._called = False
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
-        self._line: Line | None = self._another()
+        # The first has nobody before it.
+        self._line: Line | None = self._another(structs.replace(opening, after=None))
 
     @property
     def process(self) -> int | None:
@@ -178,7 +181,7 @@ class Apart:
     def _hear(self, message: bytes) -> None:
         receipt = read_receipt(message)
         self._source.room.spare = receipt.spare
-        if receipt.landed or receipt.lost or receipt.done:
+        if receipt.landed:
             self._deaths = 0
         for number, places in receipt.landed:
             self._land(number, places)
@@ -202,6 +205,7 @@ class Apart:
             if pending is None:
                 break
             put(pending, place)
+            self._last = max(self._last, place.position)
             self._guarded(pending.land)
             if place.refused is not None:
                 self._failed[pending.number] = pending
@@ -223,9 +227,9 @@ class Apart:
                 self._failed[one.number] = one
             self._guarded(fail, (pending,), error)
 
-    def _another(self) -> Line:
+    def _another(self, opening: Opening) -> Line:
         """Start a process. Raises `StoreError`."""
-        line = Line(self._opening, self._loop, self._hear, self._break)
+        line = Line(opening, self._loop, self._hear, self._break)
         self._outbox = Outbox(self._newest)
         return line
 
@@ -252,7 +256,7 @@ class Apart:
     def _start_again(self) -> None:
         """Have another process write what the one before did not tell of."""
         try:
-            self._line = self._another()
+            self._line = self._another(structs.replace(self._opening, after=self._last))
         except StoreError as error:
             self._mourn(str(error))
             return

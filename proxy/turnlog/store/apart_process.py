@@ -130,6 +130,7 @@ class Clerk:
             tables,
             epoch=opening.epoch,
             lock=None,
+            resumed_after=opening.after,
             room=self._room,
             blobs=BlobWriter(
                 data, opening.span, reader, opening.boot, opening.epoch, report=sayings.report

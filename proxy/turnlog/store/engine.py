@@ -66,8 +66,10 @@ class LmdbEngine:
         redo: Redo | None,
         flush_every: int,
         sources: Sources,
+        resumed_after: int | None = None,
     ) -> None:
-        """Without `lock` the epoch is somebody else's to give up."""
+        """Without `lock` the epoch is somebody else's to give up. Behind `resumed_after` may be what
+        another writer of the same epoch wrote before it died, and what is given once more here."""
         self._data = data
         self._env = env
         self._tables = tables
@@ -80,7 +82,7 @@ class LmdbEngine:
         self._sources = sources
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
-        self._ledger = Ledger(tables, epoch, sources.entropy)
+        self._ledger = Ledger(tables, epoch, sources.entropy, resumed_after)
         self._appended = ground.LOOK_EVERY
         """Bytes that the log has grown by since its end was looked at."""
         self._skipped: set[str] = set()

@@ -39,6 +39,7 @@ from .index import (
     next_place,
 )
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
+from .resumed import notes_after
 from .tables import (
     Appended,
     Pair,
@@ -64,7 +65,14 @@ MOST_HEADS = 4096
 class Ledger:
     """The end of the log as one writer sees it. Not thread-safe."""
 
-    def __init__(self, tables: Tables, epoch: int, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        epoch: int,
+        entropy: Callable[[int], bytes],
+        resumed_after: int | None = None,
+    ) -> None:
+        """Behind `resumed_after` may be what another writer of this epoch wrote, and is given again."""
         self.tail = Segment(0)
         """What stands behind the watermark, as far as it is known here."""
         self._tables = tables
@@ -80,6 +88,9 @@ class Ledger:
         """Intents of earlier, failed transactions that are written along."""
         self._seal = seals.NONE
         self._loaded = False
+        self._resumed_after = resumed_after
+        self._given: dict[tuple[bytes, Facts], Entry] = {}
+        """Notes of that other writer: nothing but what they say tells that they are the same."""
 
     @property
     def last(self) -> int:
@@ -94,6 +105,9 @@ class Ledger:
     def begin(self, txn: Txn) -> None:
         """Take in what other processes appended since the last transaction."""
         last = last_position(txn, self._tables)
+        if self._resumed_after is not None:
+            self._given = notes_after(txn, self._tables, self._resumed_after, self._epoch)
+            self._resumed_after = None
         if self._loaded and last == self.last:
             return
         watermark = read_number(txn, self._tables, WATERMARK)
@@ -125,6 +139,8 @@ class Ledger:
             follows = self._begun(session, draft, recent)
             is_new = follows is not None
         found = None if is_new else self._find(txn, session, facts)
+        if self._given:
+            found = found or self._given.pop((session, facts), None)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:

@@ -26,7 +26,7 @@ from .parcels import Closed, Errand, Opening
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
-from .tables import NAMES, Tables, read_number
+from .tables import NAMES, Tables, last_position, read_number
 from .tickets import Pending
 from .view import LmdbView
 from .writer import Writer
@@ -139,6 +139,7 @@ class LmdbStore:
                     flush_every=flush_every,
                     boot=boot,
                     keep=backlog.outcomes,
+                    after=_end(env, tables),
                 )
                 hands = _process(opening, loop, sources, room, blobs, lock)
             else:
@@ -313,6 +314,11 @@ class LmdbReader:
     def close(self) -> None:
         self._blobs.close()
         folder.close_environment(self._env)
+
+
+def _end(env: lmdb.Environment, tables: Tables) -> int:
+    with env.begin() as txn:
+        return last_position(txn, tables)
 
 
 def _enter(

@@ -58,6 +58,8 @@ class Parcel(Struct, array_like=True, gc=False):
     """`Draft.intent` where it is on disk."""
     again: "Parcel | None" = None
     """`Draft.intent` where it has failed: it goes along."""
+    refused: tuple[str, int] | None = None
+    """`Conflict` and its seq, where one that goes along was not placed for that."""
     claim: bytes = b""
     seen: int | None = None
     input_blob: Blob | None = None
@@ -87,6 +89,8 @@ class Opening(Struct, frozen=True, kw_only=True):
     boot: str
     keep: int
     """bytes"""
+    after: int | None = None
+    """Position behind which a process before this one may have written what it told nobody."""
 
 
 class Delivery(Struct, frozen=True, array_like=True, gc=False):
@@ -119,6 +123,8 @@ class Place(Struct, array_like=True, gc=False):
     """The commit that said the same before."""
     refused: tuple[str, int] | None = None
     """`Conflict` and its seq, where it was not placed."""
+    session: bytes | None = None
+    """The session's id, where it was not placed."""
 
 
 class Trouble(Struct, frozen=True, array_like=True, gc=False):
@@ -249,6 +255,8 @@ class Outbox:
         elif intent.has_failed:
             self._along.append(intent)
             parcel.again = self.pack(stripped(intent), behind)
+            if intent.refused is not None:
+                parcel.again.refused = (str(intent.refused), intent.refused.seq)
         else:
             # Sent to a process before, and to this one as well.
             parcel.intent = intent.number
@@ -295,6 +303,8 @@ class Inbox:
             draft.claim, draft.seen = parcel.claim, parcel.seen
         pending = Pending(draft, facts, sealed, body, None, parcel.size, parcel.lazy)
         pending.number = parcel.number
+        if parcel.refused is not None:
+            pending.refused = Conflict(*parcel.refused)
         self._known[parcel.number] = pending
         if parcel.more is not None:
             pending.more = self.unpack(parcel.more)
@@ -305,7 +315,8 @@ class Inbox:
         entry, draft, sealed = pending.entry, pending.draft, pending.sealed
         if pending.refused is not None:
             self.failed(pending)
-            return Place(refused=(str(pending.refused), pending.refused.seq))
+            why = (str(pending.refused), pending.refused.seq)
+            return Place(refused=why, session=draft.session.id)
         if entry is None:
             return Place()
         if pending.number in self._known:
@@ -362,7 +373,7 @@ _NOWHERE: Final = Standing(None)
 
 def put(pending: Pending, place: Place) -> None:
     """Take a draft for what `place` says of it."""
-    draft, commit, link = pending.draft, place.existed, place.link
+    draft, commit, link, session = pending.draft, place.existed, place.link, place.session
     if place.refused is not None:
         pending.refused = Conflict(*place.refused)
     elif commit is not None:
@@ -377,5 +388,5 @@ def put(pending: Pending, place: Place) -> None:
             pending.sealed = structs.replace(
                 body, salt=salt, input_blob=given, output_blob=answered
             )
-    if link is not None and draft.session.id is None:
-        draft.session.id = link.session
+    if draft.session.id is None:
+        draft.session.id = session if link is None else link.session
