@@ -1,4 +1,5 @@
 """The process that writes a store is killed: nothing is lost, nothing is written twice."""
+# pyright: reportPrivateUsage=false
 
 import asyncio
 import os
