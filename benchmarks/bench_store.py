@@ -1,5 +1,7 @@
 """`python -m benchmarks.bench_store`: the store alone, against append + fdatasync in the same run.
 
+A process of its own writes the store, as for `serve`; with `--thread` a thread does.
+
 Callers run in closed loops, each in a session of its own: an intent that is waited for, then its
 outcome that is waited for, as a call with an unknown effect makes them. All indexes are queryable
 at any time; their flushes fall into the measured time.
@@ -83,10 +85,10 @@ class Pair(Struct, frozen=True, kw_only=True):
     """Bytes to the disk for each commit of the store."""
 
 
-async def block(folder: Path, callers: int, slices: int, seconds: float) -> Pair:
+async def block(folder: Path, callers: int, slices: int, seconds: float, apart: bool) -> Pair:
     """Measure store and control in turns of `seconds`, `slices` of each."""
     logs: tuple[Log, Log] = (
-        LmdbStore.open(folder / "data", apart=True),
+        LmdbStore.open(folder / "data", apart=apart),
         AppendLog(folder / "control"),
     )
     rates: tuple[list[Rate], list[Rate]] = ([], [])
@@ -108,12 +110,14 @@ async def block(folder: Path, callers: int, slices: int, seconds: float) -> Pair
     )
 
 
-def compare(folder: Path, callers: int, blocks: int, slices: int, seconds: float) -> Pair:
+def compare(
+    folder: Path, callers: int, blocks: int, slices: int, seconds: float, apart: bool
+) -> Pair:
     """Return the medians of several blocks, each with new files."""
     pairs: list[Pair] = []
     for _ in range(blocks):
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            pairs.append(asyncio.run(block(Path(name), callers, slices, seconds)))
+            pairs.append(asyncio.run(block(Path(name), callers, slices, seconds, apart)))
     return Pair(
         callers=callers,
         store=median(pair.store for pair in pairs),
@@ -162,6 +166,7 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.15)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--thread", action="store_true", help="a thread writes, as for `wrap`")
     parser.add_argument("--growth", type=int, nargs="+", help="sizes in commits, rising")
     wanted = parser.parse_args()
     if wanted.growth:
@@ -169,7 +174,14 @@ def main() -> None:
         return
     print(f"fdatasync {sync_time(wanted.folder, 200) * 1e3:.3f} ms")
     pairs = [
-        compare(wanted.folder, callers, wanted.blocks, wanted.slices, wanted.seconds)
+        compare(
+            wanted.folder,
+            callers,
+            wanted.blocks,
+            wanted.slices,
+            wanted.seconds,
+            not wanted.thread,
+        )
         for callers in wanted.callers
     ]
     show(pairs)
