@@ -22,7 +22,7 @@ help: ## list the targets
 install: $(INSTALLED) ## make .venv from requirements.lock
 
 test: $(INSTALLED) ## run the tests, without the network
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 demo: $(INSTALLED) ## run a real agent and a real server through turnlog, then print the log
 	$(BIN)/turnlog demo
