@@ -225,7 +225,12 @@ def test_a_parked_call_is_not_closed_by_recovery(tmp_path: Path, upstream: RawUp
 def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
-    hangs = Hangs()
+    hangs, reached = Hangs(), list[Peer]()
+
+    def hang(peer: Peer) -> None:
+        reached.append(peer)
+        hangs(peer)
+
     folders = [tmp_path / name for name in ("one", "two", "three")]
     shared = ("--data", str(tmp_path / "shared"))
     with ExitStack() as stack:
@@ -239,8 +244,9 @@ def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
         for agent in agents:
             agent.start()
         wait_until(lambda: all(len(agent.answered) > 30 for agent in agents), "both work")
-        upstream.script = hangs
-        wait_until(lambda: len(waiting(tmp_path / "shared")) == 2, "both wait")
+        upstream.script = hang
+        wait_until(lambda: len(reached) == 2, "both wait")
+        wait_until(lambda: len(waiting(tmp_path / "shared")) == 2, "nothing else does")
         first.kill()
         agents[0].join(BOUND)
         third = stack.enter_context(proxy_beside(folders[2], upstream.url, flags=shared))

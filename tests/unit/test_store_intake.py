@@ -9,8 +9,9 @@ from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
-from turnlog.store.intake import Backlog, Intake, without_content
+from turnlog.store.intake import Backlog, Intake
 from turnlog.store.room import Room
+from turnlog.store.tickets import without_content
 
 CONTENT = Blob(b"content")
 

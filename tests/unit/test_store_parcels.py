@@ -10,17 +10,14 @@ from turnlog.core.commit import Body, Link
 from turnlog.core.kinds import NoteKind, TurnSource
 from turnlog.store.base import Blob, Draft, SessionRef, StoreError, StoreFull, Ticket
 from turnlog.store.index import Entry
+from turnlog.store.packing import REMEMBERED, Inbox, Outbox, put
 from turnlog.store.parcels import (
-    REMEMBERED,
     Delivery,
     Frames,
-    Inbox,
-    Outbox,
     Place,
     Receipt,
     Trouble,
     framed,
-    put,
     read_delivery,
     read_receipt,
 )

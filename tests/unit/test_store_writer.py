@@ -10,8 +10,8 @@ import pytest
 from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import Body
 from turnlog.store.base import Blob, StoreClosed, StoreError
-from turnlog.store.scribe import MOST, chained
-from turnlog.store.tickets import Pending, pend
+from turnlog.store.scribe import MOST
+from turnlog.store.tickets import Pending, chained, pend
 from turnlog.store.writer import Writer
 
 

@@ -159,8 +159,8 @@ async def serving(
 ) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends. `reload` asks for the rules.
 
-    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
-    lock, `StoreError`, and `OSError` when the address cannot be listened on.
+    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder
+    counts. Raises `ConfigError` for rules and for the lock, `StoreError`, and `OSError` when the address cannot be listened on.
     """
     async with (
         recording(settings, log, reload, pins, apart=apart) as context,

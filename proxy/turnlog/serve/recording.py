@@ -72,8 +72,8 @@ async def recording(
 ) -> AsyncGenerator[Context, None]:
     """Open the store and keep it in order until the block ends. `reload` asks for the rules.
 
-    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
-    lock, and `StoreError`.
+    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder
+    counts. Raises `ConfigError` for rules and for the lock, and `StoreError`.
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()

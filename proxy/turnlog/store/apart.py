@@ -12,24 +12,16 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct, structs
 
-from .base import StoreClosed, StoreError
+from .base import StoreError
+from .engine import Setup
+from .errands import Closed, Errand
+from .gathering import Gathering, fail, gone, settle
 from .line import Line
-from .parcels import (
-    Closed,
-    Delivery,
-    Errand,
-    Opening,
-    Outbox,
-    Parcel,
-    Place,
-    framed,
-    put,
-    read_receipt,
-)
+from .packing import Outbox, put
+from .parcels import Delivery, Place, framed, read_receipt
 from .room import Room
-from .scribe import MOST, chained
-from .tickets import Pending
-from .writer import GONE, LAZY, fail, settle
+from .scribe import MOST
+from .tickets import Pending, chained
 
 PIECE = 32
 """Drafts that are sent without waiting for what else the loop will submit in this turn: they are
@@ -57,17 +49,16 @@ class Source(Struct, frozen=True, kw_only=True):
     """Is told what the process measures."""
 
 
-class Apart:
+class Apart(Gathering):
     """A queue of drafts with a process behind it. Belongs to the loop."""
 
-    def __init__(self, opening: Opening, loop: asyncio.AbstractEventLoop, source: Source) -> None:
-        """Start the process; `opening.after` is where the log ends. Raises `StoreError`."""
-        self._opening = opening
-        self._loop = loop
+    def __init__(self, setup: Setup, loop: asyncio.AbstractEventLoop, source: Source) -> None:
+        """Start the process; `setup.after` is where the log ends. Raises `StoreError`."""
+        super().__init__(loop)
+        self._setup = setup
         self._source = source
-        self.submitted = self.finished = 0
-        """Bytes of all drafts, and of those that were written or have failed."""
-        self._gathered: list[Pending] = []
+        self.finished = 0
+        """Bytes of the drafts that were written or have failed."""
         self._sent: dict[int, Pending] = {}
         """By number, in order: what no receipt has told of, the first of each chain."""
         self._kept: dict[int, Pending] = {}
@@ -77,16 +68,12 @@ class Apart:
         self._errands: dict[int, tuple[Errand, int, asyncio.Future[Closed]]] = {}
         self._newest = 0
         """The latest number."""
-        self._last = opening.after or 0
+        self._last = setup.after or 0
         """Position of the newest commit that a receipt has told of."""
         self._deaths = 0
         """Of processes, since one has written something."""
-        self._called = False
-        self._closing = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._ended: asyncio.Future[None] = loop.create_future()
         # The first has nobody before it.
-        self._line: Line | None = self._another(structs.replace(opening, after=None))
+        self._line: Line | None = self._another(structs.replace(setup, after=None))
 
     @property
     def process(self) -> int | None:
@@ -94,34 +81,22 @@ class Apart:
         return self._line.pid if self._line is not None else None
 
     def submit(self, pending: Pending, wait: bool) -> None:
-        """Queue a draft. Raises `StoreClosed`."""
-        if self._closing:
-            raise StoreClosed("the store is closed; open it again to write")
         link: Pending | None = pending
         while link is not None:
             self._newest = link.number = self._newest + 1
             link = link.more
-        self._gathered.append(pending)
-        self.submitted += pending.size
-        if not wait:
-            if self._timer is None:
-                self._timer = self._loop.call_later(LAZY, self._ring)
-        elif len(self._gathered) >= PIECE:
+        super().submit(pending, wait)
+        if wait and len(self._gathered) >= PIECE:
             self._hand_over()
-        elif not self._called:
-            # Once the loop has done all that is ready, so that its calls share one transaction.
-            self._called = True
-            self._loop.call_soon(self._call)
 
     async def run(self, errand: Errand, at: int = 0) -> Closed:
         """Have an errand run, behind what is queued. Raises `StoreError`."""
-        if self._closing:
-            raise StoreClosed("the store is closed; open it again to write")
+        self._check_open()
         self._hand_over()
         number = self._newest = self._newest + 1
         future: asyncio.Future[Closed] = self._loop.create_future()
         self._errands[number] = (errand, at, future)
-        self._deliver((), ((number, errand, at),))
+        self._send(errands=((number, errand, at),))
         return await future
 
     async def stop(self) -> None:
@@ -129,30 +104,30 @@ class Apart:
         if not self._closing:
             self._hand_over()
             self._closing = True
-            self._deliver((), is_last=True)
-        if self._timer is not None:
-            self._timer.cancel()
-        await asyncio.shield(self._ended)
-
-    def _call(self) -> None:
-        self._called = False
-        self._hand_over()
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._hand_over()
+            self._send(is_last=True)
+        await self._until_ended()
 
     def _hand_over(self) -> None:
-        """Send what was gathered, unless the writer has ended by itself meanwhile."""
-        gathered, self._gathered = self._gathered, []
+        gathered = self._take()
         if self._ended.done():
-            fail(gathered, StoreClosed(GONE))
+            fail(gathered, gone())
         elif gathered:
             for pending in gathered:
                 self._sent[pending.number] = pending
             self._deliver(gathered)
 
-    def _deliver(
+    def _deliver(self, drafts: Sequence[Pending]) -> None:
+        try:
+            self._send(drafts)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be packed: who waits for it must hear
+            if len(drafts) == 1:
+                self._lose((drafts[0].number,), (), StoreError(f"cannot write a draft: {error!r}"))
+            else:
+                # Those beside it can do nothing for it.
+                for one in drafts:
+                    self._deliver((one,))
+
+    def _send(
         self,
         drafts: Sequence[Pending] = (),
         errands: tuple[tuple[int, Errand, int], ...] = (),
@@ -162,19 +137,15 @@ class Apart:
         """Send to the process, if there is one: another gets what there is when it starts."""
         if self._line is None:
             return
-        source, parcels = self._source, list[Parcel]()
-        oldest = next(iter(self._sent), self._newest + 1)
-        try:
-            parcels += map(self._outbox.pack, drafts)
-            data = framed(Delivery(source.now(), source.clock(), oldest, parcels, errands, is_last))
-        except Exception as error:  # noqa: BLE001 - a bug; nobody who waits may be left without an answer
-            self._lose(
-                [pending.number for pending in drafts],
-                (),
-                StoreError(f"cannot write {len(drafts)} drafts: {error!r}"),
-            )
-            data = framed(Delivery(source.now(), source.clock(), oldest, [], errands, is_last))
-        self._line.send(data)
+        delivery = Delivery(
+            self._source.now(),
+            self._source.clock(),
+            next(iter(self._sent), self._newest + 1),
+            [self._outbox.pack(pending) for pending in drafts],
+            errands,
+            is_last,
+        )
+        self._line.send(framed(delivery))
         for intent in self._outbox.take_along():
             self._failed[intent.number] = intent
 
@@ -227,9 +198,9 @@ class Apart:
                 self._failed[one.number] = one
             self._guarded(fail, (pending,), error)
 
-    def _another(self, opening: Opening) -> Line:
+    def _another(self, setup: Setup) -> Line:
         """Start a process. Raises `StoreError`."""
-        line = Line(opening, self._loop, self._hear, self._break)
+        line = Line(setup, self._loop, self._hear, self._break)
         self._outbox = Outbox(self._newest)
         return line
 
@@ -256,7 +227,7 @@ class Apart:
     def _start_again(self) -> None:
         """Have another process write what the one before did not tell of."""
         try:
-            self._line = self._another(structs.replace(self._opening, after=self._last))
+            self._line = self._another(structs.replace(self._setup, after=self._last))
         except StoreError as error:
             self._mourn(str(error))
             return
@@ -265,15 +236,14 @@ class Apart:
             self._deliver(drafts[start : start + MOST])
         errands = tuple((number, *found[:2]) for number, found in self._errands.items())
         if errands or self._closing:
-            self._deliver((), errands, is_last=self._closing)
+            self._send(errands=errands, is_last=self._closing)
 
     def _give_up(self, error: StoreError) -> None:
         """Refuse what comes from now on, and what is still queued: nobody would write it."""
         self._closing = True
-        closed = StoreClosed(GONE)
+        closed = gone()
         self._lose([*self._kept, *self._sent], (), closed)
-        gathered, self._gathered = self._gathered, []
-        self._guarded(fail, gathered, closed)
+        self._guarded(fail, self._take(), closed)
         errands, self._errands = self._errands, {}
         for _, _, future in errands.values():
             settle(future, closed)

@@ -1,4 +1,4 @@
-"""The process that writes the store of a proxy: `python -m turnlog.store.apart_process DESCRIPTOR OPENING`.
+"""The process that writes the store of a proxy: `python -m turnlog.store.apart_process DESCRIPTOR SETUP`.
 
 It reads deliveries from the socket with that number, writes what has come in one transaction, and
 answers. It ends with its proxy: when the other end of the socket is closed.
@@ -16,27 +16,17 @@ from pathlib import Path
 import msgspec
 
 from . import folder
-from .base import StoreError, StoreFull
-from .blobs import BlobReader, BlobWriter
-from .engine import LmdbEngine, Sources
-from .parcels import (
-    Closed,
-    Delivery,
-    Errand,
-    Frames,
-    Inbox,
-    Lost,
-    Opening,
-    Receipt,
-    Trouble,
-    framed,
-    read_delivery,
-)
+from .base import StoreError
+from .blobs import BlobReader
+from .engine import LmdbEngine, Setup, Sources
+from .errands import Closed, Errand
+from .packing import Inbox
+from .parcels import Delivery, Frames, Lost, Receipt, Trouble, framed, read_delivery
 from .redo import open_redo
 from .room import Room
-from .scribe import AGAIN, MOST, Scribe, chained
+from .scribe import AGAIN, MOST, Scribe
 from .tables import NAMES, Tables
-from .tickets import Pending
+from .tickets import Pending, chained
 
 _READ = 1 << 16
 _COLLECT_AFTER = 20_000
@@ -53,10 +43,7 @@ class Sayings:
     def landed(self, batch: list[Pending], along: list[Pending]) -> None:
         told, place = self._next.landed, self.inbox.landed
         for first in batch:
-            if first.more is None:
-                told.append((first.number, [place(first)]))
-            else:
-                told.append((first.number, [place(one) for one in chained((first,))]))
+            told.append((first.number, [place(one) for one in chained((first,))]))
         told += [(one.number, [place(one)]) for one in along]
 
     def failed(self, batch: list[Pending], error: StoreError, kept: list[Pending]) -> None:
@@ -69,7 +56,7 @@ class Sayings:
 
     def lost(self, numbers: list[int], kept: list[int], error: StoreError) -> None:
         """Tell that drafts were not written."""
-        self._next.lost.append(Lost(numbers, kept, _trouble(error)))
+        self._next.lost.append(Lost(numbers, kept, Trouble.of(error)))
 
     def report(self, error: StoreError) -> None:
         self._next.reports.append(str(error))
@@ -78,9 +65,12 @@ class Sayings:
         """Tell that content was given up."""
         self._next.trimmed += size
 
-    def done(self, number: int, closed: Closed, trouble: Trouble | None) -> None:
+    def done(self, number: int, result: Closed | StoreError) -> None:
         """Tell what an errand came to."""
-        self._next.done.append((number, closed, trouble))
+        if isinstance(result, StoreError):
+            self._next.done.append((number, Closed(), Trouble.of(result)))
+        else:
+            self._next.done.append((number, result, None))
 
     def send(self, spare: int) -> None:
         """Send what there is to tell; when the proxy is gone nobody is told."""
@@ -99,7 +89,7 @@ class Sayings:
 class Clerk:
     """Takes deliveries and has them written."""
 
-    def __init__(self, link: socket.socket, opening: Opening) -> None:
+    def __init__(self, link: socket.socket, setup: Setup) -> None:
         """Open the store. Raises `StoreError`."""
         self._link = link
         self._frames = Frames()
@@ -111,39 +101,35 @@ class Clerk:
         # Unlike `select` it knows descriptors of any number: the proxy may have many.
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
-        self._room = Room(Path(opening.data), opening.limit)
+        self._room = Room(Path(setup.data), setup.limit)
         self._spare = 0
         """What was told of it last."""
-        self._engine = self._open(opening)
-        self._scribe = Scribe(self._engine, self._sayings, keep=opening.keep)
+        self._engine = self._open(setup)
+        self._scribe = Scribe(self._engine, self._sayings, keep=setup.keep)
 
-    def _open(self, opening: Opening) -> LmdbEngine:
-        data, sayings = Path(opening.data), self._sayings
+    def _open(self, setup: Setup) -> LmdbEngine:
+        data, sayings = Path(setup.data), self._sayings
         env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
         with folder.translated("open", data):
             tables = Tables(env, create=True)
-            redo = open_redo(env, tables, data / "log" / "data.mdb", opening.boot, os.urandom)
-        reader = BlobReader(data / "blobs", opening.boot, readonly=False)
+            redo = open_redo(env, tables, data / "log" / "data.mdb", setup.boot, os.urandom)
+        sources = Sources(
+            now=lambda: self._at,
+            clock=lambda: self._clock,
+            entropy=os.urandom,
+            report=sayings.report,
+            trimmed=sayings.trimmed,
+        )
+        blobs = BlobReader(data / "blobs", setup.boot, readonly=False)
         return LmdbEngine(
-            data,
             env,
             tables,
-            epoch=opening.epoch,
-            lock=None,
-            resumed_after=opening.after,
-            room=self._room,
-            blobs=BlobWriter(
-                data, opening.span, reader, opening.boot, opening.epoch, report=sayings.report
-            ),
+            setup,
             redo=redo,
-            flush_every=opening.flush_every,
-            sources=Sources(
-                now=lambda: self._at,
-                clock=lambda: self._clock,
-                entropy=os.urandom,
-                report=sayings.report,
-                trimmed=sayings.trimmed,
-            ),
+            blobs=blobs,
+            room=self._room,
+            sources=sources,
+            lock=None,
         )
 
     def work(self) -> None:
@@ -210,14 +196,7 @@ class Clerk:
         return batch
 
     def _run(self, number: int, errand: Errand, at: int) -> None:
-        closed, trouble = Closed(), None
-        try:
-            closed = self._engine.run(errand, at)
-        except StoreError as error:
-            trouble = _trouble(error)
-        except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
-            trouble = Trouble(f"the store's work failed: {error!r}")
-        self._sayings.done(number, closed, trouble)
+        self._sayings.done(number, self._scribe.run(lambda: self._engine.run(errand, at)))
         self._send()
 
     def _send(self) -> None:
@@ -225,22 +204,18 @@ class Clerk:
         self._sayings.send(self._spare)
 
 
-def _trouble(error: StoreError) -> Trouble:
-    return Trouble(str(error), isinstance(error, StoreFull))
-
-
 def main() -> int:
     """Serve the proxy at the other end of the socket; return the exit code."""
     # The proxy decides when it is over, whatever is sent to all processes of its terminal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    opening = msgspec.json.decode(sys.argv[2], type=Opening)
+    setup = msgspec.json.decode(sys.argv[2], type=Setup)
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 50)
     # Closed by the system when this process ends, and no sooner: the proxy waits for that.
     link = socket.socket(fileno=int(sys.argv[1]))
     try:
-        Clerk(link, opening).work()
+        Clerk(link, setup).work()
     except StoreError as error:
         with suppress(OSError):
             link.sendall(framed(Receipt(reports=[str(error)])))

@@ -16,18 +16,17 @@ from turnlog.core.kinds import Flag, Rung
 from . import ground, recovery
 from .attention import abandoned, overdue
 from .base import Draft, SessionRef, StoreError
-from .blobs import BlobWriter, Packed, pack
+from .blobs import BlobReader, BlobWriter, Packed, pack
 from .epochs import EpochLock, is_locked
+from .errands import Closed, Errand
 from .flush import flush
 from .folder import FAILURES, close_environment, explained, translated
 from .index import Entry, Segment
 from .ledger import Ledger
-from .parcels import Closed, Errand
 from .redo import Redo
 from .room import Room
-from .scribe import chained
 from .tables import Tables, Txn
-from .tickets import SALT, Pending, pend
+from .tickets import SALT, Pending, chained, pend
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
@@ -50,39 +49,55 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Gets the bytes of stored content that were given up to make room."""
 
 
+class Setup(Struct, frozen=True, kw_only=True):
+    """What an engine is opened with, that another process may be told."""
+
+    data: str
+    epoch: int
+    limit: int
+    """bytes"""
+    span: int
+    """What a bucket of blobs covers, ns."""
+    flush_every: int
+    """Commits that the indexes may lag behind."""
+    boot: str
+    keep: int
+    """Bytes of outcomes that are kept until there is room."""
+    after: int | None = None
+    """Position behind which may be what another writer of this epoch wrote before it died, and what
+    is given once more here."""
+
+
 class LmdbEngine:
     """Owns the ledger, the blob writer and the epoch. Used by one thread at a time."""
 
     def __init__(
         self,
-        data: Path,
         env: lmdb.Environment,
         tables: Tables,
+        setup: Setup,
         *,
-        epoch: int,
-        lock: EpochLock | None,
-        room: Room,
-        blobs: BlobWriter,
         redo: Redo | None,
-        flush_every: int,
+        blobs: BlobReader,
+        room: Room,
         sources: Sources,
-        resumed_after: int | None = None,
+        lock: EpochLock | None,
     ) -> None:
-        """Without `lock` the epoch is somebody else's to give up. Behind `resumed_after` may be what
-        another writer of the same epoch wrote before it died, and what is given once more here."""
+        """Without `lock` the epoch is somebody else's to give up. `blobs` must be a reader that may write."""
+        data, epoch = Path(setup.data), setup.epoch
         self._data = data
         self._env = env
         self._tables = tables
         self._epoch = epoch
         self._lock = lock
         self._room = room
-        self._blobs = blobs
+        self._blobs = BlobWriter(data, setup.span, blobs, setup.boot, epoch, report=sources.report)
         self._redo = redo
-        self._flush_every = flush_every
+        self._flush_every = setup.flush_every
         self._sources = sources
         self._file = data / "log" / "data.mdb"
         self._page = env.stat()["psize"]
-        self._ledger = Ledger(tables, epoch, sources.entropy, resumed_after)
+        self._ledger = Ledger(tables, epoch, sources.entropy, setup.after)
         self._appended = ground.LOOK_EVERY
         """Bytes that the log has grown by since its end was looked at."""
         self._skipped: set[str] = set()

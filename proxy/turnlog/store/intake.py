@@ -1,21 +1,19 @@
 """What happens to a draft on the caller's thread: checks, salt, bytes. Cheap, and never blocks."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from turnlog.core.commit import Body
 from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 
-from .base import Blob, Draft, StoreFull
+from .base import Draft, StoreFull
 from .folder import explained
 from .room import Room
 from .scribe import KEPT
-from .tickets import Pending, pend
+from .tickets import Pending, pend, without_content
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -92,19 +90,3 @@ class Intake:
                 f"no room for {what} in {str(self._data)!r}; raise limits.store, "
                 "or free space on the disk"
             )
-
-
-def without_content(draft: Draft) -> Draft:
-    """Return a draft without its blobs. Its body still has their hashes: they read as lost."""
-    if not (draft.input_blob or draft.output_blob):
-        return draft
-    body = structs.replace(
-        draft.body or Body(),
-        input_blob=_digest(draft.input_blob),
-        output_blob=_digest(draft.output_blob),
-    )
-    return structs.replace(draft, body=body, input_blob=None, output_blob=None)
-
-
-def _digest(blob: Blob | None) -> bytes:
-    return (blob.digest or sha256(blob.data).digest()) if blob else b""

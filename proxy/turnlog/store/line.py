@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
+from .engine import Setup
 from .folder import translated
-from .parcels import Frames, Opening
+from .parcels import Frames
 
 _READ: Final = 1 << 16
 _END: Final = 1.0
@@ -25,7 +26,7 @@ class Line:
 
     def __init__(
         self,
-        opening: Opening,
+        setup: Setup,
         loop: asyncio.AbstractEventLoop,
         heard: Callable[[bytes], None],
         broken: Callable[[], None],
@@ -39,11 +40,11 @@ class Line:
         self._broken = broken
         self._frames = Frames()
         self._unsent = bytearray()
-        with translated("start a process that writes to", Path(opening.data)), ExitStack() as undo:
+        with translated("start a process that writes to", Path(setup.data)), ExitStack() as undo:
             self._socket, theirs = socket.socketpair()
             undo.enter_context(self._socket)
             with theirs:
-                self._process = _start(theirs, opening)
+                self._process = _start(theirs, setup)
             undo.pop_all()
         self._socket.setblocking(False)
         loop.add_reader(self._socket, self._read)
@@ -101,11 +102,11 @@ class Line:
             return len(data)
 
 
-def _start(theirs: socket.socket, opening: Opening) -> "subprocess.Popen[bytes]":
+def _start(theirs: socket.socket, setup: Setup) -> "subprocess.Popen[bytes]":
     number = theirs.fileno()
     module = ("-P", "-m", "turnlog.store.apart_process")
     return subprocess.Popen(  # noqa: S603 - our own module
-        (sys.executable, *module, str(number), msgspec.json.encode(opening).decode()),
+        (sys.executable, *module, str(number), msgspec.json.encode(setup).decode()),
         pass_fds=(number,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Self
 
 import lmdb
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit
 
 from . import epochs, folder
 from .apart import Apart, Source
 from .base import Draft, StoreClosed, StoreError
-from .blobs import BlobReader, BlobWriter, boot_id
-from .engine import FLUSH_EVERY, LmdbEngine, Sources
+from .blobs import BlobReader, boot_id
+from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
+from .errands import Closed, Errand
 from .index import Segment
 from .intake import Backlog, Intake
 from .keys import EPOCH, LIMIT, number
-from .parcels import Closed, Errand, Opening
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
@@ -47,19 +47,19 @@ class LmdbStore:
         tables: Tables,
         *,
         hands: "_Hands",
-        blobs: BlobReader,
         intake: Intake,
         key: bytes,
         recovered: list[Commit],
         epochs: int,
     ) -> None:
-        """`key` is the store's own secret, `recovered` are the commits that opening wrote, for `epochs` writers that had died."""
+        """`key` is the store's own secret; `recovered` are the commits that opening wrote, for `epochs`
+        writers that had died."""
         self._data = data
         self._env = env
         self._tables = tables
         self._hands = hands
         self._writer = hands.writer
-        self._blobs = blobs
+        self._blobs = hands.blobs
         self._intake = intake
         self._key = key
         self.rekeyed = False
@@ -111,52 +111,44 @@ class LmdbStore:
             undo.callback(folder.close_environment, env)
             tables, redo, epoch, lock = _enter(data, env, limit, boot, entropy, undo)
             folder.mark(data)
-            blobs = BlobReader(data / "blobs", boot, readonly=False)
-            undo.callback(blobs.close)
+            setup = Setup(
+                data=str(data),
+                epoch=epoch,
+                limit=limit,
+                span=span,
+                flush_every=flush_every,
+                boot=boot,
+                keep=backlog.outcomes,
+            )
             room = Room(data, limit)
             sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
+            blobs = BlobReader(data / "blobs", boot, readonly=False)
+            undo.callback(blobs.close)
             engine = LmdbEngine(
-                data,
                 env,
                 tables,
-                epoch=epoch,
-                lock=lock,
-                room=room,
-                blobs=BlobWriter(data, span, blobs, boot, epoch, report=report),
+                setup,
                 redo=redo,
-                flush_every=flush_every,
+                blobs=blobs,
+                room=room,
                 sources=sources,
+                lock=lock,
             )
             recovered = [*engine.recover(), *engine.expire(now())]
+            intake = Intake(data, room, commit_limit=commit_limit, backlog=backlog, entropy=entropy)
             if apart:
                 engine.leave()
-                blobs = BlobReader(data / "blobs", boot, readonly=True)
-                opening = Opening(
-                    data=str(data),
-                    epoch=epoch,
-                    limit=limit,
-                    span=span,
-                    flush_every=flush_every,
-                    boot=boot,
-                    keep=backlog.outcomes,
-                    after=_end(env, tables),
-                )
-                hands = _process(opening, loop, sources, room, blobs, lock)
+                blobs.close()
+                setup = structs.replace(setup, after=_end(env, tables))
+                hands = _process(setup, loop, sources, room, lock)
             else:
-                hands = _thread(engine, loop, report, backlog.outcomes)
+                hands = _thread(engine, setup, loop, sources, blobs)
             store = cls(
                 data,
                 env,
                 tables,
                 hands=hands,
-                blobs=blobs,
-                intake=Intake(
-                    data,
-                    room,
-                    commit_limit=commit_limit,
-                    backlog=backlog,
-                    entropy=entropy,
-                ),
+                intake=intake,
                 key=key,
                 recovered=recovered,
                 epochs=engine.dead_epochs,
@@ -221,31 +213,36 @@ class _Hands(Struct, frozen=True):
 
     writer: Writer | Apart
     run: Callable[[Errand, int], Awaitable[Closed]]
+    blobs: BlobReader
     tail: Callable[[], Segment] | None
     """The tail as the writer knows it, where it is one of this process."""
 
 
 def _thread(
     engine: LmdbEngine,
+    setup: Setup,
     loop: asyncio.AbstractEventLoop,
-    report: Callable[[StoreError], None],
-    keep: int,
+    sources: Sources,
+    blobs: BlobReader,
 ) -> _Hands:
-    writer = Writer(engine, loop, report, keep=keep)
-    return _Hands(
-        writer, lambda errand, at: writer.run(lambda: engine.run(errand, at)), engine.tail
-    )
+    writer = Writer(engine, loop, sources.report, keep=setup.keep)
+
+    async def run(errand: Errand, at: int) -> Closed:
+        return await writer.run(lambda: engine.run(errand, at))
+
+    return _Hands(writer, run, blobs, engine.tail)
 
 
 def _process(
-    opening: Opening,
+    setup: Setup,
     loop: asyncio.AbstractEventLoop,
     sources: Sources,
     room: Room,
-    blobs: BlobReader,
     lock: epochs.EpochLock,
 ) -> _Hands:
     """Leave the writing to a process; the epoch ends with this one all the same."""
+    data = Path(setup.data)
+    blobs = BlobReader(data / "blobs", setup.boot, readonly=True)
 
     def trimmed(size: int) -> None:
         blobs.sweep()
@@ -253,7 +250,7 @@ def _process(
 
     def ended() -> None:
         try:
-            with folder.translated("give up the epoch of", Path(opening.data)):
+            with folder.translated("give up the epoch of", data):
                 lock.release()
         except StoreError as error:
             sources.report(error)
@@ -266,8 +263,8 @@ def _process(
         ended=ended,
         room=room,
     )
-    writer = Apart(opening, loop, source)
-    return _Hands(writer, writer.run, None)
+    writer = Apart(setup, loop, source)
+    return _Hands(writer, writer.run, blobs, None)
 
 
 class LmdbReader:

@@ -3,13 +3,13 @@
 No thread, no loop, no process of its own: `writer` has a thread around it, `apart_process` a process.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from .base import StoreError, StoreFull
 from .kept import Kept
-from .tickets import Pending
+from .tickets import Pending, chained
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
@@ -17,6 +17,7 @@ AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
 KEPT = 64 << 20
 """Bytes of such outcomes that are kept."""
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -89,6 +90,15 @@ class Scribe:
                 self._missed(len(piece), error)
         return None
 
+    def run(self, job: Callable[[], T]) -> T | StoreError:
+        """Run a job; return what it comes to, or why it failed."""
+        try:
+            return job()
+        except StoreError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
+            return StoreError(f"the store's work failed: {error!r}")
+
     def tend(self) -> None:
         """Do what is due after a batch."""
         self._guarded("tend the store", self._engine.tend)
@@ -148,14 +158,3 @@ class Scribe:
             self.say(error)
         except Exception as error:  # noqa: BLE001 - who writes must outlive a bug
             self.say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
-
-
-def chained(batch: Iterable[Pending]) -> list[Pending]:
-    """Return every draft of a batch, each before what follows in its chain."""
-    found: list[Pending] = []
-    for first in batch:
-        link: Pending | None = first
-        while link is not None:
-            found.append(link)
-            link = link.more
-    return found

@@ -1,7 +1,8 @@
 """A draft on its way to the disk, and the promise that the caller holds for it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct, structs
@@ -9,7 +10,7 @@ from msgspec import Struct, structs
 from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
 from turnlog.core.kinds import CommitKind
 
-from .base import Conflict, Draft, StoreError
+from .base import Blob, Conflict, Draft, StoreError
 from .index import Entry
 
 SALT: Final = 16
@@ -168,3 +169,47 @@ def pend(
     if more is not None:
         size += more.size
     return Pending(draft, facts, sealed, body, more, size, lazy)
+
+
+def chained(batch: Iterable[Pending]) -> list[Pending]:
+    """Return every draft of a batch, each before what follows in its chain."""
+    found: list[Pending] = []
+    for first in batch:
+        link: Pending | None = first
+        while link is not None:
+            found.append(link)
+            link = link.more
+    return found
+
+
+def without_content(draft: Draft) -> Draft:
+    """Return a draft without its blobs. Its body still has their hashes: they read as lost."""
+    if not (draft.input_blob or draft.output_blob):
+        return draft
+    body = structs.replace(
+        draft.body or _EMPTY,
+        input_blob=_digest(draft.input_blob),
+        output_blob=_digest(draft.output_blob),
+    )
+    return structs.replace(draft, body=body, input_blob=None, output_blob=None)
+
+
+def stripped(pending: Pending, salt: Callable[[int], bytes]) -> Pending:
+    """Return a draft that has failed without its content; `salt` as for `pend`.
+
+    It is still found where it was put; else it reads as lost, should the draft be written yet.
+    """
+    draft, sealed = pending.draft, pending.sealed
+    if draft.input_blob is None and draft.output_blob is None:
+        return pending
+    if sealed is not None and sealed.salt:
+        bare = structs.replace(draft, input_blob=None, output_blob=None)
+        left = Pending(bare, pending.facts, sealed, pending.body, None, pending.size, pending.lazy)
+    else:
+        left = pend(without_content(draft), salt, None, pending.lazy)
+    left.number, left.refused = pending.number, pending.refused
+    return left
+
+
+def _digest(blob: Blob | None) -> bytes:
+    return (blob.digest or sha256(blob.data).digest()) if blob else b""

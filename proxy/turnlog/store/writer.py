@@ -6,23 +6,20 @@ it all write transactions, to itself. `apart` does the same with a process.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .base import StoreClosed, StoreError, StoreFull
-from .scribe import AGAIN, KEPT, MOST, Engine, Scribe, chained
-from .tickets import Pending
+from .base import StoreError, StoreFull
+from .gathering import Gathering, fail, gone, settle
+from .scribe import AGAIN, KEPT, MOST, Engine, Scribe
+from .tickets import Pending, chained
 
 _Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
-
-LAZY = 0.05
-"""Seconds after which a draft that nobody waits for is written all the same."""
-GONE = "the store's writer has ended; open the store again"
 T = TypeVar("T")
 
 
-class Writer:
+class Writer(Gathering):
     """A queue of drafts with a thread behind it."""
 
     def __init__(
@@ -37,10 +34,8 @@ class Writer:
 
         `keep` is how many bytes of outcomes that find no room are kept until there is some.
         """
-        self._loop = loop
+        super().__init__(loop)
         self._scribe = Scribe(engine, _InLoop(self._tell, report), keep=keep)
-        self._gathered: list[Pending] = []
-        """What was submitted since the thread was called; the loop's alone."""
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
         self._jobs: list[_Job] = []
@@ -48,39 +43,21 @@ class Writer:
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
         # Two counts, each with one writer, need no lock.
-        self.submitted = self.finished = 0
-        """Bytes of all drafts, and of those that were written or have failed."""
-        self._closing = False
+        self.finished = 0
+        """Bytes of the drafts that were written or have failed."""
         self._awake = False
-        self._called = False
         # Held while the thread has nothing to do: cheaper than a Condition by a lock for each wait.
         self._sleep = threading.Lock()
         self._sleep.acquire()
-        self._timer: asyncio.TimerHandle | None = None
-        self._ended: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(target=self._live, name="turnlog-store", daemon=True)
         self._thread.start()
-
-    def submit(self, pending: Pending, wait: bool) -> None:
-        """Queue a draft. Raises `StoreClosed`."""
-        if self._closing:
-            raise StoreClosed("the store is closed; open it again to write")
-        self._gathered.append(pending)
-        self.submitted += pending.size
-        if not wait and self._timer is None:
-            self._timer = self._loop.call_later(LAZY, self._ring)
-        if wait and not self._called:
-            # Once the loop has done all that is ready, so that its calls share one transaction.
-            self._called = True
-            self._loop.call_soon(self._call)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` in the writer's thread, after what is queued. Raises `StoreError`."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._hand_over()
         with self._lock:
-            if self._closing:
-                raise StoreClosed("the store is closed; open it again to write")
+            self._check_open()
             self._jobs.append((job, future))
             self._nudge()
         return await future
@@ -91,28 +68,17 @@ class Writer:
         with self._lock:
             self._closing = True
             self._nudge()
-        if self._timer:
-            self._timer.cancel()
-        await asyncio.shield(self._ended)
-
-    def _call(self) -> None:
-        self._called = False
-        self._hand_over()
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._hand_over()
+        await self._until_ended()
 
     def _hand_over(self) -> None:
-        """Give the thread what was gathered, unless it has ended by itself meanwhile."""
-        gathered, self._gathered = self._gathered, []
+        gathered = self._take()
         with self._lock:
             ended = self._closing
             if not ended:
                 self._queue += gathered
                 self._nudge()
         if ended:
-            fail(gathered, StoreClosed(GONE))
+            fail(gathered, gone())
 
     def _nudge(self) -> None:
         if not self._awake:
@@ -139,7 +105,7 @@ class Writer:
             self._closing = True
             batch, self._queue = [*self._writing, *self._queue], []
             jobs, self._jobs = [*self._running, *self._jobs], []
-        closed = StoreClosed(GONE)
+        closed = gone()
         if batch:
             self._tell(fail, batch, closed)
         for _, future in jobs:
@@ -173,12 +139,9 @@ class Writer:
             self._writing = self._writing[len(batch) :]
 
     def _do(self, job: Callable[[], object], future: "asyncio.Future[Any]") -> None:
-        try:
-            result = job()
-        except StoreError as error:
-            self._tell(settle, future, error)
-        except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
-            self._tell(settle, future, StoreError(f"the store's work failed: {error!r}"))
+        result = self._scribe.run(job)
+        if isinstance(result, StoreError):
+            self._tell(settle, future, result)
         else:
             self._tell(settle, future, None, result)
 
@@ -212,19 +175,3 @@ class _InLoop:
 def _land(batch: list[Pending], along: list[Pending]) -> None:
     for pending in (*chained(batch), *along):
         pending.land()
-
-
-def fail(batch: Iterable[Pending], error: StoreError) -> None:
-    """Say to drafts, and their chains, that they were not written."""
-    for pending in chained(batch):
-        pending.fail(error)
-
-
-def settle(future: "asyncio.Future[Any]", error: Exception | None, result: object = None) -> None:
-    """Give a future what it waits for, unless nobody does any more."""
-    if future.done():
-        return
-    if error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -1,0 +1,86 @@
+"""The loop's side of a writer: drafts that are handed over together, and what is told of them."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from .base import StoreClosed, StoreError
+from .tickets import Pending, chained
+
+LAZY = 0.05
+"""Seconds after which a draft that nobody waits for is written all the same."""
+_CLOSED = "the store is closed; open it again to write"
+_GONE = "the store's writer has ended; open the store again"
+
+
+class Gathering(ABC):
+    """What was submitted since it was handed over last. Belongs to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.submitted = 0
+        """Bytes of all drafts."""
+        self._gathered: list[Pending] = []
+        self._closing = False
+        self._called = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[None] = loop.create_future()
+
+    def submit(self, pending: Pending, wait: bool) -> None:
+        """Queue a draft. Raises `StoreClosed`."""
+        self._check_open()
+        self._gathered.append(pending)
+        self.submitted += pending.size
+        if not wait and self._timer is None:
+            self._timer = self._loop.call_later(LAZY, self._ring)
+        if wait and not self._called:
+            # Once the loop has done all that is ready, so that its calls share one transaction.
+            self._called = True
+            self._loop.call_soon(self._call)
+
+    @abstractmethod
+    def _hand_over(self) -> None:
+        """Give what was gathered to who writes, unless he has ended by himself meanwhile."""
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StoreClosed(_CLOSED)
+
+    def _take(self) -> list[Pending]:
+        gathered, self._gathered = self._gathered, []
+        return gathered
+
+    async def _until_ended(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.shield(self._ended)
+
+    def _call(self) -> None:
+        self._called = False
+        self._hand_over()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._hand_over()
+
+
+def gone() -> StoreClosed:
+    """Return why nothing is written any more, where the writer has ended by itself."""
+    return StoreClosed(_GONE)
+
+
+def fail(batch: Iterable[Pending], error: StoreError) -> None:
+    """Say to drafts, and their chains, that they were not written."""
+    for pending in chained(batch):
+        pending.fail(error)
+
+
+def settle(future: "asyncio.Future[Any]", error: Exception | None, result: object = None) -> None:
+    """Give a future what it waits for, unless nobody does any more."""
+    if future.done():
+        return
+    if error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
