@@ -75,11 +75,6 @@ class Apart(Gathering):
         # The first has nobody before it.
         self._line: Line | None = self._another(structs.replace(setup, after=None))
 
-    @property
-    def process(self) -> int | None:
-        """The id of the process, if there is one at the moment."""
-        return self._line.pid if self._line is not None else None
-
     def submit(self, pending: Pending, wait: bool) -> None:
         link: Pending | None = pending
         while link is not None:

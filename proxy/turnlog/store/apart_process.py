@@ -4,7 +4,6 @@ It reads deliveries from the socket with that number, writes what has come in on
 answers. It ends with its proxy: when the other end of the socket is closed.
 """
 
-import gc
 import os
 import select
 import signal
@@ -29,7 +28,6 @@ from .tables import NAMES, Tables
 from .tickets import Pending, chained
 
 _READ = 1 << 16
-_COLLECT_AFTER = 20_000
 
 
 class Sayings:
@@ -210,8 +208,6 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     setup = msgspec.json.decode(sys.argv[2], type=Setup)
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 50)
     # Closed by the system when this process ends, and no sooner: the proxy waits for that.
     link = socket.socket(fileno=int(sys.argv[1]))
     try:

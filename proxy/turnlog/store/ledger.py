@@ -361,8 +361,6 @@ class Ledger:
 
     def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return where the commit of a ticket stands; one that failed is written along."""
-        if isinstance(ticket, Standing):
-            return ticket.link
         if not isinstance(ticket, Pending):
             return ticket.placed.link if ticket.placed else None
         if ticket.entry is None:
