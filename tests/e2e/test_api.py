@@ -366,8 +366,7 @@ def test_calls_go_on_where_no_token_can_be_had(tmp_path: Path) -> None:
         (tmp_path / "data" / "token").unlink()
         problem(ask(rig, f"{V1}/log", headers=()), 401)
         assert ask(rig, f"{V1}/log").status == 200
-        wait_until(lambda: proxy.events("store.failed"), "the event")
-        failed = proxy.events("store.failed")
+        failed = proxy.told("store.failed")
         assert "too short" in failed[0]["error.message"]
 
 

@@ -165,7 +165,7 @@ def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
             params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
             client.ask("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
             wait_until(lambda: bool(commands(proxy.process.pid)), "the command")
-        wait_until(lambda: bool(proxy.events("process.ended")), "its end")
+        assert proxy.told("process.ended")
         assert proxy.events("process.failed") == []
 
 

@@ -195,7 +195,7 @@ def test_a_command_that_dies_fails_its_calls_at_once_and_the_session_goes_on(pro
     assert died["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
     assert agent.text("pid") != pid
     assert json.loads(agent.text("told")) == ["initialize", "notifications/initialized"]
-    assert proxy.events("process.ended")[0]["process.exit.code"] == 3
+    assert proxy.told("process.ended")[0]["process.exit.code"] == 3
 
 
 def test_a_command_that_cannot_be_run_is_a_failure_to_connect(tmp_path: Path) -> None:
@@ -207,8 +207,7 @@ def test_a_command_that_cannot_be_run_is_a_failure_to_connect(tmp_path: Path) ->
         given = client.request("POST", "/mcp", body, headers=newest_headers(name="say"))
         outcome = given.json()["result"]["_meta"]["turnlog/outcome"]
         assert (outcome["kind"], outcome["executed"]) == ("connect_failed", "no")
-        wait_until(lambda: proxy.events("process.failed"), "it is logged")
-        assert proxy.events("process.failed")[0]["turnlog.server"] == "cmd"
+        assert proxy.told("process.failed")[0]["turnlog.server"] == "cmd"
 
 
 def test_requests_of_the_stateless_revisions_need_no_session(proxy: Proxy) -> None:
@@ -272,7 +271,7 @@ def test_a_time_limit_takes_the_request_back(tmp_path: Path) -> None:
 def test_a_line_that_is_no_message_is_logged_and_reaches_nobody(proxy: Proxy) -> None:
     agent = Agent(proxy)
     assert agent.text("stray") == "said"
-    (event,) = proxy.events("output.stray")
+    (event,) = proxy.told("output.stray")
     assert event["turnlog.bytes"] == len("no message")
 
 

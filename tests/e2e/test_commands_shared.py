@@ -183,7 +183,7 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     )
     assert two.text("asks", {"method": "ping"}) == "nothing"
     two.text("asks", {"method": "ask/ghp_a8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"})
-    event, secret = proxy.events("question.refused")
+    event, secret = proxy.told("question.refused", 2)
     assert (event["turnlog.server"], event["mcp.method.name"]) == ("cmd", "elicitation/create")
     assert secret["mcp.method.name"] == "ask/[redacted]"
     leave(one)

@@ -83,7 +83,7 @@ def test_a_server_that_fails_in_a_row_is_left_alone(cut: tuple[Rig, Server]) -> 
     assert server.calls == 2
     row = rig.ended_rows(3)[2]
     assert (row.kind, row.phase, row.executed) == ("circuit_open", "queued", "no")
-    (event,) = rig.proxy.events("circuit.opened")
+    (event,) = rig.proxy.told("circuit.opened")
     assert event["turnlog.server"] == "shop"
     assert len(rig.proxy.events("upstream.failed")) == 0
 
@@ -127,7 +127,7 @@ def test_after_a_while_one_call_is_made_and_decides(tmp_path: Path) -> None:
             assert client.response("POST").status == 200
         assert b"done" in rig.post(call("pay_once", {"n": 4}))
         assert server.calls == 3
-        wait_until(lambda: rig.proxy.events("circuit.closed"), "it is logged")
+        assert rig.proxy.told("circuit.closed")
         names = [e["event"] for e in rig.proxy.events() if e["event"].startswith("circuit")]
         assert names == ["circuit.opened", "circuit.probed", "circuit.closed"]
         assert status(rig)[0]["state"] == "closed"
@@ -168,6 +168,6 @@ def test_retries_stay_within_the_quota(tmp_path: Path) -> None:
         wait_until(lambda: status(rig), "the proxy tells")
         (shop,) = status(rig)
         assert (shop["retries_refused"], shop["state"]) == (2, "closed")
-        reasons = [e.get("turnlog.reason") for e in rig.proxy.events("call.ended")]
+        reasons = [e.get("turnlog.reason") for e in rig.proxy.told("call.ended", 6)]
         assert reasons == [None, None, "attempts", None, "quota", "quota"]
         assert "retries refused: 2" in turnlog("status", data=rig.proxy.data).stdout

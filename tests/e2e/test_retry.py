@@ -185,12 +185,16 @@ def test_a_refusal_before_anything_ran_is_made_again_whatever_the_effect(rig: Ri
     assert (refused.kind, refused.executed, made.status) == ("rate_limited", "no", "ok")
 
 
+def retried(rig: Rig, made: str) -> list[Any]:
+    return [one for one in rig.proxy.events("call.retried") if one["turnlog.call"] == made]
+
+
 def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
     rig.upstream.script = InTurn(answer(LIMITED), echo)
     rig.post(call("read_file"))
-    (event,) = [
-        one for one in rig.proxy.events("call.retried") if one["turnlog.call"] == rig.rows()[0].call
-    ]
+    made = rig.ended_rows(2)[0].call
+    wait_until(lambda: retried(rig, made), "it is logged")
+    (event,) = retried(rig, made)
     assert event["turnlog.delay_ns"] == 1_000_000_000
 
 

@@ -32,8 +32,7 @@ class Stage(Struct):
 
     def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
         """Wait for so many lines of an event; return the last one."""
-        wait_until(lambda: len(self.proxy.events(event)) >= count, f"{count} of {event}")
-        return self.proxy.events(event)[count - 1]
+        return self.proxy.told(event, count)[count - 1]
 
     def effect_of_a_call(self) -> Effect:
         """Call the tool; return the effect that its row shows."""

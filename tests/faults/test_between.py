@@ -77,9 +77,8 @@ def test_sigterm_between_two_attempts_hands_on_what_is_held(tmp_path: Path, name
 
 def abandoned(proxy: Proxy) -> list[tuple[Any, ...]]:
     """Return what the log says of attempts that were announced and not made."""
-    wait_until(lambda: proxy.events("retry.abandoned"), "the log tells of it")
     names = ("turnlog.call", "turnlog.attempt", "turnlog.reason")
-    return [tuple(map(one.get, names)) for one in proxy.events("retry.abandoned")]
+    return [tuple(map(one.get, names)) for one in proxy.told("retry.abandoned")]
 
 
 def test_sigterm_between_two_attempts_of_a_plain_call(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_sigterm_between_two_attempts_of_a_plain_call(tmp_path: Path) -> None:
 
 def stopped_meanwhile(rig: Rig, client: Client) -> Any:
     """Stop the proxy while a call waits for its next attempt; return the answer."""
-    wait_until(lambda: rig.proxy.events("call.retried"), "another attempt is announced")
+    rig.proxy.told("call.retried")
     rig.proxy.process.send_signal(signal.SIGTERM)
     given = client.response()
     assert rig.proxy.process.wait(BOUND) == 0
@@ -284,7 +283,7 @@ def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Pat
             return
         order.append(asked["method"])
         if asked["method"] == "notifications/cancelled":
-            wait_until(lambda: rig.proxy.events("call.retried"), "another attempt is announced")
+            rig.proxy.told("call.retried")
             # Another call waits as long as this one, from now on: this one's wait is over then.
             assert b"done" in rig.post(call("write_patient"))
             assert order == ["tools/call", "notifications/cancelled"]

@@ -90,7 +90,7 @@ def test_a_full_store_refuses_writes_before_they_are_sent(
         assert (given.status, given.head.one("content-type")) == (503, "application/problem+json")
         assert given.json()["turnlog/outcome"]["kind"] == "session_unavailable"
         assert len(upstream.requests) == sent
-        wait_until(lambda: proxy.events("request.refused"), "the refusal is logged")
+        assert proxy.told("request.refused")
         assert post(proxy, message("ping")).status == 200
     log = rows(proxy.data)
     assert len([row for row in log if row.status == "ok"]) >= 1000
@@ -111,7 +111,7 @@ def test_a_full_store_forwards_unrecorded_where_it_is_told_to(
         assert b"done" in post(proxy, call("write")).body
         assert len(upstream.requests) == sent + 1
         wait_until(lambda: unrecorded(proxy), "the log says so")
-        assert proxy.events("recorder.failed")
+        assert proxy.told("recorder.failed")
         # What the store cannot say is remembered.
         for _ in range(2):
             given = post(proxy, call("write", {"n": 1}), ("Idempotency-Key", "one"))
@@ -223,13 +223,9 @@ def test_outcomes_that_find_no_disk_are_written_later_and_hold_back_no_answer(
                 _fill_up(ballast.write)
             go.set()
             assert all(b"zzz" in client.response().body for client in clients)
-        wait_until(lambda: len(proxy.events("call.ended")) == calls, "all calls are told of")
-        missed = [
-            event
-            for event in proxy.events("call.ended")
-            if event.get("turnlog.flags") == ["unrecorded"]
-        ]
-        said = {event["error.message"] for event in proxy.events("recorder.failed")}
+        ended = proxy.told("call.ended", calls)
+        missed = [event for event in ended if event.get("turnlog.flags") == ["unrecorded"]]
+        said = {event["error.message"] for event in proxy.told("recorder.failed")}
         assert all("free space on the disk" in text for text in said), said
         pending = [row for row in rows(data) if row.status is Status.PENDING]
         assert 0 < len(pending) <= len(missed)

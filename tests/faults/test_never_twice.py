@@ -200,7 +200,7 @@ def test_of_a_call_whose_record_is_damaged_it_is_said_once_that_nobody_knows(
         with proxy(tmp_path, upstream) as one:
             said = ask(one, tool)
             again = ask(one, tool, "again")
-            assert any("verify" in e["error.message"] for e in one.events("store.failed"))
+            assert any("verify" in e["error.message"] for e in one.told("store.failed"))
     assert outcome(said) == ("error", "outcome_unknown", "maybe", "unsafe")
     if tool == "pay":
         assert (outcome(again), counting.asked) == (outcome(said), 1)

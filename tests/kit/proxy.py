@@ -60,6 +60,11 @@ class Proxy:
         """Return the log lines so far, or those of one event; a line half written is left out."""
         return events_in(self.stdout, name)
 
+    def told(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until the log has `count` lines of an event: it is written beside the calls."""
+        wait_until(lambda: len(self.events(name)) >= count, f"{count} times {name}")
+        return self.events(name)
+
     async def event(self, name: str, **fields: object) -> dict[str, Any]:
         """Wait for the first log line of an event whose fields are these."""
         return await until(lambda: self._event(name, fields), f"the event {name!r} with {fields!r}")
