@@ -151,6 +151,7 @@ def test_an_agent_that_ended_its_side_first_and_closes_later_is_noticed(rig: Rig
     rig.upstream.script = script = Silent()
     with rig.client() as client:
         client.ask("POST", rig.path, call("add"), headers=STATELESS)
+        assert script.asked.wait(BOUND)
         client.end()
         assert client.exactly(1) == b"H"
     script.noticed()
