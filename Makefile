@@ -37,7 +37,7 @@ lint: $(INSTALLED) ## check style, types and import rules
 bench: $(INSTALLED) ## measure, and print ratios against controls
 	$(BIN)/python -m benchmarks
 
-bench-full: $(INSTALLED) ## the same for longer, with the memory over 200,000 calls
+bench-full: $(INSTALLED) ## the same for longer, with the memory over 600,000 calls
 	$(BIN)/python -m benchmarks --full --soak
 
 bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="100000 10000000"

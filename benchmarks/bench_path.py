@@ -181,7 +181,7 @@ def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--full", action="store_true", help="seven rounds of 2 s")
-    parser.add_argument("--soak", action="store_true", help="200,000 calls for the memory")
+    parser.add_argument("--soak", action="store_true", help="600,000 calls for the memory")
     parser.add_argument("--save", action="store_true", help="write runs/DATE-MACHINE/")
     parser.add_argument("--only", default="", metavar="NAME", help="scenarios whose name has this")
     chosen = parser.parse_args()

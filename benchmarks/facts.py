@@ -14,7 +14,7 @@ from .jobs import Calls, Request
 from .measure import Bench
 from .proxies import Running, command, start_turnlog
 
-SOAK_CALLS = 200_000
+SOAK_CALLS = 600_000
 _SOAK_STEP = 10_000
 _SOAK_CONNECTIONS = 64
 _SOAKED = (Request.READ, Request.WRITE, Request.GUARDED)
@@ -38,13 +38,16 @@ class Soak(Struct, frozen=True):
     disk_bytes: int
     payload_bytes: int
 
-    @property
-    def growth(self) -> float:
-        """Growth of the memory in the second half, as a share of what it was at half time."""
-        half = len(self.points) // 2
-        middle = median(point.anonymous for point in self.points[half - 1 : half + 2])
-        end = median(point.anonymous for point in self.points[-3:])
-        return end / middle - 1
+    def growth(self, since: int, until: int) -> float:
+        """Growth of the memory between two numbers of calls, as a share of what it was at the first.
+
+        Looked at after each kind of call: the median of the three last points.
+        """
+        before, after = (
+            median([p.anonymous for p in self.points if p.calls <= calls][-3:])
+            for calls in (since, until)
+        )
+        return after / before - 1
 
 
 class Usage(Struct, frozen=True):
