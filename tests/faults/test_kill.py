@@ -20,6 +20,7 @@ from kit.faults import Hangs, SlowHead
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 from turnlog.sessions.rows import Row
+from turnlog.store import apart
 
 TOOLS: list[dict[str, object]] = [
     {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
@@ -268,6 +269,25 @@ def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
 
 def waiting(data: Path) -> list[Row]:
     return [row for row in rows(data) if row.status == "pending"]
+
+
+def test_a_proxy_whose_writers_all_die_says_that_it_is_not_ready(
+    tmp_path: Path, upstream: RawUpstream
+) -> None:
+    with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
+        for death in range(1, apart.TRIES + 1):
+            wait_until(lambda: store_processes(proxy.process.pid), "another writer")
+            os.kill(store_processes(proxy.process.pid)[0], signal.SIGKILL)
+            proxy.told("store.failed", death)
+        why = client.request("GET", "/turnlog/ready")
+        assert why.status == 503
+        assert "nothing is written until one works" in why.json()["detail"]
+        answer = client.request("POST", "/mcp", call("write"), headers=MCP_HEADERS).json()
+        outcome = answer["result"]["_meta"]["turnlog/outcome"]
+        assert (outcome["kind"], outcome["executed"]) == ("session_unavailable", "no")
+        assert upstream.requests == []
+        proxy.process.send_signal(signal.SIGTERM)
+        assert proxy.process.wait(BOUND) == 0
 
 
 def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstream) -> None:

@@ -102,7 +102,7 @@ async def test_drafts_under_way_are_written_once_whenever_their_writer_is_killed
         await callers.more(50)
         callers.enough = True
     assert len(reports) == 6
-    assert all("has ended with -9; another writes" in str(error) for error in reports)
+    assert all("has ended with -9; another goes on" in str(error) for error in reports)
     await store.close()
     assert store_processes(os.getpid()) == []
     reader = LmdbReader.open(tmp_path / "data")
@@ -142,30 +142,68 @@ async def test_what_waits_for_the_lock_when_its_writer_is_killed_is_written(tmp_
     await store.close()
 
 
-async def test_a_store_whose_writers_all_die_says_so_and_gives_up_its_epoch(tmp_path: Path) -> None:
+async def down(store: Store, folder: Path) -> None:
+    """Kill one writer after the other, until no other is started for a while."""
+    process = 0
+    for _ in range(apart.TRIES):
+        process = await writer(folder, process)
+        os.kill(process, signal.SIGKILL)
+    await until(lambda: store.down or None, "nothing is written")
+
+
+async def test_a_store_whose_writers_all_die_refuses_at_once_and_tries_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "REST", 1.0)
     reports: list[StoreError] = []
     store = opened(tmp_path, reports)
+    call, ref = new_id(), session()
+    begun = await begin(store, intent(ref, call))
+    with nobody_writes(tmp_path / "data"):
+        ticket = store.submit(intent(ref, new_id()), wait=True)
+        ended = asyncio.ensure_future(store.flush())
+        await down(store, tmp_path)
+        for waiting in (ended, ticket.done(), store.flush()):
+            with pytest.raises(StoreError, match="3 before it that wrote nothing"):
+                await waiting
+        with pytest.raises(StoreError, match="nothing is written until one works"):
+            await store.submit(intent(ref, new_id()), wait=True).done()
+    assert str(reports[-1]) == store.down
+    await until(lambda: (not store.down) or None, "another was started")
+    placed = await store.submit(outcome(ref, call, begun), wait=True).done()
+    assert (placed.facts.call, placed.link.seq) == (call, 2)
+    await store.close()
+
+
+async def test_a_store_whose_writers_all_died_is_closed_at_once_and_gives_up_its_epoch(
+    tmp_path: Path,
+) -> None:
+    store = opened(tmp_path, [])
     call = new_id()
     await begin(store, intent(session(), call))
     with nobody_writes(tmp_path / "data"):
-        ticket = store.submit(intent(session(), new_id()), wait=True)
-        ended = asyncio.ensure_future(store.flush())
-        process = 0
-        for _ in range(apart.TRIES):
-            process = await writer(tmp_path, process)
-            os.kill(process, signal.SIGKILL)
-    with pytest.raises(StoreClosed):
-        await ended
-    with pytest.raises(StoreClosed):
-        await ticket.done()
+        await down(store, tmp_path)
+    async with asyncio.timeout(5):
+        await store.close()
     with pytest.raises(StoreClosed):
         store.submit(intent(session(), new_id()), wait=True)
-    with pytest.raises(StoreClosed):
-        await store.flush()
-    assert "those before it wrote nothing; restart turnlog" in str(reports[-1])
     other = opened(tmp_path, [])
     assert [commit.facts.call for commit in other.recovered] == [call]
     await other.close()
+
+
+async def test_writers_that_lived_for_long_are_no_row_of_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "STEADY", 0.0)
+    reports: list[StoreError] = []
+    store = opened(tmp_path, reports)
+    process = 0
+    for _ in range(apart.TRIES + 1):
+        process = await writer(tmp_path, process)
+        os.kill(process, signal.SIGKILL)
+    await whole_call(store, session())
+    assert (len(reports), store.down) == (apart.TRIES + 1, "")
     await store.close()
 
 

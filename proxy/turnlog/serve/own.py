@@ -52,6 +52,8 @@ class Own:
     def _ready(self) -> Made:
         if self._stop.is_set():
             return problem(503, "Service Unavailable", "turnlog is stopping", {})
+        if self._store.down:
+            return problem(503, "Service Unavailable", self._store.down, {})
         try:
             with self._store.view():
                 return document({"status": "ready"})

@@ -30,6 +30,10 @@ TRIES = 4
 """Processes in a row that may die, or not start, without having written anything."""
 PAUSE = 1.0
 """Seconds before another is started: none at first, then this, then twice as long."""
+REST = 30.0
+"""Seconds before another is started once so many have failed: meanwhile nothing is written."""
+STEADY = 60.0
+"""Seconds after which a process has proven that it works, whether there was something to write or not."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -71,7 +75,9 @@ class Apart(Gathering):
         self._last = setup.after or 0
         """Position of the newest commit that a receipt has told of."""
         self._deaths = 0
-        """Of processes, since one has written something."""
+        """Of processes, since one has written something, or has lived for long."""
+        self._since = loop.time()
+        """When the latest was started."""
         # The first has nobody before it.
         self._line: Line | None = self._another(structs.replace(setup, after=None))
 
@@ -87,6 +93,8 @@ class Apart(Gathering):
     async def run(self, errand: Errand, at: int = 0) -> Closed:
         """Have an errand run, behind what is queued. Raises `StoreError`."""
         self._check_open()
+        if self.down:
+            raise StoreError(self.down)
         self._hand_over()
         number = self._newest = self._newest + 1
         future: asyncio.Future[Closed] = self._loop.create_future()
@@ -99,13 +107,15 @@ class Apart(Gathering):
         if not self._closing:
             self._hand_over()
             self._closing = True
+            if self.down:
+                self._end()
             self._send(is_last=True)
         await self._until_ended()
 
     def _hand_over(self) -> None:
         gathered = self._take()
-        if self._ended.done():
-            fail(gathered, gone())
+        if self.down or self._ended.done():
+            fail(gathered, StoreError(self.down) if self.down else gone())
         elif gathered:
             for pending in gathered:
                 self._sent[pending.number] = pending
@@ -196,6 +206,7 @@ class Apart(Gathering):
     def _another(self, setup: Setup) -> Line:
         """Start a process. Raises `StoreError`."""
         line = Line(setup, self._loop, self._hear, self._break)
+        self._since = self._loop.time()
         self._outbox = Outbox(self._newest)
         return line
 
@@ -208,24 +219,37 @@ class Apart(Gathering):
         if self._closing and code == 0:
             self._end()
         else:
+            if self._loop.time() - self._since > STEADY:
+                self._deaths = 0
             self._mourn(f"the process that writes the store ({pid}) has ended with {code}")
 
     def _mourn(self, said: str) -> None:
         self._deaths += 1
-        if self._deaths >= TRIES:
-            self._give_up(StoreError(f"{said}, and those before it wrote nothing; restart turnlog"))
+        if self._deaths < TRIES:
+            self._loop.call_later(PAUSE * (self._deaths - 1), self._start_again)
+            waiting = len(self._kept) + len(self._sent)
+            self._say(StoreError(f"{said}; another goes on (drafts that wait: {waiting})"))
             return
-        waiting = len(self._kept) + len(self._sent)
-        self._loop.call_later(PAUSE * (self._deaths - 1), self._start_again)
-        self._say(StoreError(f"{said}; another writes the {waiting} drafts that wait"))
+        self.down = (
+            f"{said}, as {self._deaths - 1} before it that wrote nothing; another is started every "
+            f"{REST:.0f} s, and nothing is written until one works"
+        )
+        self._give_up(StoreError(self.down))
+        if self._closing:
+            self._end()
+        else:
+            self._loop.call_later(REST, self._start_again)
 
     def _start_again(self) -> None:
         """Have another process write what the one before did not tell of."""
+        if self._ended.done():
+            return
         try:
             self._line = self._another(structs.replace(self._setup, after=self._last))
         except StoreError as error:
             self._mourn(str(error))
             return
+        self.down = ""
         drafts = [*self._kept.values(), *self._sent.values()]
         for start in range(0, len(drafts), MOST):
             self._deliver(drafts[start : start + MOST])
@@ -234,16 +258,13 @@ class Apart(Gathering):
             self._send(errands=errands, is_last=self._closing)
 
     def _give_up(self, error: StoreError) -> None:
-        """Refuse what comes from now on, and what is still queued: nobody would write it."""
-        self._closing = True
-        closed = gone()
-        self._lose([*self._kept, *self._sent], (), closed)
-        self._guarded(fail, self._take(), closed)
+        """Refuse what is queued: nobody waits until it might be written, and it may be what kills."""
+        self._lose([*self._kept, *self._sent], (), error)
+        self._guarded(fail, self._take(), error)
         errands, self._errands = self._errands, {}
         for _, _, future in errands.values():
-            settle(future, closed)
+            settle(future, error)
         self._say(error)
-        self._end()
 
     def _end(self) -> None:
         if not self._ended.done():

@@ -370,6 +370,11 @@ class Store(Protocol):
         """How many writers had died whose attempts opening, or the last `recover`, closed."""
         ...
 
+    @property
+    def down(self) -> str:
+        """Why nothing is written at the moment; empty where it is. What is submitted then fails at once."""
+        ...
+
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
     ) -> Ticket:

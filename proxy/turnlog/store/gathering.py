@@ -21,6 +21,8 @@ class Gathering(ABC):
         self._loop = loop
         self.submitted = 0
         """Bytes of all drafts."""
+        self.down = ""
+        """Why nothing is written at the moment; empty where it is."""
         self._gathered: list[Pending] = []
         self._closing = False
         self._called = False

@@ -166,6 +166,10 @@ class LmdbStore:
     def recovered_epochs(self) -> int:
         return self._epochs
 
+    @property
+    def down(self) -> str:
+        return self._writer.down
+
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
     ) -> Pending:

@@ -91,9 +91,8 @@ class Writer(Gathering):
                 pass
             self._scribe.last()
         except BaseException as error:  # noqa: BLE001 - nobody stands above the thread
-            self._scribe.say(
-                StoreError(f"the store's writer has ended: {error!r}; restart turnlog")
-            )
+            self.down = f"the store's writer has ended: {error!r}; restart turnlog"
+            self._scribe.say(StoreError(self.down))
         finally:
             self._abandon()
             self._scribe.close()
