@@ -332,6 +332,8 @@ def test_what_does_not_finish_after_sigterm_is_unknown_and_the_exit_code_is_0(
     with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
         client.ask("POST", "/mcp", call("add"), headers=MCP_HEADERS)
         assert hangs.asked.wait(BOUND)
+        (opened,) = proxy.told("session.opened")
+        assert opened["turnlog.session"]
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.process.wait(BOUND) == 0
         assert client.rest() == b""

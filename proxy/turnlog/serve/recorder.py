@@ -114,9 +114,11 @@ class Recorder:
         attempt = self._attempt(ask, draft.facts)
         try:
             # A session's id is the store's to give, and the answer names it.
-            waits = attempt.waits or ask.session.id is None or ask.seen is not None
-            attempt.intent = self._store.submit(draft, wait=waits)
-            if ask.session.id is None:
+            is_new = ask.session.id is None
+            told = partial(self._opened, ask.session) if is_new else None
+            waits = attempt.waits or is_new or ask.seen is not None
+            attempt.intent = self._store.submit(draft, wait=waits, told=told)
+            if is_new:
                 self._met(ask.session)
             self._full = False
         except StoreError as error:
@@ -231,8 +233,6 @@ class Recorder:
         # Only who waits for the disk is told of an answer that was handed on without it.
         told = partial(self._tell, attempt, draft.facts) if attempt.waits else None
         ticket = self._submit_outcome(draft, told)
-        if self._opening:
-            self._announce()
         if ticket is None or told is None:
             self._tell(attempt, draft.facts, ticket is not None)
         return ticket
@@ -246,9 +246,9 @@ class Recorder:
             self._opening.clear()
         self._opening.add(session)
 
-    def _announce(self) -> None:
-        """Log the sessions that have got their id from the store since."""
-        for ref in [ref for ref in self._opening if ref.id is not None]:
+    def _opened(self, ref: SessionRef, written: bool) -> None:
+        """Log that a session has got its id from the store, once, however many calls it began with."""
+        if written and ref in self._opening:
             self._opening.discard(ref)
             self._log.emit(
                 SessionOpened(
