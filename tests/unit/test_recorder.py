@@ -95,6 +95,13 @@ async def test_an_attempt_is_an_intent_and_an_outcome(one: Bench) -> None:
     assert body(outcome).output_hash == "sha256:" + hashlib.sha256(DONE).hexdigest()
 
 
+async def test_the_log_says_of_a_call_what_was_said_of_its_input(one: Bench) -> None:
+    attempt = await begun(one, arguments=f'{{"password":"{SECRET}"}}'.encode())
+    outcome = await ended(one, attempt, reply())
+    assert (attempt.facts.flags, outcome.facts.flags) == ((Flag.REDACTED,), ())
+    assert one.log.of(CallEnded)[-1].flags == (Flag.REDACTED,)
+
+
 async def test_an_attempt_ends_once(one: Bench) -> None:
     attempt = await begun(one)
     await ended(one, attempt, reply())

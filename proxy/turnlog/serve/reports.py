@@ -34,6 +34,10 @@ def started(ask: Ask) -> CallStarted:
 def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
     """Return what is said once an attempt has its outcome, whose facts are `facts`."""
     ask, mcp = attempt.ask, attempt.ask.is_mcp
+    flags = facts.flags
+    if attempt.facts.flags:
+        # As the call's row has them: what was said of its input counts as well.
+        flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
     said = CallEnded(
         session=_session_of(ask),
         call=ids.to_text(ask.call),
@@ -49,7 +53,7 @@ def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         duration_ns=facts.duration,
         bytes_in=facts.bytes_in,
         bytes_out=facts.bytes_out,
-        flags=(*facts.flags, Flag.UNRECORDED) if unrecorded else facts.flags,
+        flags=(*flags, Flag.UNRECORDED) if unrecorded else flags,
     )
     # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
     if not mcp:
