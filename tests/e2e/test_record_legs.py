@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.beside import Rig, proxy_beside
-from kit.clients import MCP_HEADERS, Client, call, message
+from kit.clients import MCP_HEADERS, Client, call, message, wait_until
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, chunked, event, result
 
@@ -175,6 +175,17 @@ def test_a_task_of_2025_11_25_is_closed_by_its_result(rig: Rig) -> None:
     post(rig, asked, poll(request_id=2), poll("tasks/result", request_id=3), headers=OLD)
     row = rig.row()
     assert (row.status, row.output_summary) == ("ok", "done")
+
+
+@pytest.mark.parametrize("ttl", [2**53 - 1, 2**63 - 1, 2**64 - 1, 2**64, 10**30])
+def test_a_task_may_live_for_as_long_as_its_server_says(rig: Rig, ttl: int) -> None:
+    rig.upstream.script = Scripted(
+        task("working", ttlMs=ttl), task("completed", ttlMs=ttl, result=DONE)
+    )
+    post(rig, call("slow"))
+    wait_until(lambda: [row.status for row in rig.rows()] == ["accepted"], "the task is recorded")
+    post(rig, poll())
+    wait_until(lambda: [row.status for row in rig.rows()] == ["ok"], "its end is recorded")
 
 
 def test_a_task_whose_result_is_an_error_is_closed_by_it(rig: Rig) -> None:

@@ -127,10 +127,15 @@ def test_open_attempts_of_a_killed_writer_become_unknown_once(
     tmp_path: Path, who_writes: str
 ) -> None:
     data = tmp_path / "data"
-    with writer(data, 4) as child:
-        ready(child)
-        acknowledged = kill_after(child, 41)
-    closed = recover(data)
+    acknowledged: Acknowledged = {}
+    closed: list[list[str]] = []
+    for _ in range(5):
+        # All attempts that had begun may have ended when the kill comes.
+        if not closed:
+            with writer(data, 4) as child:
+                ready(child)
+                acknowledged |= kill_after(child, 41)
+            closed = recover(data)
     assert recover(data) == []
     check(data, acknowledged)
     reader = LmdbReader.open(data)

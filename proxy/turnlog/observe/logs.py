@@ -19,6 +19,8 @@ Clock = Callable[[], int]
 Render = Callable[[object, str, Any], bytes]
 """structlog's last processor: makes one line, newline included, of an event, the third argument."""
 
+QUIET: Final = 1.0
+"""s"""
 _encode: Final = msgspec.json.Encoder().encode
 _URGENT: Final = Level.WARNING
 _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
@@ -65,22 +67,30 @@ class _Logger(structlog.BoundLoggerBase):
 
 
 class StandardLogging(logging.Handler):
-    """Turns what libraries log of exceptions into events: where and which, never the text."""
+    """Turns what libraries log of exceptions into events: where and which, never the text.
+
+    Lines that would be equal are written once within `QUIET`: without descriptors asyncio logs
+    thousands of failures to accept for each one that there was.
+    """
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.ERROR)
         self._log = log
+        self._said: dict[ProxyFaulted, float] = {}
+        """When each was written last."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record as `proxy.faulted`."""
         kind = record.exc_info[0] if record.exc_info else None
-        self._log.emit(
-            ProxyFaulted(
-                exception=kind.__qualname__ if kind is not None else "",
-                where=f"{record.name}.{record.funcName}",
-                line=record.lineno,
-            )
+        fault = ProxyFaulted(
+            exception=kind.__qualname__ if kind is not None else "",
+            where=f"{record.name}.{record.funcName}",
+            line=record.lineno,
         )
+        now = time.monotonic()
+        if now - self._said.get(fault, -QUIET) >= QUIET:
+            self._said[fault] = now
+            self._log.emit(fault)
 
 
 def configure(

@@ -32,6 +32,8 @@ from .judging import seen
 _DETAIL_CHARS: Final = 1024
 _PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+_FOR_EVER: Final = 2**63 - 1
+"""ns UTC: in the year 2262."""
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
 """How a call stands of which only the arguments are known."""
 _NOTHING_SEEN: Final = Seen()
@@ -331,4 +333,5 @@ def _rest(facts: Facts, attempt: Attempt, reply: Reply) -> Facts:
 def _expiry(now: int, ttl: int | None) -> int:
     if ttl is None:
         return now + _PARKED_LIFE
-    return now + ttl if ttl >= 0 else 0
+    # A client's "for ever" may be more than a record can say.
+    return min(now + ttl, _FOR_EVER) if ttl >= 0 else 0

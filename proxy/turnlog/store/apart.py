@@ -27,13 +27,11 @@ PIECE = 32
 """Drafts that are sent without waiting for what else the loop will submit in this turn: they are
 written while the loop makes the others."""
 TRIES = 4
-"""Processes in a row that may die, or not start, without having written anything."""
+"""Processes in a row that may die, or not start, without having done anything."""
 PAUSE = 1.0
 """Seconds before another is started: none at first, then this, then twice as long."""
 REST = 30.0
 """Seconds before another is started once so many have failed: meanwhile nothing is written."""
-STEADY = 60.0
-"""Seconds after which a process has proven that it works, whether there was something to write or not."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -75,9 +73,7 @@ class Apart(Gathering):
         self._last = setup.after or 0
         """Position of the newest commit that a receipt has told of."""
         self._deaths = 0
-        """Of processes, since one has written something, or has lived for long."""
-        self._since = loop.time()
-        """When the latest was started."""
+        """Of processes, since one has written something, or run an errand."""
         # The first has nobody before it.
         self._line: Line | None = self._another(structs.replace(setup, after=None))
 
@@ -157,7 +153,7 @@ class Apart(Gathering):
     def _hear(self, message: bytes) -> None:
         receipt = read_receipt(message)
         self._source.room.spare = receipt.spare
-        if receipt.landed:
+        if receipt.landed or receipt.done:
             self._deaths = 0
         for number, places in receipt.landed:
             self._land(number, places)
@@ -206,7 +202,6 @@ class Apart(Gathering):
     def _another(self, setup: Setup) -> Line:
         """Start a process. Raises `StoreError`."""
         line = Line(setup, self._loop, self._hear, self._break)
-        self._since = self._loop.time()
         self._outbox = Outbox(self._newest)
         return line
 
@@ -219,8 +214,6 @@ class Apart(Gathering):
         if self._closing and code == 0:
             self._end()
         else:
-            if self._loop.time() - self._since > STEADY:
-                self._deaths = 0
             self._mourn(f"the process that writes the store ({pid}) has ended with {code}")
 
     def _mourn(self, said: str) -> None:
@@ -231,7 +224,7 @@ class Apart(Gathering):
             self._say(StoreError(f"{said}; another goes on (drafts that wait: {waiting})"))
             return
         self.down = (
-            f"{said}, as {self._deaths - 1} before it that wrote nothing; another is started every "
+            f"{said}, as {self._deaths - 1} before it that did nothing; another is started every "
             f"{REST:.0f} s, and nothing is written until one works"
         )
         self._give_up(StoreError(self.down))

@@ -154,9 +154,13 @@ def pend(
     """Return the ticket of a draft; `salt` gives random bytes for its body.
 
     A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
-    Raises `ValueError` for text that cannot be stored.
+    Raises `ValueError` for text, and for numbers beyond 64 bits, that cannot be stored.
     """
-    facts, sealed = encode_facts(draft.facts), draft.body
+    try:
+        facts = encode_facts(draft.facts)
+    except OverflowError as error:
+        raise ValueError(f"a number of an {draft.facts.kind} has more than 64 bits") from error
+    sealed = draft.body
     given, answered = draft.input_blob, draft.output_blob
     if sealed is not None and given is None and answered is None:
         sealed = structs.replace(sealed, salt=salt(SALT))

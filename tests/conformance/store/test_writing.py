@@ -208,6 +208,8 @@ async def test_facts_that_cannot_be_stored_are_refused_at_once(store: Store) -> 
         store.submit(intent(session(), new_id(), tool="\ud800"), wait=True)
     with pytest.raises(ValueError, match="surrogates"):
         store.submit(intent(session(), new_id(), body=Body(summary="\udfff")), wait=True)
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        store.submit(outcome(session(), new_id(), expires=2**64), wait=True)
     with pytest.raises(ValueError, match="over the cap"):
         store.submit(intent(session(), new_id(), body=Body(summary="x" * (2 << 20))), wait=True)
     await whole_call(store, session())
