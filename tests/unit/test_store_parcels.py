@@ -208,6 +208,12 @@ async def test_who_was_refused_hears_why() -> None:
     with pytest.raises(StoreError, match="commit 3 claims") as caught:
         await here.done()
     assert getattr(caught.value, "seq", None) == 3
+    # Another time it went along with what follows it.
+    there = ticket(here.draft, 1)
+    stand(there, 4)
+    put(here, Inbox().landed(there))
+    here.land()
+    assert (await here.done()).position == 104
 
 
 @pytest.mark.parametrize(("full", "kind"), [(True, StoreFull), (False, StoreError)])

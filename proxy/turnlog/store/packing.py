@@ -173,9 +173,8 @@ _NOWHERE: Final = Standing(None)
 def put(pending: Pending, place: Place) -> None:
     """Take a draft for what `place` says of it."""
     draft, commit, link, session = pending.draft, place.existed, place.link, place.session
-    if place.refused is not None:
-        pending.refused = Conflict(*place.refused)
-    elif commit is not None:
+    pending.refused = None if place.refused is None else Conflict(*place.refused)
+    if commit is not None:
         pending.entry = Entry(commit.position, b"", commit.link, commit.facts)
         pending.commit, link = commit, commit.link
     elif link is not None:
