@@ -99,9 +99,10 @@ def verdict(outcome: Any) -> tuple[str, str, str]:
 
 
 def events(proxy: Proxy, name: str, count: int) -> list[dict[str, Any]]:
-    """Wait for so many log lines of an event; the log is written beside the calls."""
-    wait_until(lambda: len(proxy.events(name)) == count, f"{count} times {name}")
-    return proxy.events(name)
+    """Wait for so many log lines of an event, and no more."""
+    found = proxy.told(name, count)
+    assert len(found) == count
+    return found
 
 
 # -- flags ---------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_the_death_of_who_writes_the_store_is_told_and_costs_nobody_an_answer(
             wait_until(lambda: sum(len(a.answered) for a in agents) > told + 100, "some answers")  # noqa: B023
             (writer,) = store_processes(proxy.process.pid)
             os.kill(writer, signal.SIGKILL)
-            wait_until(lambda: len(proxy.events("store.failed")) == death, "the event")  # noqa: B023
+            assert len(proxy.told("store.failed", death)) == death
         told = sum(len(agent.answered) for agent in agents)
         wait_until(
             lambda: sum(len(agent.answered) for agent in agents) > told + 100, "more answers"
@@ -297,7 +297,7 @@ def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstrea
         client.ask("POST", "/mcp", call("add"), headers=MCP_HEADERS)
         assert slow.asked.wait(BOUND)
         proxy.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: proxy.events("proxy.stopping"), "it begins to stop")
+        assert proxy.told("proxy.stopping")
         slow.go.set()
         given = client.response()
         assert b"late but whole" in given.body
@@ -350,7 +350,7 @@ def test_a_stopping_proxy_takes_no_new_connections(tmp_path: Path, upstream: Raw
         client.ask("POST", "/mcp", call("add"), headers=MCP_HEADERS)
         assert hangs.asked.wait(BOUND)
         proxy.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: proxy.events("proxy.stopping"), "it begins to stop")
+        assert proxy.told("proxy.stopping")
         with pytest.raises((OSError, ClosedEarlyError)), Client(proxy.url) as late:
             late.request("POST", "/mcp", call("late"), headers=MCP_HEADERS)
         proxy.kill()

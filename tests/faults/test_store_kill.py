@@ -130,12 +130,13 @@ def test_open_attempts_of_a_killed_writer_become_unknown_once(
     acknowledged: Acknowledged = {}
     closed: list[list[str]] = []
     for _ in range(5):
-        # All attempts that had begun may have ended when the kill comes.
-        if not closed:
-            with writer(data, 4) as child:
-                ready(child)
-                acknowledged |= kill_after(child, 41)
-            closed = recover(data)
+        with writer(data, 4) as child:
+            ready(child)
+            acknowledged |= kill_after(child, 41)
+        closed = recover(data)
+        # Else all attempts that had begun had ended when the kill came.
+        if closed:
+            break
     assert recover(data) == []
     check(data, acknowledged)
     reader = LmdbReader.open(data)
