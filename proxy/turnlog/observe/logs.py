@@ -20,7 +20,7 @@ Render = Callable[[object, str, Any], bytes]
 """structlog's last processor: makes one line, newline included, of an event, the third argument."""
 
 QUIET: Final = 1.0
-"""s"""
+"""s within which equal faults are written once."""
 _encode: Final = msgspec.json.Encoder().encode
 _URGENT: Final = Level.WARNING
 _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from .base import StoreError
 from .engine import Setup
 from .errands import Closed, Errand
-from .gathering import Gathering, fail, gone, settle
+from .gathering import Gathering, fail, settle
 from .line import Line
 from .packing import Outbox, put
 from .parcels import Delivery, Place, framed, read_receipt
@@ -110,8 +110,8 @@ class Apart(Gathering):
 
     def _hand_over(self) -> None:
         gathered = self._take()
-        if self.down or self._ended.done():
-            fail(gathered, StoreError(self.down) if self.down else gone())
+        if self.down:
+            fail(gathered, StoreError(self.down))
         elif gathered:
             for pending in gathered:
                 self._sent[pending.number] = pending

@@ -11,7 +11,6 @@ from .tickets import Pending, chained
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written all the same."""
 _CLOSED = "the store is closed; open it again to write"
-_GONE = "the store's writer has ended; open the store again"
 
 
 class Gathering(ABC):
@@ -65,11 +64,6 @@ class Gathering(ABC):
     def _ring(self) -> None:
         self._timer = None
         self._hand_over()
-
-
-def gone() -> StoreClosed:
-    """Return why nothing is written any more, where the writer has ended by itself."""
-    return StoreClosed(_GONE)
 
 
 def fail(batch: Iterable[Pending], error: StoreError) -> None:

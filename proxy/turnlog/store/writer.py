@@ -10,11 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .base import StoreError, StoreFull
-from .gathering import Gathering, fail, gone, settle
+from .base import StoreClosed, StoreError, StoreFull
+from .gathering import Gathering, fail, settle
 from .scribe import AGAIN, KEPT, MOST, Engine, Scribe
 from .tickets import Pending, chained
 
+_ENDED = "the store's writer has ended; open the store again"
 _Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ class Writer(Gathering):
                 self._queue += gathered
                 self._nudge()
         if ended:
-            fail(gathered, gone())
+            fail(gathered, StoreClosed(_ENDED))
 
     def _nudge(self) -> None:
         if not self._awake:
@@ -104,7 +105,7 @@ class Writer(Gathering):
             self._closing = True
             batch, self._queue = [*self._writing, *self._queue], []
             jobs, self._jobs = [*self._running, *self._jobs], []
-        closed = gone()
+        closed = StoreClosed(_ENDED)
         if batch:
             self._tell(fail, batch, closed)
         for _, future in jobs:
