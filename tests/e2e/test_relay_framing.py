@@ -63,6 +63,16 @@ def test_a_sound_answer_is_relayed(rig: Rig, name: str, pace: str) -> None:
         assert client.request("GET", "/next").body == b"next"
 
 
+@pytest.mark.parametrize("behind", [b"\n", b"\r\n", b"\r\n\r\n", b"\n\n"])
+@pytest.mark.parametrize("sound", ["the plainest", "in chunks"])
+def test_line_ends_behind_an_answer_shift_no_later_one(rig: Rig, sound: str, behind: bytes) -> None:
+    raw = GOOD if sound == "the plainest" else SOUND["chunked in capitals"]
+    rig.upstream.script = answer(raw + behind)
+    with rig.client() as client:
+        given = [client.request("GET", "/tool") for _ in range(4)]
+    assert [(one.status, one.body) for one in given] == [(200, b"good")] * 4
+
+
 UNSOUND = {
     "no status": b"HTTP/1.1\r\n\r\n",
     "a status below 100": b"HTTP/1.1 099 Odd\r\nContent-Length: 4\r\n\r\ngood",

@@ -192,3 +192,56 @@ def test_what_came_before_makes_no_other_answer_of_one(
     other = whole[:place] + noise + whole[place:]
     ours = asyncio.run(behind(whole, other))
     assert ours is None or ours == asyncio.run(by_turnlog("GET", other, []))
+
+
+STRAY = st.sampled_from([b"", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n"])
+
+
+async def on_one_connection(answers: list[tuple[bytes, list[int]]]) -> list[Seen]:
+    """Read answers one after the other; on a new connection only where the last one cannot go on."""
+    seen: list[Seen] = []
+    connection: Connection | None = None
+    for data, cuts in answers:
+        if connection is None:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(Connection, sock=ours)
+        connection.begin("POST", Progress())
+        connection.sent()
+        places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+        for start, end in pairwise(places):
+            connection.data_received(data[start:end])
+        seen.append(await read(connection))
+        if not connection.finish():
+            theirs.close()
+            connection = None
+    if connection is not None:
+        connection.close()
+        theirs.close()
+    return seen
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    heads(st.sampled_from([200, 404])),
+    st.sampled_from([with_length, in_chunks]),
+    st.lists(
+        st.tuples(
+            STRAY,
+            st.sampled_from([b"", b"\n", b"same size", b"same\r\n\r\n"]),
+            STRAY,
+            st.lists(st.integers(0, 500), max_size=2),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+)
+def test_line_ends_around_an_answer_change_neither_it_nor_a_later_one(
+    head: bytes,
+    framed: Callable[[bytes, bytes], bytes],
+    answers: list[tuple[bytes, bytes, bytes, list[int]]],
+) -> None:
+    sent = [(before + framed(head, body) + behind, cuts) for before, body, behind, cuts in answers]
+    expected = [by_h11("POST", framed(head, body)) for _, body, _, _ in answers]
+    assert asyncio.run(on_one_connection(sent)) == expected

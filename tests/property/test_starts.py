@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -85,3 +85,62 @@ def test_what_is_read_at_once_is_what_the_parser_reads(before: list[bytes], data
 
     at_once, parsed = asyncio.run(read())
     assert at_once is None or [at_once] == parsed
+
+
+STRAY = st.sampled_from([*[b""] * 12, b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"x", b" "])
+SOUND = [
+    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+]
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[bytes]:
+    """What an agent sends on one connection, as it is read: with bytes too many, and cut anywhere."""
+    often = draw(st.sampled_from(SOUND))
+    # What comes for the third time may be known.
+    reads = [often] * draw(st.integers(0, 2))
+    for request in draw(st.lists(st.just(often) | st.sampled_from(SOUND), min_size=1, max_size=5)):
+        place = draw(st.integers(0, len(request)))
+        inside = draw(st.sampled_from([b""] * 12 + [b"\n"]))
+        sent = draw(STRAY) + request[:place] + inside + request[place:] + draw(STRAY)
+        cut = draw(st.sampled_from([0] * 5 + [1, 9, len(request) - 1, len(request)]))
+        reads += filter(None, (sent[:cut], sent[cut:]))
+    return reads
+
+
+async def conversed(reads: list[bytes], *, fast: bool) -> list[Seen | str]:
+    """Return what becomes of a conversation, each request answered before more is read."""
+    connection = AgentServer(never, lambda _, __: b"")()
+    reader = connection._parser  # pyright: ignore[reportPrivateUsage] - it has no other name
+    assert isinstance(reader, RequestReader)
+    begun: list[AgentRequest] = []
+    for data in reads:
+        request = reader.at_once(data) if fast else None
+        if request is not None:
+            begun.append(request)
+            continue
+        try:
+            for request, _ in reader.feed_data(data)[0]:
+                begun.append(request)
+                reader.message_consumed()
+        except HttpProcessingError as error:
+            return [*[await seen(one) for one in begun if is_whole(one)], type(error).__name__]
+    return [await seen(one) for one in begun if is_whole(one)]
+
+
+def is_whole(request: AgentRequest) -> bool:
+    return isinstance(request.body, bytes) or (
+        request.body.is_eof() and request.body.exception() is None
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(conversations())
+def test_a_connection_reads_the_same_with_what_it_remembers_and_without(reads: list[bytes]) -> None:
+    remembered = asyncio.run(conversed(reads, fast=True))
+    assert remembered == asyncio.run(conversed(reads, fast=False))

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 
@@ -13,7 +12,6 @@ from turnlog.core.kinds import ErrorKind
 from turnlog.serve.connection import HEAD_LIMIT, READ_AHEAD, Connection
 from turnlog.serve.fault import Failure, Progress
 from turnlog.wire.http import Headers
-from turnlog.wire.known_head import Latest
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
@@ -211,28 +209,3 @@ async def test_a_server_that_closes_or_speaks_behind_its_answer_is_noticed_at_on
             server.shutdown(socket.SHUT_WR)
         # The loop has not looked since.
         assert not connection.is_quiet()
-
-
-async def test_what_one_connection_learnt_of_a_head_another_one_knows_and_another_head_counts() -> (
-    None
-):
-    latest = Latest()
-    for head, raw in ((b"A: 1", (b"A", b"1")), (b"A: 2", (b"A", b"2"))):
-        found: list[object] = []
-        for body in (b"one", b"other"):
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            with theirs:
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(partial(Connection, latest), sock=ours)
-                connection.begin("GET", Progress())
-                connection.data_received(
-                    b"HTTP/1.1 200 OK\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
-                    % (head, len(body), body)
-                )
-                await connection.head()
-                assert await connection.read() == body
-                assert connection.raw == (raw,)
-                found.append(connection.raw)
-                connection.close()
-        assert found[0] is found[1]

@@ -15,7 +15,6 @@ import httptools
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import BadFraming, Body, Framing, Headers, framing
-from turnlog.wire.known_head import KnownAnswer, Latest, known_head
 from turnlog.wire.mend import Mender
 
 from .bell import Bell
@@ -39,7 +38,7 @@ class Connection(asyncio.Protocol):
     """The transport's protocol, and the parser's callbacks."""
 
     # With more than 29 attributes Python keeps all of them in a dict, and takes longer to set them.
-    def __init__(self, latest: Latest | None = None) -> None:
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._bell = Bell(asyncio.get_running_loop())
         """Rings when something has come, or the connection is gone."""
@@ -57,7 +56,6 @@ class Connection(asyncio.Protocol):
         self._parser_lenient = False
         """Whether it takes a lone LF for the end of a line, as in heads."""
         self._interim: Interim | None = None
-        self._latest = latest or Latest()
         self._size = 0
         self._paused = False
         self._reset("GET")
@@ -71,8 +69,6 @@ class Connection(asyncio.Protocol):
         self._method = method
         self._mender.passed = 0
         self._head_size = 0
-        self._untouched = method != "HEAD"
-        """Whether nothing has come of an answer that may have a body."""
         self._headers_done = False
         self._keep_alive = False
         self._uploaded = False
@@ -211,36 +207,10 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         """Parse what came; mend a head that the parser refused, if it can be."""
-        untouched, self._untouched = self._untouched, False
-        if untouched and self._recognized(data):
-            return
         why = self._fed(data)
-        if untouched and not why:
-            self._remember(data)
         while why and (whole := self._mended(why)):
             head, rest = whole
             why = self._fed(head) or (self._fed(rest) if rest and self._error is None else "")
-
-    def _recognized(self, data: bytes) -> bool:
-        """Take a whole answer without the parser, if its head came before; tell whether it did."""
-        known = self._latest.known
-        if known is None or (found := known.head.read(data)) is None:
-            return False
-        self.headers, body = found
-        self.status, self.reason, self.raw = known.status, known.reason, known.raw
-        self.framing = Framing(_LENGTH, len(body))
-        if body:
-            self._pieces.append(body)
-        self._headers_done = self._parser_clean = self._keep_alive = self.complete = True
-        return True
-
-    def _remember(self, data: bytes) -> None:
-        """Keep the head of an answer behind which another one may come, if that alone is here."""
-        frame, alone = self.framing, self.complete and not self._mender.passed
-        if not (alone and self._keep_alive and frame.body is _LENGTH):
-            return
-        if (head := known_head(data, frame.length, self.headers)) is not None:
-            self._latest.known = KnownAnswer(head, self.status, self.reason, self.raw)
 
     def _fed(self, data: bytes) -> str:
         """Feed the parser; return why it refused. Bytes that nobody asked for make all useless."""

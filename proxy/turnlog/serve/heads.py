@@ -166,16 +166,11 @@ class Heads:
     def __init__(self) -> None:
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
         self._answer = Memo(read_answer, is_moderate)
-        self._latest: tuple[Raw, AnswerHead] = ((), read_answer(()))
-        """The fields of the latest answer, and what they say: a server's next one mostly has the same."""
 
     def answer(self, raw: Raw, route: Route) -> AnswerHead:
         """Return what an answer's fields say, its cookies confined to the agent's path to that
         server where other servers stand behind the same origin."""
-        known, head = self._latest
-        if raw is not known:
-            head = self._answer(raw)
-            self._latest = raw, head
+        head = self._answer(raw)
         if not route.prefix or not head.sets_cookies:
             return head
         confined = response_headers(

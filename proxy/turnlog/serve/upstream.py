@@ -8,7 +8,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from functools import partial
 from ipaddress import ip_address
 from time import monotonic
 from typing import Final, Protocol, TypeVar
@@ -18,7 +17,6 @@ from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.wire.http import Framing, Headers
-from turnlog.wire.known_head import Latest
 
 from .connection import Connection, Interim
 from .fault import Failure, Progress
@@ -60,7 +58,6 @@ class Origin:
         # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
         self._race = None if _is_address(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
-        self._made = partial(Connection, Latest())
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> Connection:
@@ -68,7 +65,7 @@ class Origin:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                self._made, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=self._race
+                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=self._race
             )
         except OSError as error:
             detail = error.strerror or str(error) or type(error).__name__

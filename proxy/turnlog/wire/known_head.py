@@ -1,4 +1,4 @@
-"""The head of a message that came before: what comes with the same bytes need not be parsed again."""
+"""The head of a request that came before: what comes with the same bytes need not be parsed again."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ class KnownHead(Struct, frozen=True):
     """A head, but for the digits of its Content-Length, and what its fields say."""
 
     before: bytes
-    """All that stands before the digits; the whole head of a message that has no body."""
+    """All that stands before the digits; the whole head of a request that has no body."""
     after: bytes
     """All that stands behind them, with the empty line."""
     first: tuple[tuple[bytes, bytes], ...]
@@ -26,7 +26,7 @@ class KnownHead(Struct, frozen=True):
     """How many bytes of it are not those digits."""
 
     def read(self, data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
-        """Return fields and body, if `data` is a message with this head: all of it and nothing more."""
+        """Return fields and body, if `data` is a request with this head: all of it and nothing more."""
         if not self.name:
             return ([*self.first], b"") if data == self.before else None
         free = len(data) - self.fixed
@@ -37,22 +37,6 @@ class KnownHead(Struct, frozen=True):
         if len(head) + length != len(data) or not data.startswith(head):
             return None
         return [*self.first, (self.name, digits), *self.rest], data[len(head) :]
-
-
-class KnownAnswer(Struct, frozen=True):
-    """The head of an answer, and what else it says."""
-
-    head: KnownHead
-    status: int
-    reason: bytes
-    raw: tuple[tuple[bytes, bytes], ...]
-    """The fields without Content-Length."""
-
-
-class Latest(Struct):
-    """The latest answer of a server that came in one piece; on all connections to it, as they are alike."""
-
-    known: KnownAnswer | None = None
 
 
 def known_head(data: bytes, length: int, headers: Headers) -> KnownHead | None:
