@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from turnlog.cli.failures import FAILURES, describe
+from turnlog.cli.failures import FAILURES, complain, describe
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.log import NotFoundError
 from turnlog.store.base import Corrupt, StoreError, StoreFull
@@ -26,3 +26,8 @@ from turnlog.store.base import Corrupt, StoreError, StoreFull
 def test_a_failure_is_one_line_and_an_exit_code(error: Exception, message: str, code: int) -> None:
     assert isinstance(error, FAILURES)
     assert describe(error) == (message, code)
+
+
+def test_a_complaint_cannot_steer_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    complain("no tool \x9b2J \u202e \x1b]0;x\x07")
+    assert capfd.readouterr() == ("", "turnlog: no tool \\u009b2J \\u202e \\u001b]0;x\\u0007\n")

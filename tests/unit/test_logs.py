@@ -122,6 +122,17 @@ def test_the_console_shows_no_control_characters() -> None:
     assert "gen_ai.tool.name=a\\x1b]0;owned\\x07b" in line
 
 
+@pytest.mark.parametrize(
+    "mark", ["\x9b31m", "\x85", "\x7f", "\u202e", "\u2066", "\u2028", "\U000e0041"]
+)
+def test_a_json_line_shows_no_control_characters_and_says_the_same(mark: str) -> None:
+    name = f"naïve{mark}tool 工具"
+    (line,) = written(call_ended(tool=name))
+    assert line.isprintable()
+    assert json.loads(line)["gen_ai.tool.name"] == name
+    assert "naïve" in line
+
+
 def test_lines_arrive_without_anybody_waiting_for_them(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as stream:

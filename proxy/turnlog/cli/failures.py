@@ -7,6 +7,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
 
+from turnlog.core.escapes import clean
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError
@@ -82,6 +83,11 @@ def describe(error: Exception) -> tuple[str, int]:
             return _system(error)
         case _:
             return str(error), WRONG_USE
+
+
+def complain(text: str) -> None:
+    """Write one line to stderr, with escapes for what could steer a terminal."""
+    click.echo(f"turnlog: {clean(text)}", err=True)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
 from .attempts import COLUMNS, cells
+from .failures import complain
 from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import (
     FieldName,
@@ -82,7 +83,7 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
             write(line)
         warn_of_damage(view)
     if other := _SET_BY.get(wanted["field"]):
-        click.echo(f"turnlog: no attempt sets {wanted['field']}, {other}", err=True)
+        complain(f"no attempt sets {wanted['field']}, {other}")
 
 
 def _check(wanted: dict[str, Any]) -> None:

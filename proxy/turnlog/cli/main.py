@@ -24,6 +24,7 @@ from .failures import (
     WRONG_USE,
     OutputError,
     PipeClosedError,
+    complain,
     describe,
     did_you_mean,
     telling_output_apart,
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as error:
         _drop_output()
         with suppress(OSError):
-            click.echo(f"turnlog: {error}", err=True)
+            complain(str(error))
         return NO_OUTPUT
     return code
 
@@ -136,7 +137,7 @@ def _run(arguments: Sequence[str]) -> int:
         return WRONG_USE
     except FAILURES as error:
         message, code = describe(error)
-        click.echo(f"turnlog: {message}", err=True)
+        complain(message)
         return code
 
 

@@ -6,6 +6,7 @@ import click
 
 from turnlog.store.base import StoreError
 
+from .failures import complain
 from .options import writing, writing_options
 
 
@@ -34,4 +35,4 @@ def command(session: str, config: str | None, data: str | None) -> None:
 
 
 def _warn(error: StoreError) -> None:
-    click.echo(f"turnlog: {error}", err=True)
+    complain(str(error))

@@ -17,7 +17,7 @@ from turnlog.core.table import Field
 from turnlog.sessions.log import Turns, parse_turns
 from turnlog.store.base import View
 
-from .failures import did_you_mean
+from .failures import complain, did_you_mean
 
 if TYPE_CHECKING:
     from turnlog.core.redact import Redactor
@@ -115,7 +115,7 @@ def warn_of_damage(listing: _Listing) -> None:
     """Say on stderr that a listing is not all there was."""
     if count := listing.left_out:
         records = "1 record is" if count == 1 else f"{count} records are"
-        click.echo(f"turnlog: {records} damaged and left out, run `turnlog verify`", err=True)
+        complain(f"{records} damaged and left out, run `turnlog verify`")
 
 
 class Moment(click.ParamType[int]):

@@ -11,6 +11,7 @@ from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolv
 from turnlog.sessions.rows import Row
 from turnlog.store.base import StoreError
 
+from .failures import complain
 from .options import json_option, open_view, printout, writing, writing_options
 from .render import json_line
 
@@ -71,7 +72,7 @@ async def _resolved(data: Path, limit: int, call: str, claim: Claim) -> Row:
 
 
 def _warn(error: StoreError) -> None:
-    click.echo(f"turnlog: {error}", err=True)
+    complain(str(error))
 
 
 def _text(row: Row) -> str:

@@ -10,6 +10,8 @@ import click
 
 from turnlog.packs.errors import SettingError
 
+from .failures import complain
+
 _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
 
 
@@ -46,7 +48,7 @@ def command(**given: Any) -> int:
     from turnlog.serve.layers import Flags, config_file, misspelt_variables, read_settings
 
     for warning in misspelt_variables(os.environ):
-        click.echo(f"turnlog: {warning}", err=True)
+        complain(warning)
     flags = Flags(**given)
     settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
     from turnlog.store.folder import reach

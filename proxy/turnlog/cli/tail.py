@@ -13,7 +13,7 @@ from turnlog.sessions.follow import News, Wanted, follow
 from turnlog.store.base import Reader
 
 from .attempts import COLUMNS, cells
-from .failures import FINE
+from .failures import FINE, complain
 from .filters import MOST, filter_of, filter_options, refuse_empty
 from .options import Number, data_option, json_option, warn_of_damage
 from .render import Cell, Style, aligned, json_line, terminal_width
@@ -72,7 +72,7 @@ def _print(looks: Iterator[News], *, as_json: bool) -> None:
     awaited = ""
     for news in looks:
         if news.awaited and news.awaited != awaited:
-            click.echo(f"turnlog: waiting: {news.awaited}", err=True)
+            complain(f"waiting: {news.awaited}")
         awaited = news.awaited
         rows = chain(head, map(cells, news.rows))
         write_now(map(json_line, news.rows) if as_json else _text(rows))

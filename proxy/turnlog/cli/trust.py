@@ -22,7 +22,7 @@ from turnlog.sessions.trust import (
     pinned,
 )
 
-from .failures import FAILED, FINE
+from .failures import FAILED, FINE, complain
 from .options import data_option, json_option, printout
 from .render import Style, json_line, painted
 
@@ -72,17 +72,17 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     if check:
         return _checked(found, offer, path)
     if not found:
-        _say(_nothing(offer, path))
+        complain(_nothing(offer, path))
     elif _confirmed(found, path, yes=yes):
         _pin(found, path, lock, offer)
     else:
-        _say("nothing was pinned")
+        complain("nothing was pinned")
     return FINE
 
 
 def _pin(found: Sequence[Difference], path: Path, lock: LockFile, offer: Offer) -> None:
     write_lock(path, pinned(lock, offer, found))
-    _say(f"{_counts(found)}: wrote {str(path)!r}")
+    complain(f"{_counts(found)}: wrote {str(path)!r}")
 
 
 def _warn_of_another(path: Path, folder: Path) -> None:
@@ -92,7 +92,7 @@ def _warn_of_another(path: Path, folder: Path) -> None:
         return
     inside = its.parent.resolve() == folder.resolve()
     advice = "leave out --config" if inside else "give --config with the file that lies beside it"
-    _say(
+    complain(
         f"this is {str(path)!r}, but the proxy that was started last on {str(folder)!r} reads "
         f"{str(its)!r}; {advice}"
     )
@@ -131,7 +131,7 @@ def _tell_of_others(folder: Path, wanted: Wanted) -> None:
     others = sorted({server for server, _ in offered(folder, Wanted()).shown} - wanted.among)
     if others:
         names = ", ".join(map(repr, others))
-        _say(
+        complain(
             f"left out, for the configuration has no such upstream: {names}; name one to look at it"
         )
 
@@ -168,11 +168,11 @@ def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
 
 def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
     if not offer.shown:
-        _say(_nothing(offer, path))
+        complain(_nothing(offer, path))
         return FAILED
     # A tool that is gone cannot do harm.
     differs = any(one.change is not ChangeKind.GONE for one in found)
-    _say(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
+    complain(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
     return FAILED if differs else FINE
 
 
@@ -195,7 +195,3 @@ def _confirmed(found: Sequence[Difference], path: Path, *, yes: bool) -> bool:
         raise click.UsageError("nobody can be asked here, look at the diff and give --yes to pin")
     question = f"turnlog: {_counts(found)}: pin this in {str(path)!r}?"
     return click.confirm(question, default=False, err=True)
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"turnlog: {sentence}", err=True)

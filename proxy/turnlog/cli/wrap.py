@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .failures import complain
+
 if TYPE_CHECKING:
     from turnlog.serve.child import Child
 
@@ -77,7 +79,7 @@ def _carried(
         if child is None:
             assert failed is not None
             log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
-            click.echo(f"turnlog: {_not_started(command[0], failed)}", err=True)
+            complain(_not_started(command[0], failed))
             return exit_code(failed)
         return run(child, settings, log, pins, server=server, session=session or "")
 

@@ -10,6 +10,8 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
+from turnlog.core.escapes import clean
+
 from .event import Event, Level, Log
 from .events import LogDropped, ProxyFaulted, ProxyReady
 from .spool import Spool
@@ -22,6 +24,7 @@ Render = Callable[[object, str, Any], bytes]
 QUIET: Final = 1.0
 """s within which equal faults are written once."""
 _encode: Final = msgspec.json.Encoder().encode
+_DELETE: Final = b"\x7f"
 _URGENT: Final = Level.WARNING
 _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
 """What stands between a line's timestamp and its fields."""
@@ -119,6 +122,9 @@ def json_lines(clock: Clock) -> Render:
         except ValueError:
             # A lone surrogate: a name that came in as invalid UTF-8.
             fields = _encode(_plain(event))
+        if not fields.isascii() or _DELETE in fields:
+            # JSON leaves DEL, C1 controls and bidi marks as they are, and a terminal obeys them.
+            fields = clean(fields.decode()).encode()
         return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.level], fields[1:], b"\n"))
 
     return render
