@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from e2e.stores import fill
+from kit.clients import wait_until
+from kit.family import has_opened, store_processes
 
 NO_TEXT = b"d\xff\xfe"
 SHOWN = r"'d\udcff\udcfe'"
@@ -120,3 +123,63 @@ def test_a_full_device_is_told(tmp_path: Path, arguments: list[str]) -> None:
         b"turnlog: cannot write the output (no space left on device), "
         b"make room or write it to another place\n"
     )
+
+
+CLOSINGS = ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"]
+RUNNING = {
+    "serve": ["--upstream", "http://127.0.0.1:9/mcp", "--listen", "127.0.0.1:0"],
+    "tail": [],
+    "wrap": ["--", "sleep", "300"],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "closing"),
+    # With a closed stdin `wrap` ends at once.
+    [pair for pair in product(RUNNING, CLOSINGS) if pair[0] != "wrap" or "0<" not in pair[1]],
+)
+def test_a_closed_standard_stream_is_never_a_file_or_socket_of_turnlogs_own(
+    tmp_path: Path, command: str, closing: str
+) -> None:
+    fill(tmp_path / "data", [])
+    log = tmp_path / "data" / "log" / "data.mdb"
+    given = [sys.executable, "-m", "turnlog", command, "--data", "data", *RUNNING[command]]
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *given],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    writers = [process.pid] if command != "serve" else []
+    try:
+        wait_until(lambda: has_opened(process.pid, log), "the store to be opened")
+        if command == "serve":
+            wait_until(lambda: bool(store_processes(process.pid)), "who writes it")
+            writers = store_processes(process.pid)
+            wait_until(lambda: has_opened(writers[0], log), "the store to be opened for writing")
+        for pid in {process.pid, *writers}:
+            standard = [_target(pid, number) for number in (0, 1, 2)]
+            assert all(name == "/dev/null" or name.startswith("pipe:") for name in standard)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def _target(process: int, descriptor: int) -> str:
+    return str(Path(f"/proc/{process}/fd/{descriptor}").readlink())
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+def test_a_command_ends_as_usual_with_closed_standard_streams(tmp_path: Path, closing: str) -> None:
+    fill(tmp_path / "data", [])
+    for command in ("status", "log", "verify", "sessions"):
+        given = [sys.executable, "-m", "turnlog", command, "--data", "data"]
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closing}', "sh", *given],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")

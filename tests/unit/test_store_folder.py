@@ -1,11 +1,13 @@
 """`store.folder` and opening: what stands in the data folder, and who may use it."""
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from conformance.store.kit import intent, new_id, put, session
@@ -95,6 +97,47 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
     (tmp_path / "format").write_text(f"turnlog {folder.FORMAT}\n")
     with pytest.raises(StoreError, match="empty or missing"):
         LmdbReader.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EAGAIN, "ulimit -u"),
+        (errno.ENOMEM, "ulimit -v"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EROFS, "mount it for writing"),
+        (errno.EIO, "the disk fails"),
+        (errno.EACCES, "the user who owns the folder"),
+        (errno.EXDEV, "check the disk and the folder's permissions"),
+    ],
+)
+def test_the_advice_behind_an_error_of_the_system_fits_it(
+    tmp_path: Path, code: int, advice: str
+) -> None:
+    by_number = folder.explained("open", tmp_path, OSError(code, os.strerror(code)))
+    assert advice in str(by_number)
+    if code != errno.EIO:  # of LMDB this means that less was written than it asked for
+        by_text = folder.explained("open", tmp_path, lmdb.Error(f"mdb_put: {os.strerror(code)}"))
+        assert advice in str(by_text)
+
+
+def test_a_limit_on_the_address_space_is_named_where_a_store_does_not_fit_in(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import asyncio, resource, sys\n"
+        "from turnlog.store.base import StoreError\n"
+        "from turnlog.store.lmdb import LmdbStore\n"
+        "async def main():\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "    try: LmdbStore.open(sys.argv[1])\n"
+        "    except StoreError as error: print(error)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")], check=True, capture_output=True
+    )
+    assert b"ulimit -v" in done.stdout
 
 
 async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:

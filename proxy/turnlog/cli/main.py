@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import click
@@ -49,6 +48,7 @@ COMMANDS = {
     "wrap": "Run a tool server that speaks over stdin and stdout, and record each call.",
 }
 """Each is `command` in the module of its name."""
+_STDERR = 2
 
 
 class _Commands(click.Group):
@@ -168,8 +168,12 @@ def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _open_closed_streams() -> None:
-    """Give what was started with a closed stdout or stderr (`>&-`) one that goes nowhere."""
-    for name in ("stdout", "stderr"):
+    """Open /dev/null as each of the descriptors 0, 1 and 2 that was closed when turnlog was started."""
+    # `open` gives the lowest free number. Without this the next file or socket would be descriptor 2, say the
+    # store's, and what a child or the interpreter writes to stderr would go into it.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
-            setattr(sys, name, nowhere)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))

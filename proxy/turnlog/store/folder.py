@@ -15,6 +15,18 @@ import struct
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from errno import (
+    EACCES,
+    EAGAIN,
+    EIO,
+    EMFILE,
+    ENFILE,
+    ENOLCK,
+    ENOMEM,
+    EOPNOTSUPP,
+    EPERM,
+    EROFS,
+)
 from pathlib import Path
 
 import lmdb
@@ -32,6 +44,21 @@ _READER = 128
 """Bytes of the lock file for each reader, more than it takes."""
 _NO_ROOM = ("No space left", "File too large", "Disk quota exceeded")
 _SHORT_WRITE = "Input/output error"
+_ADVICE = {
+    EACCES: "run as the user who owns the folder",
+    EPERM: "run as the user who owns the folder",
+    EROFS: "the disk can only be read: mount it for writing, or name another folder with --data",
+    EIO: "the disk fails: check it, and restore a backup to another one",
+    ENOMEM: "memory or address space is limited (ulimit -v, the container's memory): raise that limit; "
+    "the store's files are mapped, and take address space of 16 TiB",
+    EAGAIN: "a limit on processes, threads or locks is reached (ulimit -u, pids of the container): raise it, "
+    "or try again later",
+    EMFILE: "too many files are open: raise the limit (ulimit -n)",
+    ENFILE: "too many files are open on this machine: raise fs.file-max, or end some programs",
+    ENOLCK: "the file system cannot lock files: name a folder on a local disk with --data",
+    EOPNOTSUPP: "the file system lacks what a store needs: name a folder on a local disk with --data",
+}
+"""What to do, by the number of the system's error."""
 _FULL = 1 << 20
 """Bytes: a disk with less took all that it could of what was written last."""
 _OURS = {
@@ -107,8 +134,6 @@ def _advice(error: Exception) -> str:
 
 def _advice_of_system(error: Exception) -> str:
     match error:
-        case PermissionError():
-            return "run as the user who owns the folder"
         case FileExistsError() | NotADirectoryError():
             return "name a folder with --data"
         case FileNotFoundError():
@@ -119,10 +144,17 @@ def _advice_of_system(error: Exception) -> str:
             return "the file is damaged or no store: restore it from a backup"
         case lmdb.PanicError():
             return "restart turnlog: the disk refused a write that cannot be taken back"
-        case lmdb.Error() if "Permission denied" in str(error):
-            return "run as the user who owns the folder"
         case _:
-            return "check the disk and the folder's permissions"
+            return _advice_by_code(error)
+
+
+def _advice_by_code(error: Exception) -> str:
+    """Return what to do about an error of the system's, whoever passes it on."""
+    for code, advice in _ADVICE.items():
+        # LMDB's errors carry no number, only its text.
+        if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
+            return advice
+    return "check the disk and the folder's permissions"
 
 
 def reach(path: Path) -> None:
