@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.stores import process, turnlog
+from e2e.stores import Call, fill, process, turnlog
 
 URL = "http://127.0.0.1:9/mcp"
 
@@ -166,3 +166,32 @@ def test_a_store_whose_key_is_gone_says_so_at_start_and_once(tmp_path: Path) -> 
         assert (data / "key").read_bytes() != first
     with _proxy(data):
         pass
+
+
+def test_a_replaced_key_is_noticed_and_status_says_since_when(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with _proxy(data):
+        pass
+    assert "key " not in process("status", "--data", str(data)).stdout
+    (data / "key").write_bytes(bytes(32))
+    with _proxy(data, "store.rekeyed"):
+        pass
+    shown = process("status", "--data", str(data)).stdout
+    assert "key         another since 20" in shown
+    told = json.loads(process("status", "--json", "--data", str(data)).stdout)
+    assert told["usage"]["rekeyed_at"] > 0
+
+
+def test_a_command_that_makes_a_lost_key_anew_says_so_and_status_remembers(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    fill(data, [Call(tool="pay", minute=1, status=None)])
+    (data / "key").unlink()
+    (call,) = json.loads(process("status", "--json", "--data", str(data)).stdout)["pending"]
+
+    done = process("resolve", call["call"], "--did-not", "--data", str(data))
+
+    assert done.returncode == 0
+    assert "was gone or replaced: digests from before match nothing" in done.stderr
+    assert "key         another since 20" in process("status", "--data", str(data)).stdout

@@ -65,6 +65,8 @@ async def _resolved(data: Path, limit: int, call: str, claim: Claim) -> Row:
     from turnlog.store.lmdb import LmdbStore
 
     store = LmdbStore.open(data, limit=limit, report=_warn)
+    if store.rekeyed:
+        complain(store.rekeyed)
     try:
         return await resolve(store, call, claim)
     finally:

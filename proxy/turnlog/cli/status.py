@@ -61,6 +61,7 @@ def _text(view: View, status: StoreStatus) -> str:
         f"states      {_size(usage.state_bytes)}",
         f"limit       {_limit(usage)}",
         f"disk free   {_size(usage.disk_free)}",
+        *([f"key         {_rekeyed(usage.rekeyed_at)}"] if usage.rekeyed_at else []),
         f"proxies     {_writers(status.writers)}",
         *(f"server      {_health(one)}" for one in status.servers),
         f"pending     {len(status.pending)}",
@@ -86,6 +87,10 @@ def _pending(view: View, row: Row) -> list[Cell]:
 def _dangling(status: StoreStatus) -> str:
     found = [f"{number} {standing}" for standing, number in status.dangling.items()]
     return f"{', '.join(found)} (`turnlog dangling` lists them)" if found else "0"
+
+
+def _rekeyed(at: int) -> str:
+    return f"another since {timestamp(at)[:19]}Z: digests from before match nothing (see `store.rekeyed`)"
 
 
 def _limit(usage: Usage) -> str:

@@ -131,7 +131,7 @@ class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
 
 
 class StoreRekeyed(Event, frozen=True, kw_only=True, tag="store.rekeyed"):
-    """The store's key was gone, and was made anew: keyed digests match no earlier ones."""
+    """The store's key is not the one used before: it was gone or replaced."""
 
     level: ClassVar[Level] = Level.WARNING
     data: str = field(name="turnlog.data")

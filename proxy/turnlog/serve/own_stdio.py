@@ -139,6 +139,8 @@ class StoreDesk:
         ref, limit = await asyncio.to_thread(self._place)
         clock = self._clock
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
+        if store.rekeyed:
+            self._report(StoreError(store.rekeyed))
         try:
             noter = Noter(store, self._redactor, clock.wall, clock.monotonic)
             return await noter.write(ref, note, note_id=note_id, head=head)

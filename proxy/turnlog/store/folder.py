@@ -8,6 +8,7 @@ DATA/states/   what commits came to, saved by whoever folded them, within a boun
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
+import hmac
 import os
 import secrets
 import stat
@@ -280,6 +281,14 @@ def lacks_key(path: Path) -> bool:
         return (path / "format").exists() and not (path / "key").exists()
 
 
+def rekeyed(path: Path) -> str:
+    """Return what to say where a store's secret is not the one that was used last."""
+    return (
+        f"the key {str(path / 'key')!r} was gone or replaced: digests from before match nothing "
+        "any more; restore the file from a backup, with turnlog stopped"
+    )
+
+
 def read_key(path: Path) -> bytes:
     """Return the store's secret; make it on first use. Processes that race get the same one."""
     file = path / "key"
@@ -290,6 +299,11 @@ def read_key(path: Path) -> bytes:
     if len(key) != 32:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
+
+
+def key_mark(key: bytes) -> bytes:
+    """Return what tells a store's secret from another, and nothing else about it."""
+    return hmac.digest(key, b"turnlog key mark", "sha256")[:16]
 
 
 def publish(file: Path, content: bytes) -> None:

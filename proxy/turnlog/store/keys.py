@@ -4,7 +4,8 @@ Durable, written in the transaction that a caller waits for:
 
     log        position -> headers          bodies   position -> bodies
                both by the last position of a run of commits, see `runs`
-    aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies
+    aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies,
+                                                     which key was used last, and since when
                "s" + session + digest -> alias text
     redo       see `redo`
     and beside the tables' names "newest seal" -> position and seal of the newest run, see `seals`
@@ -41,6 +42,10 @@ LONGEST_NAME = 400
 EPOCH = b"epoch"
 LIMIT = b"limit"
 WATERMARK = b"watermark"
+KEY_MARK = b"key mark"
+"""Tells the store's secret from another one, see `folder.key_mark`."""
+REKEYED = b"rekeyed"
+"""When another secret was met than the one before, ns UTC."""
 NEWEST_SEAL = b"newest seal"
 SEAL = 16
 """Bytes of a seal."""

@@ -22,7 +22,7 @@ from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
 from .errands import Closed, Errand
 from .index import Segment
 from .intake import Backlog, Intake
-from .keys import EPOCH, LIMIT, number
+from .keys import EPOCH, KEY_MARK, LIMIT, REKEYED, number
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
@@ -62,8 +62,8 @@ class LmdbStore:
         self._blobs = hands.blobs
         self._intake = intake
         self._key = key
-        self.rekeyed = False
-        """Whether the secret was gone when the store was opened."""
+        self.rekeyed = ""
+        """What to say where the store's secret is not the one that was used last; else empty."""
         self._tails = TailCache(hands.tail)
         self._process = os.getpid()
         self._closed = False
@@ -104,7 +104,7 @@ class LmdbStore:
         loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
         folder.create(data)
-        rekeyed = folder.lacks_key(data)
+        lacks_key = folder.lacks_key(data)
         key = folder.read_key(data)
         with ExitStack() as undo:
             env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
@@ -153,7 +153,9 @@ class LmdbStore:
                 recovered=recovered,
                 epochs=engine.dead_epochs,
             )
-            store.rekeyed = rekeyed
+            with folder.translated("open", data):
+                if _notice_key(env, tables, key, now(), is_new=lacks_key):
+                    store.rekeyed = folder.rekeyed(data)
             # From here on `close` gives everything back.
             undo.pop_all()
         return store
@@ -320,6 +322,27 @@ class LmdbReader:
 def _end(env: lmdb.Environment, tables: Tables) -> int:
     with env.begin() as txn:
         return last_position(txn, tables)
+
+
+def _notice_key(
+    env: lmdb.Environment, tables: Tables, key: bytes, now: int, *, is_new: bool
+) -> bool:
+    """Return whether the store's secret is another than before, and take note of it.
+
+    It stands in the log, so that nobody misses it: not who comes after the process that made the
+    secret anew, and not where another file was put in its place. `is_new` speaks for stores that
+    have no such note yet.
+    """
+    mark = folder.key_mark(key)
+    with env.begin() as txn:
+        if txn.get(KEY_MARK, db=tables.meta) == mark:
+            return False
+    with env.begin(write=True) as txn:
+        known = txn.get(KEY_MARK, mark, db=tables.meta)
+        txn.put(KEY_MARK, mark, db=tables.meta)
+        if is_changed := known != mark or is_new:
+            txn.put(REKEYED, number(now), db=tables.meta)
+    return is_changed
 
 
 def _enter(

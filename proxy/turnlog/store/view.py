@@ -15,7 +15,7 @@ from .blobs import BlobReader
 from .epochs import is_locked
 from .guard import guarded, guarded_iterator
 from .index import Head
-from .keys import LIMIT, NOTE, alias_key, alias_prefix, alias_text_prefix, text_term
+from .keys import LIMIT, NOTE, REKEYED, alias_key, alias_prefix, alias_text_prefix, text_term
 from .room import blob_size, disk_free, log_size, state_size
 from .seals import flaws
 from .snapshot import Snapshot
@@ -164,6 +164,7 @@ class LmdbView:
             state_bytes=state_size(self.data),
             limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
             disk_free=disk_free(self.data),
+            rekeyed_at=read_number(snapshot.txn, snapshot.tables, REKEYED),
             pending=sum(1 for _ in snapshot.call_states()),
         )
 
