@@ -257,6 +257,47 @@ def test_well_known_documents_and_listening_are_no_calls(rig: Rig) -> None:
     assert [row.tool for row in rig.ended_rows()] == ["last"]
 
 
+DISCOVERY = (
+    "/.well-known/oauth-protected-resource/mcp",
+    "/.well-known/openid-configuration",
+    "/mcp/.well-known/oauth-authorization-server",
+    "/tenant/one/.well-known/openid-configuration",
+)
+
+
+@pytest.mark.parametrize("path", DISCOVERY)
+def test_discovery_documents_anywhere_in_the_path_are_no_calls(rig: Rig, path: str) -> None:
+    with rig.client() as client:
+        client.request("GET", f"/s/{rig.session}{path}")
+        client.request("HEAD", f"/s/{rig.session}{path}")
+        client.request("POST", f"/s/{rig.session}{path}", call("last"))
+    assert [row.tool for row in rig.ended_rows()] == ["last"]
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse", "/v1/mcp"])
+def test_probes_of_an_mcp_endpoint_are_no_calls_before_its_first_message(
+    rig: Rig, path: str
+) -> None:
+    path = f"/s/{rig.session}{path}"
+    with rig.client() as client:
+        for method in ("GET", "HEAD", "OPTIONS"):
+            assert client.request(method, path).status == 200
+        client.request("POST", path, call("last"))
+    assert [row.tool for row in rig.ended_rows()] == ["last"]
+
+
+def test_a_path_that_a_json_rpc_message_went_to_has_no_plain_calls(rig: Rig) -> None:
+    path = f"/s/{rig.session}/agents/7"
+    with rig.client() as client:
+        client.request("HEAD", path)
+        client.request("POST", path, call("first"))
+        for method in ("GET", "HEAD", "OPTIONS", "DELETE"):
+            client.request(method, path)
+        client.request("GET", f"{path}/else")
+    tools = [row.tool for row in rig.ended_rows(3)]
+    assert tools == ["HEAD /agents/*", "first", "GET /agents/*/else"]
+
+
 def test_json_that_is_no_json_rpc_is_a_plain_call(rig: Rig) -> None:
     with rig.client() as client:
         client.request("POST", f"/s/{rig.session}/graphql", b'{"query": "{ me }", "id": 1}')

@@ -26,6 +26,7 @@ from turnlog.serve.pins import Pins
 from turnlog.serve.places import Places
 from turnlog.serve.plain_tools import PlainTools
 from turnlog.serve.repeats import Repeats
+from turnlog.serve.routes import Endpoints
 from turnlog.sessions.state import saved_states
 from turnlog.wire import mcp
 
@@ -60,6 +61,7 @@ def context(one: Bench) -> Context:
         pins=pins,
         calls=OpenCalls(),
         channels=Channels(),
+        endpoints=Endpoints(),
         rules=rules,
         tools=KnownTools(catalog, pins, rules, frozenset(), str),
         plain_tools=PlainTools(rules, str),

@@ -20,6 +20,9 @@ from .upstream import Content
 PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""
 _WELL_KNOWN: Final = "/.well-known/"
+_ENDPOINT_NAMES: Final = frozenset({"mcp", "sse"})
+"""What the path of an MCP endpoint mostly ends in."""
+_PROBING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HTTP: Final = Transport.HTTP
 _MCP: Final = Transport.MCP
 
@@ -31,7 +34,7 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body, transport), body
-    if _passes_by(request, transport):
+    if _passes_by(context, request, transport):
         return McpExchange(context, request, ()), down.rest(body)
     if request.is_post and transport is not _HTTP:
         start = start_of(body)
@@ -45,7 +48,7 @@ def exchange_of(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    if _passes_by(request, transport):
+    if _passes_by(context, request, transport):
         return McpExchange(context, request, ())
     exchange: McpExchange | None = None
     if request.is_post and transport is not _HTTP:
@@ -73,6 +76,7 @@ async def _large(
     text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):
+        context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, len(body), as_batch), body
     unfit = isinstance(content, Malformed) and not _must_be_mcp(request, content, transport)
@@ -89,13 +93,28 @@ def _named(request: Request) -> Message:
     return Message(kind=Kind.REQUEST, method=method, params=Raw(b'{"name":%b}' % name))
 
 
-def _passes_by(request: Request, transport: Transport) -> bool:
-    """Tell whether a request is no call, whatever it holds: listening, ending a session, discovery."""
+def _passes_by(context: Context, request: Request, transport: Transport) -> bool:
+    """Tell whether a request is no call, whatever it holds: listening, ending a session, discovery,
+    a preflight, a probe of an MCP endpoint."""
+    if request.is_post:
+        return False
+    if _is_preflight(request):
+        return True
     if transport is _HTTP:
         return False
-    if request.route.path.startswith(_WELL_KNOWN):
+    if transport is _MCP or request.asked.head.speaks_mcp or context.endpoints.knows(request.route):
         return True
-    return not request.is_post and (transport is _MCP or request.asked.head.speaks_mcp)
+    # Probes mostly come before the first message, which would tell what the path is.
+    path = request.route.path
+    is_usual = path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
+    return is_usual and request.method in _PROBING
+
+
+def _is_preflight(request: Request) -> bool:
+    """Tell whether a browser asks whether a page may call (Fetch standard, CORS-preflight request)."""
+    fields = request.fields
+    asks = b"origin" in fields and b"access-control-request-method" in fields
+    return asks and request.method == "OPTIONS"
 
 
 def _means_mcp(request: Request, transport: Transport) -> bool:
@@ -118,6 +137,7 @@ def _mcp(
     text = request.decoded(body)
     content = parse(text)
     if messages := messages_of(content):
+        context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, len(body), as_batch)
     if isinstance(content, Malformed) and _must_be_mcp(request, content, transport):

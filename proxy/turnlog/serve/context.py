@@ -24,6 +24,7 @@ from .plain_tools import PlainTools
 from .recorder import Recorder
 from .repeats import Repeats
 from .request import Digest
+from .routes import Endpoints
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class Context(Struct, frozen=True, kw_only=True):
     pins: Pins
     calls: OpenCalls
     channels: Channels
+    endpoints: Endpoints
     rules: Rules
     tools: KnownTools
     plain_tools: PlainTools

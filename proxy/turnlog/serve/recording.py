@@ -49,6 +49,7 @@ from .plain_tools import PlainTools
 from .recorder import Recorder
 from .reload import Reloader
 from .repeats import Repeats
+from .routes import Endpoints
 from .settings import Settings
 from .states import save_states
 
@@ -198,6 +199,7 @@ def _context(
         pins=pins,
         calls=OpenCalls(),
         channels=Channels(),
+        endpoints=Endpoints(),
         rules=reloader.rules,
         tools=KnownTools(catalog, pins, reloader.rules, trusted, clean),
         plain_tools=PlainTools(reloader.rules, clean),

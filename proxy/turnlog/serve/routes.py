@@ -8,12 +8,18 @@ from msgspec import Struct
 
 OWN = "turnlog"
 """First segment of everything that is turnlog's own."""
+HEALTH = f"/{OWN}/health"
+READY = f"/{OWN}/ready"
+API = f"/{OWN}/api"
+AGENT_TOOLS = f"/{OWN}/mcp"
 SESSION = "s"
 """First segment of paths that name a session: `/s/{session}/{name}...`."""
 
 COMMAND = "command:"
 """What an origin begins with that stands for a command."""
 
+_ENDPOINTS: Final = 4096
+"""Paths remembered at most; agents may post to any."""
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
@@ -89,6 +95,23 @@ class Routes:
         return None
 
 
+class Endpoints:
+    """Which paths of which upstreams are MCP endpoints: a JSON-RPC message was posted to them."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def learn(self, route: Route) -> None:
+        """Remember that a JSON-RPC message went to the path of a route."""
+        key = (route.target.name, route.path)
+        if key not in self._known and len(self._known) < _ENDPOINTS:
+            self._known.add(key)
+
+    def knows(self, route: Route) -> bool:
+        """Tell whether the path of a route is known as an MCP endpoint."""
+        return (route.target.name, route.path) in self._known
+
+
 def target_of(name: str, url: str) -> Target:
     """Return the routing entry of a configured URL, whose form was checked before."""
     parts = urlsplit(url)
@@ -118,7 +141,21 @@ def target_of_command(name: str) -> Target:
 
 def is_own(path: str) -> bool:
     """Tell whether a path is one of turnlog's own, and names no session."""
-    return path == f"/{OWN}" or path.startswith(f"/{OWN}/")
+    return _is_within(path, f"/{OWN}")
+
+
+def is_probe(path: str) -> bool:
+    """Tell whether a path says how turnlog is doing: it is asked by address, under any Host."""
+    return path in {HEALTH, READY}
+
+
+def is_page(path: str) -> bool:
+    """Tell whether a path is one of turnlog's own that a person may open in a browser."""
+    return is_own(path) and not any(_is_within(path, folder) for folder in (API, AGENT_TOOLS))
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
 
 
 def own_path(path: str) -> tuple[str, str] | None:
