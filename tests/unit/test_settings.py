@@ -32,6 +32,7 @@ RULES = "rules:\n  - effect: read\n"
 EVERYTHING = f"""
 listen: 127.0.0.1:7500
 allow_hosts: [proxy.internal]
+allow_origins: ["vscode-webview://*", "Chrome-Extension://ID"]
 data: ./kept
 durability: strict
 upstreams:
@@ -74,6 +75,7 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
     assert _settings(tmp_path, EVERYTHING) == Settings(
         listen=Address("127.0.0.1", 7500),
         allow_hosts=("proxy.internal",),
+        allow_origins=("vscode-webview://*", "chrome-extension://id"),
         data=tmp_path / "kept",
         durability=Durability.STRICT,
         upstreams={
@@ -92,6 +94,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
     environ = {
         "TURNLOG_LISTEN": "127.0.0.1:7500",
         "TURNLOG_ALLOW_HOSTS": "a.internal, b.internal",
+        "TURNLOG_ALLOW_ORIGINS": "app://a, https://b.example",
         "TURNLOG_DATA": "kept",
         "TURNLOG_DURABILITY": "relaxed",
         "TURNLOG_UPSTREAMS": f"files={URL} https://tools.example/?a=b",
@@ -114,6 +117,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
     assert _settings(tmp_path, environ=environ) == Settings(
         listen=Address("127.0.0.1", 7500),
         allow_hosts=("a.internal", "b.internal"),
+        allow_origins=("app://a", "https://b.example"),
         data=tmp_path / "kept",
         durability=Durability.RELAXED,
         upstreams={

@@ -2,7 +2,12 @@
 
 import pytest
 
-from turnlog.wire.origin import allowed_host, allowed_origin
+from turnlog.wire.origin import (
+    allowed_host,
+    allowed_origin,
+    is_of_another_site,
+    normal_origin,
+)
 
 ALLOWED = frozenset({"proxy.internal", "pinned.internal:7411", "192.0.2.7", "2001:db8::1"})
 
@@ -107,3 +112,99 @@ def test_no_origin_is_no_browser() -> None:
 )
 def test_an_origin_that_is_no_web_page_of_an_allowed_host_is_refused(origin: bytes) -> None:
     assert not allowed_origin(origin, ALLOWED)
+
+
+CONFIGURED = frozenset(
+    map(
+        normal_origin,
+        (
+            "chrome-extension://AbCd",
+            "vscode-webview://*",
+            "app://obsidian.md",
+            "file://",
+            "https://app.example:443",
+            "http://tool.example:8080",
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (b"chrome-extension://abcd", True),
+        (b"Chrome-Extension://ABCD", True),
+        (b"chrome-extension://abcde", False),
+        (b"chrome-extension://", False),
+        (b"vscode-webview://0b1c2d", True),
+        (b"app://obsidian.md", True),
+        (b"app://other", False),
+        (b"file://", True),
+        (b"file://host", False),
+        (b"https://app.example", True),
+        (b"https://app.example:443", True),
+        (b"http://app.example", False),
+        (b"https://app.example:8443", False),
+        (b"https://sub.app.example", False),
+        (b"http://tool.example:8080", True),
+        (b"http://tool.example", False),
+        (b"vscode-webview://a/b", False),
+        (b"vscode-webview://a@b", False),
+        (b"*://abcd", False),
+        (b"null", False),
+    ],
+)
+def test_configured_origins_are_allowed_as_they_are_written(origin: bytes, allowed: bool) -> None:
+    assert allowed_origin(origin, frozenset(), CONFIGURED) is allowed
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (b"chrome-extension://proxy.internal", True),
+        (b"app://192.0.2.7", True),
+        (b"app://localhost", False),
+        (b"app://127.0.0.1", False),
+        (b"app://other", False),
+    ],
+)
+def test_names_of_hosts_hold_for_every_scheme_but_loopback_only_for_the_web(
+    origin: bytes, allowed: bool
+) -> None:
+    assert allowed_origin(origin, ALLOWED | {"127.0.0.1"}) is allowed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "",
+        "proxy.internal",
+        "https://*",
+        "http://",
+        "https://app.example/",
+        "https://a b",
+        "chrome-extension://*x",
+        "https://user@app.example",
+        "https://\u00e4.example",
+        "*",
+    ],
+)
+def test_what_no_browser_sends_or_would_be_anybody_cannot_be_configured(text: str) -> None:
+    with pytest.raises(ValueError, match=r"origin|host|any"):
+        normal_origin(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (b"cross-site", True),
+        (b"same-site", True),
+        (b" Cross-Site ", True),
+        (b"same-origin", False),
+        (b"none", False),
+        (b"", False),
+    ],
+)
+def test_fetch_metadata_names_pages_of_other_sites(value: bytes, other: bool) -> None:
+    assert is_of_another_site(value) is other

@@ -172,6 +172,8 @@ class RequestRefused(Event, frozen=True, kw_only=True, tag="request.refused"):
     reason: Refusal = field(name="turnlog.reason")
     http_method: str = field(name="http.request.method", default="")
     http_status: int = field(name="http.response.status_code", default=0)
+    value: str = field(name="turnlog.refused", default="")
+    """What was refused: the Host, the Origin, Sec-Fetch-Site, or the path; without secrets."""
 
 
 class UpstreamFailed(Event, frozen=True, kw_only=True, tag="upstream.failed"):

@@ -30,8 +30,8 @@ from .downstream import Downstream
 from .endpoints import ENDPOINTS, Act, Asked, Endpoint, Read, method
 from .openapi import description
 from .parameters import BadParameterError
+from .routes import API
 
-API: Final = "/turnlog/api"
 _V1: Final = f"{API}/v1"
 _OPENAPI: Final = f"{API}/openapi.json"
 _TIME: Final = 30.0

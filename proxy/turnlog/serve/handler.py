@@ -10,7 +10,7 @@ from turnlog.core.kinds import ErrorKind
 from turnlog.observe.call_events import Refusal, RequestRefused
 from turnlog.store.base import StoreError
 
-from .admission import Admission
+from .admission import Admission, Refused
 from .agent import AgentConnection
 from .answers import Made, problem, told
 from .audience import Audience
@@ -57,7 +57,11 @@ class Handler:
         self._upstreams = upstreams
         self._commands = commands
         self._own = own
-        self._admission = Admission(frozenset((*settings.allow_hosts, settings.listen.host)))
+        self._admission = Admission(
+            frozenset((*settings.allow_hosts, settings.listen.host)),
+            frozenset(settings.allow_origins),
+            context.clean,
+        )
         self._heads = Heads()
         self._route = Memo(self._route_of, lambda start: start.is_ordinary)
         """By a request's line and fields: settings stay what they are as long as this handler."""
@@ -136,7 +140,7 @@ class Handler:
     async def _answer_here(self, down: Downstream, connection: int) -> None:
         """Answer a request for turnlog itself, or refuse it."""
         if refusal := self._admission.refusal(down.asked):
-            await self._refuse(down, *refusal)
+            await self._refuse(down, refusal)
             return
         path, _, query = origin_form(down.target).partition("?")
         if is_own(path):
@@ -145,7 +149,8 @@ class Handler:
             await self._send(down, await self._own.answer_within(down, *own, connection))
         else:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
-            await self._refuse(down, Refusal.PATH, problem(404, "Not Found", detail, {}))
+            made = problem(404, "Not Found", detail, {})
+            await self._refuse(down, Refused(Refusal.PATH, made, self._admission.shown(path)))
 
     def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
         """Return what a request tells before its body: mostly the same as the one before it."""
@@ -180,13 +185,17 @@ class Handler:
             + made.body
         )
 
-    async def _refuse(self, down: Downstream, reason: Refusal, made: Made) -> None:
-        self._log_refusal(down, reason, made)
-        await self._send(down, made)
+    async def _refuse(self, down: Downstream, refused: Refused) -> None:
+        self._log_refusal(down, refused)
+        await self._send(down, refused.made)
 
-    def _log_refusal(self, down: Downstream, reason: Refusal, made: Made) -> None:
-        method = self._context.clean(down.method)
-        event = RequestRefused(reason=reason, http_method=method, http_status=made.status)
+    def _log_refusal(self, down: Downstream, refused: Refused) -> None:
+        event = RequestRefused(
+            reason=refused.reason,
+            http_method=self._context.clean(down.method),
+            http_status=refused.made.status,
+            value=refused.value,
+        )
         self._context.log.emit(event)
 
     def _carry(
@@ -205,7 +214,7 @@ class Handler:
             await self._repeat(down, exchange, repeated)
         except StoreError:
             made = exchange.refused()
-            self._log_refusal(down, Refusal.STORE, made)
+            self._log_refusal(down, Refused(Refusal.STORE, made))
             await self._runner(down, route, exchange).send(made)
         except Failure as failure:
             made, _ = exchange.failed(failure)
@@ -329,7 +338,7 @@ class Handler:
                 await step
         except StoreError:
             made = exchange.refused()
-            self._log_refusal(down, Refusal.STORE, made)
+            self._log_refusal(down, Refused(Refusal.STORE, made))
             await runner.send(made)
         except Failure as failure:
             made, tickets = exchange.failed(failure)

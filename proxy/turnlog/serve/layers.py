@@ -35,6 +35,7 @@ LATER = frozenset(
 VARIABLES: dict[str, tuple[str, ...]] = {
     "TURNLOG_LISTEN": ("listen",),
     "TURNLOG_ALLOW_HOSTS": ("allow_hosts",),
+    "TURNLOG_ALLOW_ORIGINS": ("allow_origins",),
     "TURNLOG_DATA": ("data",),
     "TURNLOG_DURABILITY": ("durability",),
     "TURNLOG_UPSTREAMS": ("upstreams",),
@@ -56,7 +57,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 CONFIG_VARIABLE = "TURNLOG_CONFIG"
 
 _PREFIX = "TURNLOG_"
-_COMMA_LISTS = frozenset({"allow_hosts", "headers", "keys", "rules"})
+_COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "rules"})
 
 
 class Flags(Struct, frozen=True, kw_only=True):

@@ -1,17 +1,14 @@
 """What lies under `/turnlog/`: answers of turnlog about itself."""
 
 import asyncio
-from typing import Final
 
 from turnlog.store.base import Store, StoreError
 
 from .answers import Made, document, not_allowed, problem
-from .api import API, Api
+from .api import Api
 from .downstream import Downstream
-from .own_mcp import PATH, AgentTools
-
-_HEALTH: Final = "/turnlog/health"
-_READY: Final = "/turnlog/ready"
+from .own_mcp import AgentTools
+from .routes import AGENT_TOOLS, API, HEALTH, is_probe
 
 
 class Own:
@@ -26,15 +23,15 @@ class Own:
 
     async def answer(self, down: Downstream, path: str, query: str, connection: int) -> Made:
         """Return the answer to a request whose path begins with `/turnlog`. Raises `Gone`."""
-        if path == PATH:
+        if path == AGENT_TOOLS:
             return await self._tools.answer(down, "", connection)
         if path == API or path.startswith(API + "/"):
             return await self._api.answer(down, path, query)
-        if path not in {_HEALTH, _READY}:
+        if not is_probe(path):
             return problem(404, "Not Found", f"turnlog has no page {path!r}", {})
         if down.method not in {"GET", "HEAD"}:
             return not_allowed(path, ("GET", "HEAD"))
-        if path == _HEALTH:
+        if path == HEALTH:
             return document({"status": "ok"})
         return self._ready()
 
@@ -45,7 +42,7 @@ class Own:
 
         Raises `Gone`.
         """
-        if path == PATH:
+        if path == AGENT_TOOLS:
             return await self._tools.answer(down, session, connection)
         return problem(404, "Not Found", f"in a session turnlog has no page {path!r}", {})
 

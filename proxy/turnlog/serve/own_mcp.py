@@ -38,12 +38,11 @@ from .dialogue import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, refused
 from .downstream import Downstream
 from .identity import Client, read_client
 from .request import Request
-from .routes import OWN, Route, Target
+from .routes import AGENT_TOOLS, OWN, Route, Target
 from .tools import NoSessionError
 
 T = TypeVar("T")
 
-PATH: Final = "/turnlog/mcp"
 _LARGEST: Final = 256 << 10
 """bytes of a request's body."""
 _TIME: Final = 30.0
@@ -55,7 +54,9 @@ _NOT_FOUND: Final = -32001
 """What servers of the official SDKs say of a session that they do not know."""
 _LONGEST_ID: Final = 4096
 _PRIVATE: Final = [(b"Cache-Control", b"no-store")]
-_HERE: Final = Target(name=OWN, origin="", path=PATH, query="", authority=b"", host="", port=0)
+_HERE: Final = Target(
+    name=OWN, origin="", path=AGENT_TOOLS, query="", authority=b"", host="", port=0
+)
 _encode = msgspec.json.Encoder().encode
 _decode_client: Final = msgspec.json.Decoder(Client).decode
 
@@ -70,12 +71,12 @@ class AgentTools:
     async def answer(self, down: Downstream, session: str, connection: int) -> Made:
         """Return the answer to a request; `session` is what its path names. Raises `Gone`."""
         if down.method != "POST":
-            return not_allowed(PATH, ("POST",))
+            return not_allowed(AGENT_TOOLS, ("POST",))
         body, whole = await down.read(_LARGEST)
         if not whole or len(body) > _LARGEST:
             detail = f"the body is larger than {_LARGEST} bytes"
             return problem(413, "Content Too Large", detail, {})
-        route = Route(_HERE, PATH, "", session, "")
+        route = Route(_HERE, AGENT_TOOLS, "", session, "")
         request = Request(
             down.asked, route, self._context.digest, self._context.clients, connection
         )

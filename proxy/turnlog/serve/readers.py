@@ -15,6 +15,7 @@ from turnlog.core.identity import Evidence, identify
 from turnlog.core.kinds import Rung
 from turnlog.core.values import size
 from turnlog.packs.sources import RuleSource, pack
+from turnlog.wire.origin import normal_origin
 
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
@@ -84,6 +85,11 @@ def allowed_host(value: object) -> str:
         return str(address(text))
     except ValueError:
         raise ValueError(f"{str(value)!r} is no host, write one like proxy.internal:7411") from None
+
+
+def allowed_origin(value: object) -> str:
+    """Read an origin that pages may have, such as `chrome-extension://ID`."""
+    return normal_origin(value if isinstance(value, str) else str(value))
 
 
 def session_name(value: str) -> str:

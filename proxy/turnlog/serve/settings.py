@@ -21,6 +21,7 @@ from .readers import (
     Address,
     address,
     allowed_host,
+    allowed_origin,
     folder,
     header_name,
     pack_name,
@@ -101,6 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     listen: Annotated[Address, reads(address)] = Address("127.0.0.1", 7411)
     allow_hosts: tuple[Annotated[str, reads(allowed_host)], ...] = ()
+    allow_origins: tuple[Annotated[str, reads(allowed_origin)], ...] = ()
     data: Annotated[Path, reads(folder)] = Path("turnlog-data")
     """Absolute once `read_settings` made it."""
     durability: Durability = Durability.BALANCED

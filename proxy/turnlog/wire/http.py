@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from .coding import ContentDecoder, decoder_for
-from .origin import allowed_host, allowed_origin
+from .origin import allowed_host, allowed_origin, is_of_another_site
 
 __all__ = [
     "BadFraming",
@@ -27,6 +27,7 @@ __all__ = [
     "decoder_for",
     "fields",
     "framing",
+    "is_of_another_site",
     "is_sealed",
     "media_type",
     "notice_headers",

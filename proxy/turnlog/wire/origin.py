@@ -9,7 +9,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
-_ORIGIN = re.compile(rb"https?://([^/?#\\]+)", re.IGNORECASE)
+_ORIGIN = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\\s@*]*)")
+_WEB = (b"http", b"https")
 
 
 @lru_cache(maxsize=256)
@@ -32,15 +33,66 @@ def allowed_host(host: bytes, allowed: frozenset[str]) -> bool:
     return name in known or f"{name}:{port}" in known
 
 
-def allowed_origin(origin: bytes, allowed: frozenset[str]) -> bool:
+def allowed_origin(
+    origin: bytes, allowed: frozenset[str], origins: frozenset[str] = frozenset()
+) -> bool:
     """Tell whether a page of this origin may call; empty means the field is absent.
 
     Clients that are no browsers send none. `null` (a sandbox, a file) is refused: it is anybody.
+    `origins` are configured ones, as `normal_origin` returns them. Of other schemes than http and
+    https, such as those of browser extensions, only configured names count: no page of this
+    machine is served under them.
     """
     if not origin:
         return True
     found = _ORIGIN.fullmatch(origin)
-    return found is not None and allowed_host(found[1], allowed)
+    if found is None:
+        return False
+    scheme, host = found[1].lower(), found[2]
+    if origins and not origins.isdisjoint((_spelled(scheme, host), _spelled(scheme, b"*"))):
+        return True
+    if scheme in _WEB:
+        return allowed_host(host, allowed)
+    return not allowed_host(host, frozenset()) and allowed_host(host, allowed)
+
+
+def normal_origin(text: str) -> str:
+    """Return a configured origin in one spelling; `SCHEME://*` is any of a scheme that is not the web's.
+
+    Raises `ValueError` for what no browser sends as an origin, or what would be anybody.
+    """
+    advice = "write SCHEME://HOST or SCHEME://HOST:PORT, like chrome-extension://ID"
+    if text == "null":
+        raise ValueError("'null' is the origin of any sandboxed page or file, it cannot be allowed")
+    spelled = text.encode("utf-8", "replace").lower()
+    any_host = spelled.endswith(b"://*")
+    found = _ORIGIN.fullmatch(spelled.removesuffix(b"*") if any_host else spelled)
+    if found is None or not text.isascii():
+        raise ValueError(f"{text!r} is no origin, {advice}")
+    scheme, host = found[1], found[2]
+    if scheme in _WEB and any_host:
+        raise ValueError(f"{text!r} would be any page of the web, {advice}")
+    if scheme in _WEB and _AUTHORITY.fullmatch(host) is None:
+        raise ValueError(f"{text!r} has no host, {advice}")
+    return _spelled(scheme, b"*" if any_host else host)
+
+
+def is_of_another_site(fetch_site: bytes) -> bool:
+    """Tell whether Sec-Fetch-Site says that a page of another origin makes this request.
+
+    Browsers send it (Fetch Metadata, W3C) also where they send no Origin: with GET requests for
+    images, scripts, frames and links. `none` is what a user typed in; clients that are no browsers
+    send nothing.
+    """
+    return fetch_site.strip(b" \t").lower() in (b"cross-site", b"same-site")
+
+
+def _spelled(scheme: bytes, host: bytes) -> str:
+    """Return an origin as browsers write it: in lower case, without the scheme's own port."""
+    port = b":443" if scheme == b"https" else b":80"
+    host = host.lower()
+    host = host.removesuffix(port) if scheme in _WEB else host
+    return f"{scheme.decode('latin-1')}://{host.decode('latin-1')}"
 
 
 def _name(host: str) -> str | None:
