@@ -1,5 +1,6 @@
 import json
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,12 @@ from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, cut, j
 from turnlog.core.escapes import clean
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
+
+
+def rendered(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None
+) -> list[str]:
+    return list(table(columns, rows, width=width))
 
 
 def _width(text: str) -> int:
@@ -47,7 +54,7 @@ def test_json_for_a_terminal_says_the_same(text: str) -> None:
 
 
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
-    lines = table(
+    lines = rendered(
         [Column("A"), Column("B")],
         [[Cell("漢字"), Cell("x")], [Cell("abc"), Cell("y")]],
         width=None,
@@ -57,7 +64,7 @@ def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
 
 
 def test_the_last_column_is_cut_to_the_terminal() -> None:
-    lines = table(
+    lines = rendered(
         [Column("A", whole=True), Column("SUMMARY")], [[Cell("a" * 10), Cell("b" * 100)]], width=40
     )
 
@@ -69,18 +76,18 @@ def test_the_widest_column_that_may_be_cut_gives_way_first() -> None:
     columns = [Column("ID", whole=True), Column("A"), Column("B")]
     row = [Cell("i" * 20), Cell("a" * 30), Cell("b" * 12)]
 
-    assert table(columns, [row], width=52)[1] == f"{'i' * 20}  {'a' * 15}…  {'b' * 12}"
-    assert table(columns, [row], width=40)[1] == f"{'i' * 20}  {'a' * 7}…  {'b' * 7}…"
+    assert rendered(columns, [row], width=52)[1] == f"{'i' * 20}  {'a' * 15}…  {'b' * 12}"
+    assert rendered(columns, [row], width=40)[1] == f"{'i' * 20}  {'a' * 7}…  {'b' * 7}…"
 
 
 def test_a_table_that_is_too_wide_takes_narrow_texts_then_leaves_columns_out() -> None:
     columns = [Column("ID", whole=True), Column("N", whole=True, spare=1), Column("TEXT")]
     row = [Cell("i" * 20, narrow="iiii"), Cell("12345"), Cell("t" * 30)]
 
-    assert table(columns, [row], width=37)[1] == f"{'i' * 20}  12345  {'t' * 7}…"
-    assert table(columns, [row], width=36)[1] == f"iiii  12345  {'t' * 22}…"
-    assert table(columns, [row], width=20) == ["ID    TEXT", f"iiii  {'t' * 13}…"]
-    assert table(columns, [row], width=10) == ["ID", "iiii"]
+    assert rendered(columns, [row], width=37)[1] == f"{'i' * 20}  12345  {'t' * 7}…"
+    assert rendered(columns, [row], width=36)[1] == f"iiii  12345  {'t' * 22}…"
+    assert rendered(columns, [row], width=20) == ["ID    TEXT", f"iiii  {'t' * 13}…"]
+    assert rendered(columns, [row], width=10) == ["ID", "iiii"]
 
 
 @given(
@@ -93,7 +100,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     columns = [Column("NAME", whole=whole, spare=spare) for _, whole, spare in cells]
     row = [Cell(text) for text, _, _ in cells]
 
-    assert all(_width(line) <= width for line in table(columns, [row], width=width))
+    assert all(_width(line) <= width for line in rendered(columns, [row], width=width))
 
 
 def _row(*texts: str) -> list[Cell]:
@@ -130,7 +137,7 @@ def test_lines_that_go_on_stand_below_those_before() -> None:
 
 
 def test_without_a_terminal_nothing_is_cut_or_coloured() -> None:
-    lines = table([Column("A")], [[Cell("b" * 500, Style.BAD)]], width=None)
+    lines = rendered([Column("A")], [[Cell("b" * 500, Style.BAD)]], width=None)
 
     assert lines[1] == "b" * 500
 
@@ -141,3 +148,26 @@ def test_a_cut_text_fits(text: str, width: int) -> None:
 
     assert _width(shown) <= width
     assert shown == clean(text) or clean(text).startswith(shown[:-1])
+
+
+def test_a_table_of_any_length_streams_in_blocks() -> None:
+    taken = 0
+
+    def rows() -> Iterator[list[Cell]]:
+        nonlocal taken
+        for n in range(10_000):
+            taken += 1
+            yield [Cell(f"{n}")]
+
+    lines = table([Column("N")], rows(), width=80)
+
+    assert [next(lines), next(lines)] == ["N", "0"]
+    assert taken == 1000
+    assert sum(1 for _ in lines) == 9_999
+
+
+def test_a_table_without_rows_says_so_or_prints_its_head() -> None:
+    columns = [Column("A"), Column("B")]
+
+    assert list(table(columns, [], width=80)) == ["A  B"]
+    assert list(table(columns, [], width=80, empty="nothing")) == ["nothing"]

@@ -1,7 +1,7 @@
 """`turnlog dangling`: calls that their agent has no answer to."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -52,9 +52,9 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
         warn_of_damage(view)
 
 
-def _text(view: View, found: Iterable[Dangling]) -> list[str]:
-    rows = [_cells(view, one) for one in found]
-    return table(_COLUMNS, rows, width=terminal_width()) if rows else ["no call dangles"]
+def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:
+    rows = (_cells(view, one) for one in found)
+    return table(_COLUMNS, rows, width=terminal_width(), empty="no call dangles")
 
 
 def _cells(view: View, one: Dangling) -> list[Cell]:

@@ -1,7 +1,6 @@
 """`turnlog log`: list attempts, newest last."""
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import click
@@ -40,8 +39,6 @@ _SET_BY = {
     Field.USAGE: "it counts them all: `turnlog state` shows it",
 }
 """What sets the fields of the state that no attempt is found by."""
-_BATCH = 1000
-"""Rows whose columns are aligned together."""
 
 
 @click.command("log")
@@ -120,18 +117,11 @@ def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) 
 
 
 def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
-    """Yield lines; columns are aligned batch by batch, so that any number of rows fits in memory."""
     by_change = bool(query.field or query.path)
     columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
     first = 0 if with_session else 1
-    rows = iter(rows)
-    skip = 0
-    while batch := list(islice(rows, _BATCH)):
-        lines = [_cells(row, query)[first:] for row in batch]
-        yield from table(columns[first:], lines, width=terminal_width())[skip:]
-        skip = 1
-    if not skip:
-        yield "no attempts"
+    lines = (_cells(row, query)[first:] for row in rows)
+    return table(columns[first:], lines, width=terminal_width(), empty="no attempts")
 
 
 def _cells(row: Row, query: Query) -> list[Cell]:

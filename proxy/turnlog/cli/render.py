@@ -8,14 +8,17 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import islice
 
 import msgspec
 
 from turnlog.core.escapes import clean
 
 _WIDE = frozenset({"W", "F"})
+_BLOCK = 1000
+"""Rows that are aligned together, so that a table of any length streams in bounded memory."""
 _NARROWEST = 12
 _NARROWEST_CUT = 8
 """Columns that a table leaves of a cell that is cut, so that its beginning still says something."""
@@ -68,23 +71,35 @@ def json_line(value: object) -> str:
 
 
 def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None
-) -> list[str]:
-    """Return lines of aligned columns, none wider than `width`; `None` leaves them whole.
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None, empty: str = ""
+) -> Iterator[str]:
+    """Yield lines of aligned columns, none wider than `width`; `None` leaves them whole.
+
+    Without rows, `empty` is all that is yielded where it says something.
 
     The widest column that may be cut gives way first, then cells take their narrow text, then
     columns are left out: those to spare, and what stands on the right.
     """
-    lines = [[Cell(column.name, Style.FAINT) for column in columns], *_cleaned(rows)]
+    head = [Cell(column.name, Style.FAINT) for column in columns]
+    rows = iter(rows)
+    first = _cleaned(islice(rows, _BLOCK))
+    yield from [empty] if empty and not first else _block(columns, [head, *first], width)
+    while more := _cleaned(islice(rows, _BLOCK)):
+        yield from _block(columns, [head, *more], width)[1:]
+
+
+def _block(columns: Sequence[Column], lines: list[list[Cell]], width: int | None) -> list[str]:
     if width is None:
-        return [_line(row, _widest(lines, [0] * len(columns))) for row in lines]
+        widths = _widest(lines, [0] * len(columns))
+        return [_line(row, widths) for row in lines]
     shown = list(range(len(columns)))
     if _least(columns, lines, shown) > width:
         lines = [[Cell(cell.narrow or cell.text, cell.style) for cell in row] for row in lines]
     while len(shown) > 1 and _least(columns, lines, shown) > width:
         shown.remove(max(shown, key=lambda at: (columns[at].spare, at)))
     kept = [[row[at] for at in shown] for row in lines]
-    return [_line(row, _given(columns, kept, shown, width)) for row in kept]
+    widths = _given(columns, kept, shown, width)
+    return [_line(row, widths) for row in kept]
 
 
 def _least(columns: Sequence[Column], lines: Sequence[Sequence[Cell]], shown: list[int]) -> int:

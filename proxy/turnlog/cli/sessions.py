@@ -1,6 +1,6 @@
 """`turnlog sessions`: list sessions, the most recently active first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 from click.core import ParameterSource
@@ -73,8 +73,8 @@ def _list(data: str, as_json: bool) -> None:
             write(line)
 
 
-def _text(view: View, lines: Iterable[SessionLine]) -> list[str]:
-    return table(_COLUMNS, [_cells(view, line) for line in lines], width=terminal_width())
+def _text(view: View, lines: Iterable[SessionLine]) -> Iterator[str]:
+    return table(_COLUMNS, (_cells(view, line) for line in lines), width=terminal_width())
 
 
 def _cells(view: View, line: SessionLine) -> list[Cell]:

@@ -129,7 +129,7 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
     return anchors
 
 
-def _text(view: View, lines: list[_Line]) -> list[str]:
+def _text(view: View, lines: list[_Line]) -> Iterator[str]:
     rows = (_cells(view, line) for line in lines)
     return table(_COLUMNS, rows, width=terminal_width())
 
