@@ -11,7 +11,7 @@ from turnlog.serve.readers import (
     folder,
     header_name,
     is_loop,
-    pattern,
+    secret_pattern,
     upstream_name,
     upstream_url,
 )
@@ -128,15 +128,15 @@ def test_a_url_that_leads_back_is_a_loop(listen: str, url: str, loop: bool) -> N
 
 
 def test_a_pattern_must_compile_and_cut_something() -> None:
-    assert pattern("sk-[a-z]+") == "sk-[a-z]+"
+    assert secret_pattern("sk-[a-z]+") == "sk-[a-z]+"
     for wrong, reason in (
-        ("(", "no regular"),
+        ("(", "no RE2 pattern"),
         ("a*", "empty text"),
         ("", "empty text"),
         (3, "quote"),
     ):
         with pytest.raises(ValueError, match=reason):
-            pattern(wrong)
+            secret_pattern(wrong)
 
 
 def test_names_that_are_compared_without_case_are_lowered() -> None:
@@ -145,7 +145,7 @@ def test_names_that_are_compared_without_case_are_lowered() -> None:
     assert allowed_host("[::1]") == "[::1]"
 
 
-@pytest.mark.parametrize("reader", [header_name, allowed_host, folder, pattern])
+@pytest.mark.parametrize("reader", [header_name, allowed_host, folder, secret_pattern])
 def test_a_value_that_is_no_text_is_refused(reader: object) -> None:
     assert callable(reader)
     for value in (3, None, ["a"]):

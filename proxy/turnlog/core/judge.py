@@ -12,8 +12,9 @@ from msgspec import Struct, structs
 from .classify import is_of_transport
 from .expression import UNREADABLE, Seen, holds, searches
 from .kinds import ErrorKind, Flag
+from .pattern import pattern
 from .policy import Policy
-from .rules import ErrorMap, Expects, finds
+from .rules import ErrorMap, Expects
 
 _NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
 
@@ -99,7 +100,7 @@ def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
     return (
         rule.status in (None, said.status)
         and rule.code in (None, said.code)
-        and (not rule.text or finds(rule.text, said.text()))
+        and (not rule.text or pattern(rule.text).is_in(said.text()))
         and all(_holds(wanted, said, unsure) for wanted in rule.when)
     )
 

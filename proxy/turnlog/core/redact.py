@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from .pattern import pattern
 from .secret_names import SecretNames
 from .secret_text import cut_assignments, cut_urls
 from .secret_values import PLACEHOLDER, PRIVATE_KEY, FirstLook, cut_shapes, decoded
@@ -55,8 +56,7 @@ class Redacted(Struct, frozen=True, gc=False):
 class Redactor:
     """Knows what is secret: the built-in names and shapes, and those of an operator.
 
-    Raises `ValueError` for a pattern that is no regular expression. An operator's own patterns
-    cost what they cost: only the built-in ones are known to be linear.
+    Raises `ValueError` for a pattern that is no RE2 expression.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Redactor:
     ) -> None:
         names = (*headers, *keys)
         self._names = SecretNames(names)
-        self._own = tuple(map(_compile, patterns))
+        self._own = tuple(map(pattern, patterns))
         self._look = FirstLook(names)
 
     def json(self, data: bytes, *, complete: bool = True) -> Redacted:
@@ -165,10 +165,9 @@ class Redactor:
         text = cut_assignments(text, self._names, places)
         text = cut_urls(text, self._names, lambda part: self._text(part, depth + _STEP) != part)
         text = cut_shapes(text, near)
-        for pattern in self._own:
+        for own in self._own:
             text = PLACEHOLDER.join(
-                pattern.sub(lambda m: PLACEHOLDER if m[0] else "", piece)
-                for piece in text.split(PLACEHOLDER)
+                own.replaced(piece, PLACEHOLDER) for piece in text.split(PLACEHOLDER)
             )
         return text
 
@@ -193,18 +192,7 @@ class Redactor:
         return self._flat(shown, depth + 1) != shown
 
     def _is_own(self, token: str) -> bool:
-        return bool(self._own) and any(
-            m[0] for pattern in self._own for m in pattern.finditer(token)
-        )
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"redaction pattern {pattern!r} is no regular expression ({error}), correct it"
-        ) from error
+        return any(own.has_match(token) for own in self._own)
 
 
 def _plain(raw: str) -> str:

@@ -4,23 +4,20 @@ What rules come to for one call is worked out in `core.policy`.
 """
 
 from enum import StrEnum
-from functools import lru_cache
 from math import inf
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Final, cast
 
-import re2  # type: ignore[import-untyped]
 from msgspec import Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
 from .operation import Change, Field
+from .pattern import pattern
 from .values import Duration, Reader, duration, reads
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 _MOST_ATTEMPTS: Final = 100
 _MOST_UNDER_WAY: Final = 10_000
-_KNOWN: Final = 1024
-_BadPattern: Final = cast("type[Exception]", cast("Any", re2).error)
 
 
 class Expects(StrEnum):
@@ -165,15 +162,10 @@ def read_pattern(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no regular expression, quote it")  # noqa: TRY004
     try:
-        _searcher(value)
-    except _BadPattern as error:
-        raise ValueError(f"{value!r} is no RE2 pattern ({_reason(error)}), correct it") from None
+        pattern(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is no RE2 pattern ({error}), correct it") from None
     return value
-
-
-def _reason(error: Exception) -> str:
-    said = error.args[0] if error.args else b""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
 
 
 _ONE_OR_MORE: Final = {"type": ["string", "array"], "minItems": 1}
@@ -319,16 +311,3 @@ ASPECTS: Final = tuple(
     item.name for item in structs.fields(Rule) if item.name not in {"name", "match"}
 )
 """What a rule may speak of."""
-
-
-def finds(wanted: str, text: str) -> bool:
-    """Tell whether a text holds what an RE2 pattern describes."""
-    return _searcher(wanted).search(text) is not None
-
-
-@lru_cache(maxsize=_KNOWN)
-def _searcher(wanted: str) -> Any:
-    engine = cast("Any", re2)
-    options = engine.Options()
-    options.log_errors = False
-    return engine.compile(wanted, options=options)

@@ -6,7 +6,16 @@ import msgspec
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, messages_of, parse
+from turnlog.wire.jsonrpc import (
+    BATCH_LIMIT,
+    Batch,
+    Kind,
+    Malformed,
+    Message,
+    Reason,
+    messages_of,
+    parse,
+)
 from turnlog.wire.mcp import START, start_of
 
 from .context import Context
@@ -74,7 +83,7 @@ async def _large(
         )
         return exchange, down.rest(body)
     text = request.decoded(body)
-    content = parse(text)
+    content = parse(text, most=BATCH_LIMIT)
     if messages := messages_of(content):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
@@ -135,7 +144,7 @@ def _mcp(
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
     text = request.decoded(body)
-    content = parse(text)
+    content = parse(text, most=BATCH_LIMIT)
     if messages := messages_of(content):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)

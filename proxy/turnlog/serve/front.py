@@ -19,12 +19,13 @@ from turnlog.wire import mcp
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    TOO_MANY,
     Refused,
     is_stateless_request,
     refusal,
     status_of,
 )
-from turnlog.wire.jsonrpc import Kind, Message, messages_of, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of, parse
 from turnlog.wire.splice import with_id
 
 from .fault import Failure, Progress
@@ -114,7 +115,10 @@ class Front:
                 return Said(405, headers=(_ALLOWED,))
 
     async def _post(self, asked: Asked) -> Answer:
-        messages = messages_of(parse(asked.body))
+        content = parse(asked.body, most=BATCH_LIMIT)
+        if isinstance(content, Batch) and content.is_partial:
+            return refusing(b"", TOO_MANY)
+        messages = messages_of(content)
         if not messages:
             return refusing(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
         if is_stateless_request(messages[0], asked.fields):

@@ -4,13 +4,14 @@ Every `tools/call` is recorded. Everything else goes by; some of it is read for 
 calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
 """
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
@@ -48,6 +49,8 @@ from .upstream import Answer, Content
 _CALL: Final = "tools/call"
 _REQUEST: Final = Kind.REQUEST
 _NOTIFICATION: Final = Kind.NOTIFICATION
+_SLICE: Final = 32
+"""Calls of a batch that are begun before other requests get their turn."""
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
@@ -139,7 +142,9 @@ class McpExchange:
             event_id = self._request.field(b"last-event-id")
             await self._context.calls.resume(self._request.scope, event_id)
         try:
-            for message in self._messages:
+            for number, message in enumerate(self._messages, 1):
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)  # other agents' requests go on meanwhile
                 if message.method == _CALL:
                     await self._open(message)
                 else:
@@ -396,7 +401,9 @@ class McpExchange:
             if m.kind is _REQUEST
         ]
         made = together(answers, sentence, as_batch=self._as_batch)
-        return made if self.is_answered_here else as_status(made)
+        # Requests that were not read have ids that no answer can name.
+        all_read = Flag.TRUNCATED_RECORD not in asked[-1].flags if asked else True
+        return made if self.is_answered_here and all_read else as_status(made)
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
@@ -423,6 +430,7 @@ class McpExchange:
         self._reading.unanswered()
         listening, lost = self._listening, ErrorKind.CONNECTION_LOST
         tickets = [*listening.hang_up(lost)] if listening is not None else []
+        tickets += self._reading.acknowledged()
         if self._goes_on:
             self._underway.detach()
             return tickets

@@ -22,13 +22,14 @@ from turnlog.store.states import SavedStates
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    TOO_MANY,
     Refused,
     is_stateless_request,
     refusal,
     status_of,
 )
 from turnlog.wire.http import Headers
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 from turnlog.wire.rawjson import members
 
@@ -81,7 +82,7 @@ class AgentTools:
             down.asked, route, self._context.digest, self._context.clients, connection
         )
         try:
-            made = await self._answer(request, parse(body))
+            made = await self._answer(request, parse(body, most=BATCH_LIMIT))
         except TimeoutError:
             detail = f"this took more than {_TIME:g} s, ask for less"
             made = problem(503, "Service Unavailable", detail, {})
@@ -125,6 +126,8 @@ class AgentTools:
                 return with_headers(made, self._new_session(content))
             case Message(kind=Kind.REQUEST):
                 return _made(await dialogue.reply(content, revision), 200)
+            case Batch(is_partial=True):
+                return _made(refused(b"", TOO_MANY), 400)
             case Batch() if revision == OLDEST and content.items:
                 return await self._batch(dialogue, content)
             case Batch():

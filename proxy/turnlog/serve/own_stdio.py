@@ -21,11 +21,12 @@ from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    TOO_MANY,
     Refused,
     is_stateless_request,
     refusal,
 )
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 
 from .clock import Clock
@@ -49,7 +50,7 @@ class Conversation:
 
     async def answer(self, line: bytes) -> bytes:
         """Return the line that answers a line; nothing for what gets no answer."""
-        content = parse(line)
+        content = parse(line, most=BATCH_LIMIT)
         match content:
             case Malformed(reason=Reason.EMPTY):
                 return b""
@@ -57,6 +58,8 @@ class Conversation:
                 return _refused(INVALID_REQUEST, "this is no JSON-RPC message")
             case Malformed():
                 return _refused(PARSE_ERROR, "this is no JSON")
+            case Batch(is_partial=True):
+                return refused(b"", TOO_MANY).body
             case Batch():
                 return await self._batch(content)
             case Message(kind=Kind.REQUEST):

@@ -17,7 +17,7 @@ from .fault import Failure
 from .found import Joins, Repeated
 from .mcp import McpExchange
 from .running import Running
-from .verdicts import Text, acknowledged
+from .verdicts import Text
 
 
 class PipedExchange(McpExchange):
@@ -93,8 +93,7 @@ class PipedExchange(McpExchange):
 
     def acknowledge(self) -> None:
         """Close the calls that nobody will be answered, now that they have been sent."""
-        for attempt in self._underway.notified & self._underway.attempts.keys():
-            self._reading.end(attempt, acknowledged(self._reading.around(attempt.ask)), Reply())
+        self._reading.acknowledged()
 
     def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from turnlog.core.identity import Evidence, identify
 from turnlog.core.kinds import Rung
+from turnlog.core.pattern import pattern
+from turnlog.core.rules import read_pattern
 from turnlog.core.values import size
 from turnlog.packs.sources import RuleSource, pack
 from turnlog.wire.origin import normal_origin
@@ -170,17 +172,12 @@ def header_name(value: object) -> str:
     return value.lower()
 
 
-def pattern(value: object) -> str:
-    """Read a regular expression of Python's `re` that does not match the empty text."""
-    if not isinstance(value, str):
-        raise ValueError(f"{str(value)!r} is no regular expression, quote it")  # noqa: TRY004
-    try:
-        compiled = re.compile(value)
-    except re.error as error:
-        raise ValueError(f"{value!r} is no regular expression ({error}), correct it") from None
-    if compiled.match(""):
-        raise ValueError(f"{value!r} matches empty text and would cut everywhere, narrow it")
-    return value
+def secret_pattern(value: object) -> str:
+    """Read a regular expression of RE2 that does not match the empty text."""
+    text = read_pattern(value)
+    if pattern(text).is_in(""):
+        raise ValueError(f"{text!r} matches empty text and would cut everywhere, narrow it")
+    return text
 
 
 def pack_name(value: object) -> str:

@@ -113,7 +113,9 @@ class Reading(Struct, eq=False):
             around = self.around(attempt.ask)
             ending, reply = unanswered(text, around)
             if attempt in underway.notified:
-                ending = acknowledged(around)
+                # An array beside it answers others: no id in it can be this one's.
+                flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
+                ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
             tickets += self.end(attempt, ending, reply)
@@ -212,11 +214,16 @@ class Reading(Struct, eq=False):
 
     # -- closing attempts ------------------------------------------------------------------
 
-    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
-        """Leave what was asked to the stream on which it is answered."""
+    def acknowledged(self) -> Sequence[Ticket]:
+        """Close the calls that nobody will be answered."""
         tickets: list[Ticket] = []
         for attempt in self._underway.notified & self._underway.attempts.keys():
             tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), Reply())
+        return tickets
+
+    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
+        """Leave what was asked to the stream on which it is answered."""
+        tickets = list(self.acknowledged())
         if not channel.is_open:
             return [*tickets, *self.end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
         self._underway.detach()

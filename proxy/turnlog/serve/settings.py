@@ -25,8 +25,8 @@ from .readers import (
     folder,
     header_name,
     pack_name,
-    pattern,
     rule_source,
+    secret_pattern,
     store_size,
     upstream_name,
     upstream_url,
@@ -94,7 +94,7 @@ class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     headers: tuple[Annotated[str, reads(header_name)], ...] = ()
     keys: tuple[str, ...] = ()
-    patterns: tuple[Annotated[str, reads(pattern)], ...] = ()
+    patterns: tuple[Annotated[str, reads(secret_pattern)], ...] = ()
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.store.folder import translated
-from turnlog.wire.jsonrpc import Batch, Malformed, Message, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Malformed, Message, parse
 from turnlog.wire.lines import LineReader, Piece
 
 from .child import Child
@@ -123,7 +123,8 @@ class Wrapped:
 
     async def _take(self, piece: Piece) -> None:
         """Let a line wait for its turn, unless it answers the server: that must not wait."""
-        content = parse(piece.raw) if piece.starts and piece.ends else None
+        whole = piece.starts and piece.ends
+        content = parse(piece.raw, most=BATCH_LIMIT) if whole else None
         if not isinstance(content, Message) or not self._pipe.answered(content, piece.raw):
             await self._lines.put(Line(piece, content))
 

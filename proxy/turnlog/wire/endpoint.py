@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-from .jsonrpc import Message
+from .jsonrpc import BATCH_LIMIT, Message
 from .mcp import STATELESS_SINCE, is_stateless
 from .rawjson import Shape, members, shape, text_of
 
@@ -38,6 +38,11 @@ class Refused(Struct, frozen=True):
     code: int
     message: str
     data: Mapping[str, Any] = {}
+
+
+TOO_MANY: Final = Refused(
+    INVALID_REQUEST, f"a batch may have at most {BATCH_LIMIT} messages here, send several"
+)
 
 
 def status_of(code: int | None) -> int:

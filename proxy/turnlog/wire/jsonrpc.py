@@ -9,6 +9,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from .rawjson import (
     has_lone_surrogate,
     integer_of,
     is_string,
+    item_spans,
     items,
     load,
     members,
@@ -37,6 +39,8 @@ only among the first `MEMBERS_LIMIT` members of the message, its params, result 
 larger than that nowhere: then the flag is left out."""
 _HELD: Final = 8 << 10
 """Bytes of a text whose values go along with it: they take up to twenty times as much."""
+BATCH_LIMIT: Final = 256
+"""Messages of one batch that are read and recorded one by one: 180,000 calls took 17 s and 1.6 GB."""
 SCAN_LIMIT = 4 << 20
 MEMBERS_LIMIT = 512
 _LEVELS = ("params", "result", "error")
@@ -98,6 +102,8 @@ class Batch(Struct, frozen=True):
 
     items: "tuple[Message | Malformed, ...]"
     flags: tuple[Flag, ...] = ()
+    is_partial: bool = False
+    """Whether more follow that were not read."""
 
 
 class Malformed(Struct, frozen=True):
@@ -105,6 +111,16 @@ class Malformed(Struct, frozen=True):
 
     reason: Reason
     flags: tuple[Flag, ...] = ()
+
+
+_UNREAD: Final = Message(
+    kind=_NOTIFICATION,
+    method="tools/call",
+    params=Raw(b'{"name":"?"}'),
+    flags=(Flag.TRUNCATED_RECORD,),
+    jsonrpc=True,
+)
+"""The one row that stands for all messages of a batch that were not read."""
 
 
 class _Envelope(Struct, gc=False):
@@ -127,12 +143,12 @@ _decode_any = msgspec.json.Decoder().decode
 _encode_any = msgspec.json.Encoder().encode
 
 
-def parse(data: bytes) -> Message | Batch | Malformed:
-    """Read one whole text."""
+def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malformed:
+    """Read one whole text; of an array no more than its first `most` messages."""
     try:
         envelope = _decode(data)
     except (ValueError, RecursionError):
-        return _parse_other(data)
+        return _parse_other(data, most)
     if len(data) > DUPLICATES_LIMIT:
         return _message(envelope, _flags(data))
     # What is asked is written in canonical form, as far as it is plain; what is answered is not.
@@ -160,12 +176,17 @@ def id_key(raw: bytes) -> str:
 
 
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
-    """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0."""
+    """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0.
+
+    What was not read of a batch is one more message, a call that nobody is answered.
+    """
     if isinstance(content, Message):
         return (content,) if content.jsonrpc else ()
     if isinstance(content, Batch):
         found = tuple(item for item in content.items if isinstance(item, Message))
-        return found if all(item.jsonrpc for item in found) else ()
+        if not all(item.jsonrpc for item in found):
+            return ()
+        return (*found, _UNREAD) if content.is_partial else found
     return ()
 
 
@@ -273,13 +294,18 @@ def _repeats(data: bytes) -> bool:
     return any(len(dict(level)) != len(level) for level in (found, *inner))
 
 
-def _parse_other(data: bytes) -> Message | Batch | Malformed:
+def _parse_other(data: bytes, most: int | None) -> Message | Batch | Malformed:
     """Read what is no object, or no strict JSON."""
     text = data.removeprefix(_BOM)
     first = text.lstrip(b" \t\r\n")[:1]
     flags: tuple[Flag, ...] = () if text is data else (Flag.BOM,)
     if not first:
         return Malformed(Reason.EMPTY, flags)
+    if first == b"[" and most is not None:
+        spans = list(islice(item_spans(text), most + 1))
+        if len(spans) > most:
+            read = tuple(_item(Raw(text[begin:end])) for begin, end in spans[:most])
+            return Batch(read, flags, is_partial=True)
     check = _check(text)
     flags += check.flags
     if not check.valid:

@@ -1,0 +1,62 @@
+"""The regular expressions that an operator writes: RE2's, which take time linear in the text.
+
+Python's `re` tries alternatives one after the other: 31 characters of tool output were enough for
+`(a+)+$` to stop the proxy. RE2 has no lookaround and no back-references, which is what makes it
+linear (https://github.com/google/re2/wiki/WhyRE2).
+"""
+
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import re2  # type: ignore[import-untyped]
+from msgspec import Struct
+
+_engine: Final = cast("Any", re2)
+_BadPattern: Final = cast("type[Exception]", _engine.error)
+_KNOWN: Final = 1024
+"""Patterns that stay compiled: the rules of a large configuration."""
+
+
+class Pattern(Struct, frozen=True):
+    """One compiled expression. Texts may hold halves of surrogate pairs, as JSON may."""
+
+    _compiled: Any
+
+    def is_in(self, text: str) -> bool:
+        """Return whether the expression matches anywhere, be it the empty text."""
+        return self._compiled.search(_to_bytes(text)) is not None
+
+    def has_match(self, text: str) -> bool:
+        """Return whether the expression matches at least one character anywhere."""
+        return any(match[0] for match in self._compiled.finditer(_to_bytes(text)))
+
+    def replaced(self, text: str, by: str) -> str:
+        """Return `text` with each match replaced that is not empty."""
+        data, other = _to_bytes(text), _to_bytes(by)
+        cut: bytes = self._compiled.sub(lambda match: other if match[0] else b"", data)
+        return text if cut == data else _to_text(cut)
+
+
+@lru_cache(maxsize=_KNOWN)
+def pattern(text: str) -> Pattern:
+    """Return a compiled expression. Raises `ValueError` that says why it is none."""
+    options = _engine.Options()
+    options.log_errors = False
+    try:
+        return Pattern(_engine.compile(text, options=options))
+    except _BadPattern as error:
+        detail = error.args[0]
+        said = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
+        raise ValueError(said) from error
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _to_text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        # RE2's `\C` is any byte: it can leave a part of a character.
+        return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.core.pattern import pattern
+from turnlog.core.redact import Redactor
+
+EXPRESSIONS = [r"a+", r"(a+)+$", r"[^b]x?", r".", r"\w+@\w+", r"\pL", r"^.{2}", r"(?i)AB", r"x*"]
+TEXTS = st.text(st.characters(categories=["L", "N", "P", "Z", "Cs"]) | st.sampled_from("abx@"))
+
+
+def test_an_expression_that_backtracking_never_ends_with_takes_linear_time() -> None:
+    # Python's `re` needs 2^31 steps for the first of these texts, and 2^100,000 for the other.
+    mine = Redactor((), (), [r"(a+)+$"])
+
+    for text in ("a" * 31 + "!", "a" * 100_000 + "!"):
+        assert mine.text(text) == (text, False)
+        assert mine.json(f'"{text}"'.encode()).touched is False
+
+
+@pytest.mark.parametrize("wanted", ["(", r"(?=a)b", r"(a)\1", "a{2000}"])
+def test_what_re2_does_not_know_is_an_error_with_its_reason(wanted: str) -> None:
+    with pytest.raises(ValueError, match=r"\w+"):
+        pattern(wanted)
+
+
+@given(st.sampled_from(EXPRESSIONS), TEXTS)
+def test_any_text_can_be_searched_and_replaced(wanted: str, text: str) -> None:
+    mine = pattern(wanted)
+
+    cut = mine.replaced(text, "")
+
+    assert (cut != text) == mine.has_match(text)
+    assert mine.is_in(text) or not mine.has_match(text)
+
+
+def test_a_byte_that_is_cut_out_of_a_character_does_no_harm() -> None:
+    assert "[redacted]" in pattern(r"\C").replaced("\ud800é", "[redacted]")
