@@ -217,9 +217,9 @@ def test_a_payload_that_is_gone_says_so(tmp_path: Path) -> None:
 
     (shown,) = _lines(tmp_path / "data", "show", ids.to_text(call_id(0)))
 
-    assert (shown["input"]["kept"], shown["output"]["kept"]) == ("payload lost", "payload lost")
+    assert (shown["input"]["kept"], shown["output"]["kept"]) == ("damaged", "damaged")
     text = turnlog("show", ids.to_text(call_id(0)), data=tmp_path / "data").stdout
-    assert "payload lost: path=/tmp/a" in text
+    assert "damaged: path=/tmp/a" in text
 
 
 @pytest.mark.parametrize("arguments", [["sessions"], ["sessions", "list"]])

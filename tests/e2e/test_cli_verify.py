@@ -128,7 +128,9 @@ def test_an_anchor_file_without_any_anchor_is_refused(data: Path, tmp_path: Path
     assert "the --anchor file holds no anchor" in done.stderr
 
 
-def test_a_changed_payload_is_found_and_a_lost_one_is_not(tmp_path: Path) -> None:
+def test_a_changed_payload_is_found_and_one_that_is_missing_without_a_reason(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "data"
     fill(data, [Call(tool="t", minute=0, input=b'{"argument":"as it was"}')])
     (bucket,) = (data / "blobs").iterdir()
@@ -140,10 +142,15 @@ def test_a_changed_payload_is_found_and_a_lost_one_is_not(tmp_path: Path) -> Non
     shown = turnlog("show", "work:1", data=data)
 
     assert (code, lines[WORK]["verdict"], lines[WORK]["bad_seq"]) == (1, "mutated", 1)
-    assert lines[WORK]["detail"] == "its stored input was changed"
-    assert "payload altered" in shown.stdout
+    assert lines[WORK]["detail"] == "its stored input is damaged"
+    assert "input       damaged: " in shown.stdout
     shutil.rmtree(bucket)
-    assert _verdicts(data)[0] == 0
+    code, lines = _verdicts(data)
+    assert (code, lines[WORK]["detail"]) == (1, "its stored input is damaged")
+    (data / "blobs" / f"trimmed-{bucket.name}").mkdir()
+    code, lines = _verdicts(data)
+    assert (code, lines[WORK]["detail"]) == (0, "2 payloads trimmed")
+    assert lines[WORK]["gone"] == {"trimmed": 2}
 
 
 def test_a_damaged_first_commit_hides_no_session(data: Path) -> None:

@@ -16,9 +16,9 @@ from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
 from kit.family import store_processes
 from kit.proxy import until
-from turnlog.core.commit import Body
+from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import Status
-from turnlog.store.base import Blob, Filter, StoreError, StoreFull, Usage
+from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.room import STATES_SHARE
 from turnlog.store.states import SavedStates
@@ -282,11 +282,16 @@ def _random() -> Blob:
 async def test_what_is_given_up_for_room_is_told(tmp_path: Path, open_store: Opener) -> None:
     told: list[int] = []
     store = open_store(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
+    found: list[Commit] = []
     for _ in range(10):
-        await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+        found.append(await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000)))))
+    with store.view() as view:
+        gone = [view.gone(commit.body.input_blob) for commit in found if commit.body]
     await store.close()
     assert told
     assert min(told) > 600_000
+    assert set(gone) == {Gone.TRIMMED, None}
+    assert gone == sorted(gone, key=lambda why: why is None), "the oldest went"
 
 
 async def test_blobs_that_cannot_be_written_harm_no_commit(
@@ -300,6 +305,7 @@ async def test_blobs_that_cannot_be_written_harm_no_commit(
     assert commit.body is not None
     with store.view() as view:
         assert view.blob(commit.body.input_blob) is None
+        assert view.gone(commit.body.input_blob) is Gone.UNSAVED
     await store.close()
     assert any("write blobs" in str(report) for report in reports)
 

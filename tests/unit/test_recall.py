@@ -10,7 +10,7 @@ from e2e.stores import Call, call_id, fill, session_id
 from turnlog.core import ids
 from turnlog.core.kinds import Status
 from turnlog.sessions.recall import NotRecallableError, recall
-from turnlog.store.base import View
+from turnlog.store.base import Gone, View
 from turnlog.store.lmdb import LmdbReader
 
 WORK = session_id("work")
@@ -88,9 +88,13 @@ def test_what_cannot_come_back_says_why(view: View, key: str, why: str) -> None:
     assert why in why_not(view, key)
 
 
-def test_an_answer_that_is_gone_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", Gone)
+def test_an_answer_that_is_gone_says_why(tmp_path: Path, why: Gone) -> None:
     fill(tmp_path, CALLS[:1])
     for bucket in (tmp_path / "blobs").iterdir():
         bucket.rename(tmp_path / bucket.name)
+        if why is not Gone.DAMAGED:
+            (tmp_path / "blobs" / f"{why}-{bucket.name}").mkdir()
     with LmdbReader.open(tmp_path) as reader, reader.view() as view:
-        assert why_not(view, "1") == "the answer to '1' is no longer in the log"
+        assert why_not(view, "1").startswith("the call '1' was answered, and that ")
+        assert f" {why}" in why_not(view, "1")

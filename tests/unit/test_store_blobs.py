@@ -1,6 +1,7 @@
 """`store.blobs`: content by its hash, in buckets of time."""
 
 import os
+import shutil
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.store import blobs
-from turnlog.store.base import Blob, StoreError
+from turnlog.store.base import Blob, Gone, StoreError
 from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
 from turnlog.store.epochs import lock_epoch
 
@@ -76,10 +77,10 @@ def test_a_blob_is_kept_once_in_each_bucket(tmp_path: Path, pair: Pair) -> None:
     assert names(tmp_path) == ["0-0", "1-0"]
     early, late = dict.fromkeys(handles)
     assert handles == [early] * 3 + [late] * 2
-    pair.writer.unlink(Bucket(0, 0))
+    pair.writer.trim(Bucket(0, 0))
     assert pair.reader.get(early) is None
     assert pair.reader.get(late) == Blob(b"x" * 600)
-    pair.writer.unlink(Bucket(1, 0))
+    pair.writer.trim(Bucket(1, 0))
     assert pair.reader.get(late) is None
     pair.close()
 
@@ -93,16 +94,16 @@ def test_many_blobs_at_once_come_back(pair: Pair) -> None:
     pair.close()
 
 
-def test_a_handle_of_a_blob_that_was_never_put_is_lost(pair: Pair) -> None:
+def test_a_handle_of_a_blob_that_was_never_put_leads_to_nothing(pair: Pair) -> None:
     handle = pair.put(b"one", 10)
     strange = [b"", handle[:32], handle[:34], handle[:32] + b"\x94\x00\x00\xff\x00"]
     for wrong in strange:
         assert pair.reader.get(wrong) is None
-        assert not pair.reader.altered(wrong)
+        assert pair.reader.gone(wrong, 0) in (Gone.UNSAVED, Gone.DAMAGED)
     pair.close()
 
 
-def test_marks_that_were_changed_are_altered_content(tmp_path: Path, pair: Pair) -> None:
+def test_marks_that_were_changed_are_damaged_content(tmp_path: Path, pair: Pair) -> None:
     (handle,) = pair.writer.write([blobs.pack(Blob(b"one", redacted=True))], 10)
     pair.close()
     bucket = str(tmp_path / "blobs" / "0-0")
@@ -111,7 +112,7 @@ def test_marks_that_were_changed_are_altered_content(tmp_path: Path, pair: Pair)
         txn.put(key, bytes(run).replace(b"\x01one", b"\x00one"))
     again = Pair(tmp_path, epoch=2)
     assert again.reader.get(handle) is None
-    assert again.reader.altered(handle)
+    assert again.reader.gone(handle, 0) is Gone.DAMAGED
     again.close()
 
 
@@ -142,7 +143,7 @@ def test_time_that_runs_backwards_keeps_the_bucket(tmp_path: Path, pair: Pair) -
 
 def test_unlinking_the_present_bucket_begins_another(tmp_path: Path, pair: Pair) -> None:
     first = pair.put(b"one", 10)
-    pair.writer.unlink(Bucket(0, 0))
+    pair.writer.trim(Bucket(0, 0))
     second = pair.put(b"two", 10)
     assert names(tmp_path) == ["0-1"]
     assert pair.reader.get(first) is None
@@ -153,7 +154,7 @@ def test_unlinking_the_present_bucket_begins_another(tmp_path: Path, pair: Pair)
 def test_a_bucket_that_another_process_unlinked_is_begun_anew(tmp_path: Path, pair: Pair) -> None:
     pair.put(b"one", 10)
     other = Pair(tmp_path, epoch=2)
-    other.writer.unlink(Bucket(0, 0))
+    other.writer.trim(Bucket(0, 0))
     handle = pair.put(b"two", 10)
     assert pair.reader.get(handle) == Blob(b"two")
     pair.close()
@@ -225,7 +226,7 @@ def test_a_reader_lets_go_of_what_another_process_unlinked(tmp_path: Path, pair:
     first, second = pair.put(b"one", 10), pair.put(b"two", 1010)
     pair.writer.close()
     assert pair.reader.get(first) == Blob(b"one")
-    Pair(tmp_path, epoch=2).writer.unlink(Bucket(0, 0))
+    Pair(tmp_path, epoch=2).writer.trim(Bucket(0, 0))
     assert pair.reader.get(first) is None
     assert pair.reader.get(second) == Blob(b"two")
     assert {Path(name).parent.name for name in open_files(tmp_path)} == {"1-0"}
@@ -235,7 +236,7 @@ def test_a_reader_lets_go_of_what_another_process_unlinked(tmp_path: Path, pair:
 def test_a_bucket_made_anew_under_the_same_name_is_another(tmp_path: Path, pair: Pair) -> None:
     first = pair.put(b"one", 10)
     assert pair.reader.get(first) == Blob(b"one")
-    Pair(tmp_path, epoch=2).writer.unlink(Bucket(0, 0))
+    Pair(tmp_path, epoch=2).writer.trim(Bucket(0, 0))
     other = Pair(tmp_path, epoch=3)
     second = other.put(b"two", 10)
     assert names(tmp_path) == ["0-0"]
@@ -258,8 +259,8 @@ def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path, pair: Pai
     left = tmp_path / "blobs" / "gone-0-0-7"
     left.mkdir()
     (left / "data.mdb").write_bytes(b"half")
-    pair.writer.unlink(Bucket(0, 0))
-    assert list((tmp_path / "blobs").iterdir()) == []
+    pair.writer.trim(Bucket(0, 0))
+    assert [left.name for left in (tmp_path / "blobs").iterdir()] == ["trimmed-0-0"]
     pair.close()
 
 
@@ -267,7 +268,61 @@ def test_other_content_under_a_digest_is_told_from_none(tmp_path: Path, pair: Pa
     fine = pair.put(b"one", 10)
     wrong = blobs.Packed(sha256(b"two").digest() + b"\0", b"\0twX")
     (handle,) = pair.writer.write([wrong], 10)
-    assert pair.reader.altered(handle)
-    assert not pair.reader.altered(fine)
-    assert not pair.reader.altered(bytes(32))
+    assert pair.reader.gone(handle, 0) is Gone.DAMAGED
+    assert pair.reader.gone(fine, 0) is None
+    assert pair.reader.gone(bytes(32), 0) is Gone.UNSAVED
     pair.close()
+
+
+def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew(
+    tmp_path: Path, pair: Pair
+) -> None:
+    first = pair.put(b"one", 10)
+    Pair(tmp_path, epoch=2).writer.trim(Bucket(0, 0))
+    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    other = Pair(tmp_path, epoch=3)
+    other.put(b"two", 20)
+    assert names(tmp_path) == ["0-0"]
+    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    other.writer.trim(Bucket(0, 0))
+    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    pair.close()
+    other.close()
+
+
+def test_a_bucket_that_went_without_a_mark_is_damaged_unless_none_were_made_then(
+    tmp_path: Path, pair: Pair
+) -> None:
+    handle = pair.put(b"one", 10)
+    pair.writer.close()
+    shutil.rmtree(tmp_path / "blobs" / "0-0")
+    assert pair.reader.gone(handle, 0) is Gone.DAMAGED
+    assert pair.reader.gone(handle, 12) is Gone.TRIMMED
+    pair.close()
+
+
+def test_what_a_crash_of_the_machine_took_is_unsaved_before_and_after_its_bucket_is_dropped(
+    tmp_path: Path, pair: Pair
+) -> None:
+    handle = pair.put(b"one", 10)
+    later = Pair(tmp_path, epoch=2, boot="another start")
+    assert later.reader.gone(handle, 0) is Gone.UNSAVED
+    later.put(b"two", 20)
+    assert later.reader.gone(handle, 0) is Gone.UNSAVED
+    later.close()
+
+
+def test_a_blob_that_is_missing_at_the_end_of_a_whole_bucket_is_damaged(
+    tmp_path: Path, pair: Pair
+) -> None:
+    pair.put(b"one", 10)
+    handle = pair.put(b"two", 20)
+    pair.close()
+    bucket = str(tmp_path / "blobs" / "0-0")
+    with lmdb.open(bucket, map_size=1 << 40) as env, env.begin(write=True) as txn:
+        cursor = txn.cursor()
+        assert cursor.last()
+        cursor.delete()
+    again = Pair(tmp_path, epoch=2)
+    assert again.reader.gone(handle, 0) is Gone.DAMAGED
+    again.close()

@@ -19,6 +19,7 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.sessions.verify import Anchor, Stored, Verdict, verify
+from turnlog.store.base import Gone
 
 SESSION = bytes(15) + b"\x01"
 Records = list[Stored]
@@ -239,9 +240,21 @@ def test_content_that_is_not_what_its_body_names_is_found(name: str, said: Body)
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
 
-    untouched = verify(SESSION, [first, second], altered=lambda _: False)
-    changed = verify(SESSION, [first, second], altered=lambda digest: digest == b"d" * 32)
+    untouched = verify(SESSION, [first, second], gone=lambda _: None)
+    changed = verify(SESSION, [first, second], gone=lambda _: Gone.DAMAGED)
 
     assert untouched.verdict is Verdict.OK
     assert (changed.verdict, changed.seq) == (Verdict.MUTATED, 1)
-    assert changed.detail == f"its stored {name} was changed"
+    assert changed.detail == f"its stored {name} is damaged"
+
+
+def test_content_that_went_for_a_reason_is_counted_and_breaks_nothing() -> None:
+    body = encode_body(Body(input_blob=b"d" * 32, output_blob=b"e" * 32))
+    first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
+    second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
+    why = {b"d" * 32: Gone.TRIMMED, b"e" * 32: Gone.UNSAVED}
+
+    found = verify(SESSION, [first, second], gone=why.get)
+
+    assert (found.verdict, found.detail) == (Verdict.OK, "1 payload trimmed, 1 payload unsaved")
+    assert found.gone == {Gone.TRIMMED: 1, Gone.UNSAVED: 1}

@@ -180,7 +180,7 @@ def _fields(fields: dict[str, str]) -> str:
 
 
 def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
-    if payload.kept in (Kept.NONE, Kept.LOST, Kept.ALTERED):
+    if payload.kept is Kept.NONE or payload.kept.is_gone:
         tail = f": {clean(preview)}" if preview else ""
         return f"{name:<12}{payload.kept}{tail}"
     notes = [f"{payload.size} bytes"]

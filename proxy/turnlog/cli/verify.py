@@ -10,7 +10,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
-from turnlog.store.base import Flaw, FlawKind, View
+from turnlog.store.base import Flaw, FlawKind, Gone, View
 
 from .attempts import session_id_cell
 from .failures import FAILED, FINE
@@ -47,6 +47,8 @@ class _Line(Struct, frozen=True, kw_only=True):
     bodies_dropped: int
     bad_seq: int | None
     detail: str
+    gone: dict[Gone, int]
+    """How many payloads cannot be read any more, by the reason."""
 
 
 @click.command("verify")
@@ -81,7 +83,7 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
             found.add(row.session)
             # The index remembers the newest commit: a cheap anchor that lies beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
-            finding = verify(row.session, view.headers(row.session), known, altered=view.altered)
+            finding = verify(row.session, view.headers(row.session), known, gone=view.gone)
             yield _line(row.session, finding)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
@@ -106,6 +108,7 @@ def _line(session: bytes | None, finding: Finding) -> _Line:
         bodies_dropped=finding.bodies_dropped,
         bad_seq=finding.seq,
         detail=finding.detail,
+        gone=finding.gone,
     )
 
 

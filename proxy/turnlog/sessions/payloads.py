@@ -15,7 +15,7 @@ from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
 from turnlog.core.times import timestamp
 from turnlog.store import definitions
-from turnlog.store.base import View
+from turnlog.store.base import Gone, View
 
 from .log import NotFoundError
 from .rows import Row, row_of
@@ -27,8 +27,16 @@ class Kept(StrEnum):
     NONE = "none"
     WHOLE = "whole"
     CUT = "cut"
-    LOST = "payload lost"
-    ALTERED = "payload altered"
+    TRIMMED = Gone.TRIMMED.value
+    EXPIRED = Gone.EXPIRED.value
+    PURGED = Gone.PURGED.value
+    UNSAVED = Gone.UNSAVED.value
+    DAMAGED = Gone.DAMAGED.value
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether there was content that cannot be read any more."""
+        return self.value in set(Gone)
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -190,7 +198,8 @@ def payload(view: View, handle: bytes) -> Payload:
         return Payload(kept=Kept.NONE)
     blob = view.blob(handle)
     if blob is None:
-        return Payload(kept=Kept.ALTERED if view.altered(handle) else Kept.LOST)
+        # Where it is there by now after all, a writer had not finished when it was looked for.
+        return Payload(kept=Kept(view.gone(handle) or Gone.UNSAVED))
     return Payload(
         kept=Kept.CUT if blob.cut else Kept.WHOLE,
         redacted=blob.redacted,

@@ -1,6 +1,6 @@
 """Fetch back the recorded answer of a call, for the model that no longer sees it."""
 
-from typing import assert_never
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -67,19 +67,20 @@ def _is_exact(found: Payload) -> bool:
     return found.kept is Kept.WHOLE and not found.redacted
 
 
+_WHY_NOT: Final = {
+    Kept.NONE: "left no answer in the log",
+    Kept.WHOLE: "was answered, and its secrets were cut out: it is not given back",
+    Kept.CUT: "was answered, and only the first {size} bytes were recorded",
+    Kept.TRIMMED: "was answered, and that was trimmed: given up for room",
+    Kept.EXPIRED: "was answered, and that has expired: it was kept for a time only",
+    Kept.PURGED: "was answered, and that was purged by an operator",
+    Kept.UNSAVED: "was answered, and that is unsaved: it never came to the disk",
+    Kept.DAMAGED: "was answered, and that is damaged: it is not what was recorded",
+}
+
+
 def _why_not(key: str, found: Payload) -> str:
-    match found.kept:
-        case Kept.NONE:
-            return f"the call {key!r} left no answer in the log"
-        case Kept.WHOLE:
-            return f"the answer to {key!r} was recorded without its secrets, it is not given back"
-        case Kept.CUT:
-            return f"only the first {found.size} bytes of the answer to {key!r} were recorded"
-        case Kept.LOST:
-            return f"the answer to {key!r} is no longer in the log"
-        case Kept.ALTERED:
-            return f"the answer to {key!r} is not what was recorded, it is not given back"
-    assert_never(found.kept)
+    return f"the call {key!r} {_WHY_NOT[found.kept].format(size=found.size)}"
 
 
 def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> Answer:

@@ -5,6 +5,7 @@ store's seals speak for it.) Against an anchor that was exported earlier and kep
 too. Bodies and stored content may be gone, not other than they were.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
@@ -21,6 +22,7 @@ from turnlog.core.commit import (
     digest,
 )
 from turnlog.core.kinds import CommitKind
+from turnlog.store.base import Gone
 
 Stored = tuple[int, bytes, bytes | None]
 """Position, header bytes, body bytes or `None` where the body is gone."""
@@ -61,6 +63,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     bodies_dropped: int = 0
     seq: int | None = None
     detail: str = ""
+    gone: dict[Gone, int] = {}
+    """How many payloads cannot be read any more, by the reason."""
 
 
 class _Problem(Struct, frozen=True):
@@ -74,13 +78,13 @@ def verify(
     records: Iterable[Stored],
     anchors: Iterable[Anchor] = (),
     *,
-    altered: Callable[[bytes], bool] = lambda _: False,
+    gone: Callable[[bytes], Gone | None] = lambda _: None,
 ) -> Finding:
     """Check a session's records, given in seq order.
 
-    `altered` tells whether other content lies under a handle than was put there.
+    `gone` says why the content under a handle cannot be read.
     """
-    walk = _Walk(session, anchors, altered)
+    walk = _Walk(session, anchors, gone)
     rest = iter(records)
     for record in rest:
         problem = walk.step(record, rest)
@@ -93,10 +97,14 @@ class _Walk:
     """What the records so far have shown."""
 
     def __init__(
-        self, session: bytes, anchors: Iterable[Anchor], altered: Callable[[bytes], bool]
+        self,
+        session: bytes,
+        anchors: Iterable[Anchor],
+        gone: Callable[[bytes], Gone | None],
     ) -> None:
         self.session = session
-        self.altered = altered
+        self.why_gone = gone
+        self.gone: Counter[Gone] = Counter()
         self.anchors = {anchor.seq: anchor.hash for anchor in anchors}
         self.count = 0
         self.position = -1
@@ -157,8 +165,11 @@ class _Walk:
         if self.anchors.get(link.seq, hash_) != hash_:
             return _Problem(Verdict.MUTATED, link.seq, "it is not what the anchor says")
         for name, stored in _content(body):
-            if self.altered(stored):
-                return _Problem(Verdict.MUTATED, link.seq, f"its {name} was changed")
+            why = self.why_gone(stored)
+            if why is Gone.DAMAGED:
+                return _Problem(Verdict.MUTATED, link.seq, f"its {name} is {why}")
+            if why is not None:
+                self.gone[why] += 1
         return None
 
     def end(self) -> _Problem | None:
@@ -175,8 +186,15 @@ class _Walk:
         """Return what was found out."""
         if problem is None:
             verdict = Verdict.REDACTED_OK if self.dropped else Verdict.OK
-            return Finding(verdict=verdict, commits=self.count, bodies_dropped=self.dropped)
+            return Finding(
+                verdict=verdict,
+                commits=self.count,
+                bodies_dropped=self.dropped,
+                detail=", ".join(f"{_payloads(n)} {why}" for why, n in self.gone.items()),
+                gone=dict(self.gone),
+            )
         return Finding(
+            gone=dict(self.gone),
             verdict=problem.verdict,
             commits=self.count,
             bodies_dropped=self.dropped,
@@ -195,6 +213,10 @@ def _content(body: bytes | None) -> list[tuple[str, bytes]]:
         return []
     named = (("stored input", said.input_blob), ("stored output", said.output_blob))
     return [(name, handle) for name, handle in named if handle]
+
+
+def _payloads(number: int) -> str:
+    return "1 payload" if number == 1 else f"{number} payloads"
 
 
 def _is_redact(header: bytes) -> bool:

@@ -90,6 +90,21 @@ class SessionRef:
         self.id: bytes | None = None
 
 
+class Gone(StrEnum):
+    """Why content cannot be read any more: the only words for it."""
+
+    TRIMMED = "trimmed"
+    """To make room."""
+    EXPIRED = "expired"
+    """By age."""
+    PURGED = "purged"
+    """By an operator, for good."""
+    UNSAVED = "unsaved"
+    """It was never on disk: a crash came before, or the disk took no more."""
+    DAMAGED = "damaged"
+    """It is not as it was written."""
+
+
 class Blob(Struct, frozen=True, gc=False):
     """Content to keep beside a commit, as redaction left it. `digest`: its sha256, where that is known."""
 
@@ -323,15 +338,15 @@ class View(Protocol):
         ...
 
     def blob(self, handle: bytes) -> Blob | None:
-        """Return stored content by what a body holds of it, or `None` when it is gone (`payload lost` or retention)."""
+        """Return stored content by what a body holds of it, or `None` where `gone` says why not."""
         ...
 
     def usage(self) -> Usage:
         """Return sizes and counts."""
         ...
 
-    def altered(self, handle: bytes) -> bool:
-        """Tell whether other content lies there than what was put there."""
+    def gone(self, handle: bytes) -> Gone | None:
+        """Return why stored content cannot be read; `None` where it can, and is what was put there."""
         ...
 
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:

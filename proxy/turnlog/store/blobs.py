@@ -8,9 +8,10 @@ A bucket is an LMDB environment of its own, unlinked whole when it is old or roo
 are not waited for: after a crash of the machine those of the last seconds may be lost, and a commit
 whose blob is missing reads as such. A bucket that was open for writing when the machine went down
 cannot be trusted, and is dropped: a mark in it says by whom, and since which start of the machine,
-it is written.
+it is written. An empty folder says why a bucket is gone.
 
     DATA/blobs/<number of the time span>-<n>/{data.mdb, lock.mdb, written-<boot id>-<epoch>}
+    DATA/blobs/<trimmed, ...>-<number of the time span>-<n>/
 
 In a bucket blobs are numbered and lie in `runs`, by the number of the last one.
 """
@@ -31,7 +32,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from . import runs
-from .base import Blob, StoreDamaged, StoreError
+from .base import Blob, Gone, StoreDamaged, StoreError
 from .epochs import is_locked
 from .folder import close_environment, identity, inode, open_environment
 from .keys import number, unpack
@@ -145,15 +146,24 @@ class BlobReader:
         """Return a blob; `None` when it is gone or damaged."""
         place = _place(handle)
         value = self._value(place) if place else None
-        return _checked(value, place, handle) if place and value is not None else None
+        return _checked(value, place, handle) if place and isinstance(value, bytes) else None
 
-    def altered(self, handle: bytes) -> bool:
-        """Tell whether something else lies there than was put there."""
+    def gone(self, handle: bytes, since: int) -> Gone | None:
+        """Return why a blob cannot be read; `None` where it can, and is what was put there.
+
+        `since` is the time, ns UTC, from which on it is marked why a bucket was unlinked.
+        """
         place = _place(handle)
         if place is None:
-            return False
+            return Gone.UNSAVED  # the disk took the commit, and not its content
         value = self._value(place)
-        return value is not None and _checked(value, place, handle) is None
+        if isinstance(value, bytes):
+            return None if _checked(value, place, handle) else Gone.DAMAGED
+        if value is not None:
+            return value
+        bucket = Bucket(place.span, place.bucket)
+        marked = (why for why in Gone if _mark(self._folder, bucket, why).is_dir())
+        return next(marked, Gone.DAMAGED if place.n >= since else Gone.TRIMMED)
 
     def close(self) -> None:
         """Give all environments back."""
@@ -175,25 +185,28 @@ class BlobReader:
         for bucket in self._open.keys() - set(buckets(self._folder)):
             self._close(bucket)
 
-    def _value(self, place: _Place) -> bytes | None:
-        """Return what lies at a place: nothing readable where that is damaged, `None` for gone."""
+    def _value(self, place: _Place) -> bytes | Gone | None:
+        """Return what lies at a place, or why it cannot be read; `None` where its bucket is not there
+        any more."""
         with self._lock:
             self._sweep()
             return self._stored(Bucket(place.span, place.bucket), place.n)
 
-    def _stored(self, bucket: Bucket, n: int) -> bytes | None:
+    def _stored(self, bucket: Bucket, n: int) -> bytes | Gone | None:
+        path = self._folder / bucket.name
         try:
             env = self._environment(bucket)
             if env is None:
-                return None
+                return Gone.UNSAVED if torn(path, self._boot) else None
             with env.begin() as txn, txn.cursor() as cursor:
                 if not cursor.set_range(number(n)):
-                    return None
+                    # A bucket that lost its end when the machine went down is torn, where that shows.
+                    return Gone.DAMAGED if self._boot else Gone.UNSAVED
                 key, run = cursor.item()
-            return runs.record(run, unpack(key) - n) if runs.count(run) else b""
+            # Of a lower number is what lay in an earlier bucket of the same name.
+            return runs.record(run, unpack(key) - n) if runs.count(run) else Gone.DAMAGED
         except (lmdb.Error, StoreError):
-            # Unlinked under our eyes, or damaged: the content is lost, which readers expect.
-            return None
+            return Gone.DAMAGED if identity(path) else None  # unlinked under our eyes
 
     def _environment(self, bucket: Bucket) -> lmdb.Environment | None:
         path = self._folder / bucket.name
@@ -231,6 +244,11 @@ def _checked(value: bytes, place: _Place, handle: bytes) -> Blob | None:
         return None
     as_put = value[0] == place.marks and sha256(blob.data).digest() == handle[:_DIGEST]
     return blob if as_put else None
+
+
+def _mark(folder: Path, bucket: Bucket, why: Gone) -> Path:
+    """Return the empty folder that says why a bucket is gone."""
+    return folder / f"{why}-{bucket.name}"
 
 
 def boot_id() -> str:
@@ -312,18 +330,25 @@ class BlobWriter:
             place = _Place(bucket.span, bucket.number, n, name[_DIGEST])
             self._known[name] = name[:_DIGEST] + _encode_place(place)
 
-    def unlink(self, bucket: Bucket) -> None:
-        """Remove a bucket from disk; if it is the present one, another is begun."""
+    def trim(self, bucket: Bucket) -> None:
+        """Remove a bucket from disk for want of room; if it is the present one, another is begun."""
+        self._unlink(bucket, Gone.TRIMMED)
+
+    def _unlink(self, bucket: Bucket, why: Gone) -> None:
         if bucket == self._bucket:
             self.close()
             self._bucket = Bucket(bucket.span, bucket.number + 1)
         self._reader.drop(bucket)
-        path = self._folder / bucket.name
+        path, mark = self._folder / bucket.name, _mark(self._folder, bucket, why)
+        with suppress(OSError):  # the disk is full: there is room for it afterwards
+            mark.mkdir(mode=0o700, exist_ok=True)
         # In one step: nobody shall open, or add to, what is half removed.
         with suppress(OSError):
             path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
         for gone in self._folder.glob(f"{_GONE}*"):
             shutil.rmtree(gone, ignore_errors=True)
+        with suppress(OSError):
+            mark.mkdir(mode=0o700, exist_ok=True)
 
     def close(self) -> None:
         """Bring the bucket to the disk and close it. Raises `lmdb.Error`, `OSError`."""
@@ -373,7 +398,7 @@ class BlobWriter:
     def _opened(self, bucket: Bucket) -> lmdb.Environment:
         path = self._folder / bucket.name
         if torn(path, self._boot):
-            self.unlink(bucket)
+            self._unlink(bucket, Gone.UNSAVED)
         path.mkdir(mode=0o700, exist_ok=True)
         env = _open(path, readonly=False, create=True)
         self._adopt(path, env)

@@ -138,7 +138,7 @@ class LmdbEngine:
             self._reported("extend the log of", self._extend)
 
     def _make_room(self) -> None:
-        if given_up := self._room.make(self._blobs.unlink):
+        if given_up := self._room.make(self._blobs.trim):
             self._sources.trimmed(given_up)
 
     def _extend(self) -> None:
@@ -309,7 +309,7 @@ class LmdbEngine:
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.
 
-        A commit without its blob is worth more than none: readers say `payload lost`.
+        A commit without its blob is worth more than none: readers say `unsaved`.
         """
         try:
             handles = self._blobs.write(blobs, self._sources.now())

@@ -5,7 +5,8 @@ Durable, written in the transaction that a caller waits for:
     log        position -> headers          bodies   position -> bodies
                both by the last position of a run of commits, see `runs`
     aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies,
-                                                     which key was used last, and since when
+                                                     which key was used last, since when,
+                                                     since when trims are marked
                "s" + session + digest -> alias text
     redo       see `redo`
     and beside the tables' names "newest seal" -> position and seal of the newest run, see `seals`
@@ -44,6 +45,8 @@ LIMIT = b"limit"
 WATERMARK = b"watermark"
 KEY_MARK = b"key mark"
 """Tells the store's secret from another one, see `folder.key_mark`."""
+MARKED_SINCE = b"marked since"
+"""From when on it is marked why content is gone, ns UTC: 0 for stores that always did."""
 REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
 NEWEST_SEAL = b"newest seal"

@@ -22,7 +22,7 @@ from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
 from .errands import Closed, Errand
 from .index import Segment
 from .intake import Backlog, Intake
-from .keys import EPOCH, KEY_MARK, LIMIT, REKEYED, number
+from .keys import EPOCH, KEY_MARK, LIMIT, MARKED_SINCE, REKEYED, number
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
@@ -337,11 +337,15 @@ def _notice_key(
     with env.begin() as txn:
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False
+        is_fresh = not last_position(txn, tables)
     with env.begin(write=True) as txn:
         known = txn.get(KEY_MARK, mark, db=tables.meta)
         txn.put(KEY_MARK, mark, db=tables.meta)
         if is_changed := known != mark or is_new:
             txn.put(REKEYED, number(now), db=tables.meta)
+        # Both notes are as old as each other: what an earlier version trimmed has no mark.
+        since = number(0 if is_fresh else now)
+        txn.put(MARKED_SINCE, since, overwrite=False, db=tables.meta)
     return is_changed
 
 

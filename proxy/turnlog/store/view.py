@@ -10,12 +10,23 @@ from turnlog.core.ids import begins
 from turnlog.core.kinds import NoteKind, Rung
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
-from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, SessionRow, Usage
+from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
 from .blobs import BlobReader
 from .epochs import is_locked
 from .guard import guarded, guarded_iterator
 from .index import Head
-from .keys import LIMIT, NOTE, REKEYED, alias_key, alias_prefix, alias_text_prefix, text_term
+from .keys import (
+    LIMIT,
+    MARKED_SINCE,
+    NOTE,
+    REKEYED,
+    alias_key,
+    alias_prefix,
+    alias_text_prefix,
+    number,
+    text_term,
+    unpack,
+)
 from .room import blob_size, disk_free, log_size, state_size
 from .seals import flaws
 from .snapshot import Snapshot
@@ -148,8 +159,9 @@ class LmdbView:
         return self._blobs.get(handle)
 
     @guarded
-    def altered(self, handle: bytes) -> bool:
-        return self._blobs.altered(handle)
+    def gone(self, handle: bytes) -> Gone | None:
+        since = self._snapshot.txn.get(MARKED_SINCE, number(NEVER), db=self._snapshot.tables.meta)
+        return self._blobs.gone(handle, unpack(since))
 
     @guarded
     def usage(self) -> Usage:
