@@ -17,6 +17,8 @@ from turnlog.serve.fault import Failure, Progress
 METHODS = st.sampled_from(["GET", "POST", "HEAD"])
 TOKENS = st.text("abcXYZ-019", min_size=1, max_size=12).filter(lambda name: name[0].isalpha())
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+LAST_CHUNK = b"0\r\n"
+TRAILERS = b"X-Trailer: 1\r\n\r\n"
 FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "upgrade"})
 
 
@@ -55,7 +57,7 @@ def with_length(head: bytes, body: bytes) -> bytes:
 def in_chunks(head: bytes, body: bytes) -> bytes:
     pieces = [body[at : at + 7] for at in range(0, len(body), 7)]
     chunks = b"".join(b"%x;note=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
-    return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-Trailer: 1\r\n\r\n"
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + LAST_CHUNK + TRAILERS
 
 
 def until_close(head: bytes, body: bytes) -> bytes:
@@ -157,7 +159,10 @@ def test_an_answer_that_is_cut_never_passes_for_a_whole_one(
     method: str, data: bytes, end: int, cuts: list[int]
 ) -> None:
     cut = data[: end % (len(data) + 1)]
-    assert asyncio.run(by_turnlog(method, cut, cuts)) == by_h11(method, cut)
+    # RFC 9112, 8: the last chunk ends a body, whether or not the trailers came.
+    last = len(data) - len(TRAILERS) if data.endswith(LAST_CHUNK + TRAILERS) else len(data)
+    whole = data if len(cut) >= last else cut
+    assert asyncio.run(by_turnlog(method, cut, cuts)) == by_h11(method, whole)
 
 
 @settings(max_examples=200, deadline=None)

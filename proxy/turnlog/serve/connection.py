@@ -30,8 +30,13 @@ READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
+_NO_TRAILERS: Final = b"\r\n\r\n"
 Interim = Callable[[int, bytes, Headers], None]
 """Takes status, reason and fields of an interim answer (1xx)."""
+
+
+class _UnsoundHead(Exception):
+    """A head that the parser accepts and nobody else should."""
 
 
 class Connection(asyncio.Protocol):
@@ -72,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._keep_alive = False
         self._uploaded = False
+        self._last_chunk_may_be_here = False
+        """Whether nothing has come behind the size of the latest chunk."""
         self.complete = False
         """Whether the whole answer has arrived."""
         self.status = 0
@@ -81,17 +88,20 @@ class Connection(asyncio.Protocol):
         """The fields without Content-Length."""
         self.framing = _UNTIL_CLOSE
 
-    def _renew(self) -> None:
-        """Get a parser ready for a head."""
+    def _renew(self, *, mended: bool = False) -> None:
+        """Get a parser ready for a head, or for one that was mended."""
         if not self._parser_clean:
             self._parser = httptools.HttpResponseParser(self)
-            self._parser_lenient = False
-        if not self._parser_lenient:
-            # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3).
-            self._parser.set_dangerous_leniencies(
-                lenient_chunked_length=True, lenient_optional_cr_before_lf=True
-            )
-            self._parser_lenient = True
+        # A lone LF ends a line (RFC 9112 section 2.2); chunked wins over a length (section 6.3);
+        # blanks may stand behind a chunk's size. A mended head keeps control characters in values
+        # (RFC 9110 section 5.5); the parser would let NUL and CR pass as well, which are gone there.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=mended,
+            lenient_chunked_length=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        self._parser_lenient = not mended
         self._parser_clean = False
 
     # -- one exchange ----------------------------------------------------------------------
@@ -227,7 +237,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            why = str(error)
+            why = str(error.__context__ or error)
         except httptools.HttpParserUpgrade as error:
             self._refuse(f"the answer changes the protocol: {error}")
         if self._head_size > HEAD_LIMIT and not self.complete:
@@ -248,31 +258,43 @@ class Connection(asyncio.Protocol):
         if not found[0]:
             self._refuse(self._mender.why)
             return None
-        self._renew()
+        self._renew(mended=True)
         self.reason, self.headers = b"", []
         self._head_size = 0
         return found
 
     def _is_hopeless(self) -> bool:
         """Tell whether more bytes could not have made a head of what the parser refused."""
-        head = self._mender.guess()
-        if head is None:
-            return True
-        self._renew()
+        self._renew(mended=True)
         try:
-            self._parser.feed_data(head)
+            self._parser.feed_data(self._mender.guess())
         except httptools.HttpParserError:
             return True
         return False
 
     def eof_received(self) -> bool:
         """Take the end of the stream as the end of a body that has no other."""
-        if self._headers_done and self.framing.body is Body.UNTIL_CLOSE:
+        if self._headers_done and self._is_ended_by_close():
             self.complete = True
             self._wake()
         elif self._mender.waits and self._is_hopeless():
             self._refuse(self._mender.why)
         return False
+
+    def _is_ended_by_close(self) -> bool:
+        """Tell whether the end of the stream ends the body as well.
+
+        A chunked one is complete once its last chunk has come (RFC 9112 section 8), also where
+        nothing follows the line with the size 0.
+        """
+        if not self._last_chunk_may_be_here:
+            return self.framing.body is Body.UNTIL_CLOSE
+        came = len(self._pieces)
+        with suppress(httptools.HttpParserError):
+            self._parser.feed_data(_NO_TRAILERS)
+        # In a chunk that is not the last one this was data.
+        del self._pieces[came:]
+        return self.complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Learn that the connection is gone."""
@@ -324,10 +346,11 @@ class Connection(asyncio.Protocol):
         if self._headers_done:
             return
         status = self._parser.get_status_code()
-        if status < 100:
+        if status < 100 or status == 101:
+            # Nobody asked for another protocol: Upgrade is not passed on (RFC 9110, 15.2.2).
             self._refuse(f"the answer's status is {status:03d}")
             return
-        if 100 <= status < 200 and status != 101:
+        if status < 200:
             if self._interim is not None:
                 self._interim(status, self.reason, self.headers)
             self.reason, self.headers = b"", []
@@ -336,8 +359,7 @@ class Connection(asyncio.Protocol):
             return
         found = framing(status, self._method, self.headers)
         if isinstance(found, BadFraming):
-            self._refuse(f"nobody can tell where the answer ends: {found}")
-            return
+            raise _UnsoundHead(f"nobody can tell where the answer ends: {found}")
         if found.body is not _LENGTH:
             # In chunks a lone LF would let data pass for the end of data.
             self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
@@ -356,11 +378,16 @@ class Connection(asyncio.Protocol):
             self._keep_alive = False
             return
         self._head_size = 0
+        self._last_chunk_may_be_here = False
         self._pieces.append(data)
         self._size += len(data)
         if self._size > READ_AHEAD and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+
+    def on_chunk_header(self) -> None:
+        """Note that a chunk begins; without data it is the last one."""
+        self._last_chunk_may_be_here = self._headers_done
 
     def on_message_complete(self) -> None:
         """Finish the answer, unless it is an interim one."""

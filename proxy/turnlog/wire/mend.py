@@ -1,7 +1,7 @@
-"""Mend the head of an answer that a strict parser refuses and a recipient may accept.
+"""Mend the head of an answer that a strict parser refuses and usual clients accept.
 
-Folded fields become one line (RFC 9112, 5.2), a Content-Length that says the same thing several
-times says it once (RFC 9110, 8.6). Whatever else is wrong stays as it is, to be refused again.
+What other HTTP libraries read of a server has to arrive through a proxy as well (decision 20). Only
+the head is changed, and it goes on in a valid form. Whatever else is wrong is refused again.
 """
 
 import re
@@ -9,12 +9,17 @@ from typing import Final
 
 __all__ = ["Mender", "head_end", "head_start", "mended"]
 
-_END: Final = re.compile(rb"\n\r?\n")
-_FOLD: Final = re.compile(rb"\r?\n[ \t]+")
-_LINE: Final = re.compile(rb"\r?\n")
+_END: Final = re.compile(rb"\n\r{0,2}\n")
+_FOLD: Final = re.compile(rb"\r{0,2}\n[ \t]+")
+_SKIPPED: Final = re.compile(rb"\A(?:[ \t][^\n]*\n)+")
+_LINE: Final = re.compile(rb"\r{0,2}\n")
 _LINE_ENDS: Final = re.compile(rb"[\r\n]*")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([0-9])[ \t]+([0-9]{3})(?:[ \t]+|$)")
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:")
 _LENGTH: Final = b"content-length"
+_CODING: Final = b"transfer-encoding"
 _HTTP: Final = b"HTTP/1."
+_BLANKS: Final = bytes.maketrans(b"\0\r", b"  ")
 
 
 def head_end(raw: bytes | bytearray, start: int = 0) -> int:
@@ -29,30 +34,78 @@ def head_start(raw: bytes, start: int = 0) -> int:
     return start if found is None else found.end()
 
 
-def mended(head: bytes) -> bytes | None:
-    """Return a head with nothing left of what can be mended; `None` if there was nothing."""
+def mended(head: bytes) -> bytes:
+    """Return a head, or the start of one, with nothing left of what can be mended."""
     first, *rest = _LINE.split(head, maxsplit=1)
-    fields = b"".join(rest)
-    if fields.startswith((b" ", b"\t")):
-        return None  # nothing stands before it that it could belong to
-    lines = _once(_LINE.split(_FOLD.sub(b" ", fields)))
-    whole = b"\r\n".join([first, *lines]) if rest else first
-    return whole if whole != head else None
+    # RFC 9112, 2.2: lines that begin with a blank before the first field are skipped; 5.2: folds are
+    # blanks.
+    fields = _FOLD.sub(b" ", _SKIPPED.sub(b"", b"".join(rest)))
+    lines = _sound_fields(_LINE.split(fields))
+    lines = _with_one_coding(_with_one_length(lines))
+    return b"\r\n".join([_status_line(first), *lines]) if rest else first
 
 
-def _once(lines: list[bytes]) -> list[bytes]:
-    """Return the lines with one Content-Length, where all that there are say the same."""
-    lengths = [line for line in lines if _is_length(line)]
-    said = {each.strip(b" \t") for line in lengths for each in line.partition(b":")[2].split(b",")}
-    if len(said) != 1:
+def _status_line(line: bytes) -> bytes:
+    """Return a status line with one blank between its parts, and no version above 1.1."""
+    found = _STATUS_LINE.match(line)
+    if found is None:
+        return line
+    minor, status = found.groups()
+    # RFC 9110, 2.5: a higher minor version is read as the highest one that is known.
+    return b"HTTP/1.%b %b %b" % (min(minor, b"1"), status, line[found.end() :])
+
+
+def _sound_fields(lines: list[bytes]) -> list[bytes]:
+    """Return the lines that are fields, without what makes a parser refuse them."""
+    kept: list[bytes] = []
+    for line in lines:
+        found = _FIELD.match(line)
+        if found is not None:
+            # RFC 9112, 5.1: no blank stands before the colon. RFC 9110, 5.5: NUL and CR become blanks.
+            kept.append(found[1] + b":" + line[found.end() :].translate(_BLANKS))
+        elif not line:
+            kept.append(line)
+    return kept
+
+
+def _with_one_length(lines: list[bytes]) -> list[bytes]:
+    """Return the lines with one Content-Length, where all that there are say the same.
+
+    RFC 9110, 8.6; a sign or an empty item of the list counts for nothing.
+    """
+    said = {each.removeprefix(b"+") for each in _values(lines, _LENGTH)}
+    return _with_one(lines, _LENGTH, b"Content-Length: " + said.pop()) if len(said) == 1 else lines
+
+
+def _with_one_coding(lines: list[bytes]) -> list[bytes]:
+    """Return the lines without codings that change nothing, and with `chunked` once."""
+    if not _has(lines, _CODING):
         return lines
-    at = lines.index(lengths[0])
-    lines[at] = b"Content-Length: " + said.pop()
-    return [*lines[: at + 1], *(line for line in lines[at + 1 :] if not _is_length(line))]
+    codings = {each.lower() for each in _values(lines, _CODING)} - {b"identity"}
+    if codings - {b"chunked"}:
+        return lines
+    return _with_one(lines, _CODING, b"Transfer-Encoding: chunked" if codings else None)
 
 
-def _is_length(line: bytes) -> bool:
-    return line.partition(b":")[0].lower() == _LENGTH
+def _with_one(lines: list[bytes], name: bytes, line: bytes | None) -> list[bytes]:
+    """Return the lines with `line` for the first one of a field, and without the others."""
+    at = next(n for n, each in enumerate(lines) if _is(each, name))
+    others = [each for each in lines[at:] if not _is(each, name)]
+    return [*lines[:at], *([] if line is None else [line]), *others]
+
+
+def _has(lines: list[bytes], name: bytes) -> bool:
+    return any(_is(line, name) for line in lines)
+
+
+def _values(lines: list[bytes], name: bytes) -> list[bytes]:
+    """Return the items of a field's list, without empty ones (RFC 9110, 5.6.1)."""
+    joined = b",".join(line.partition(b":")[2] for line in lines if _is(line, name))
+    return [item for each in joined.split(b",") if (item := each.strip(b" \t"))]
+
+
+def _is(line: bytes, name: bytes) -> bool:
+    return line.partition(b":")[0].lower() == name
 
 
 class Mender:
@@ -66,6 +119,8 @@ class Mender:
         """Why it was refused."""
         self.passed = 0
         """How much of what has come are interim heads (1xx)."""
+        self._tried = b""
+        """The mended head that the parser reads now."""
         self.is_over = False
         """Whether an interim head said that the connection is: the answer follows all the same."""
 
@@ -76,9 +131,11 @@ class Mender:
     def read(self) -> None:
         """Learn that the head was read."""
         self._came.clear()
+        self._tried = b""
 
     def passes(self) -> int:
         """Go on behind an interim head; return how much is there of the next one."""
+        self._tried = b""
         if len(self._came) > 1:
             self._came[:] = [b"".join(self._came)[self.passed :]]
             self.passed = 0
@@ -89,10 +146,10 @@ class Mender:
     def mend(self) -> tuple[bytes, bytes] | None:
         """Return the head that was refused as it can be read again, and what came behind it.
 
-        `None` while it is not all there; an empty one where it cannot be mended.
+        `None` while it is not all there; an empty one where that was refused as well.
         """
         raw = self._refused
-        start = max(len(raw) - 2, 0)
+        start = max(len(raw) - 3, 0)
         came = b"".join(self._came)
         raw += came if raw else came[head_start(came, self.passed) :]
         self._came.clear()
@@ -103,14 +160,15 @@ class Mender:
         if not end:
             return None
         head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
-        if head is None and self.is_over:
-            head = bytes(raw[:end])  # only the parser thought that nothing more could come
+        if head == self._tried:
+            return b"", rest
+        self._tried = head
         self.is_over = False
         raw.clear()
-        return head or b"", rest
+        return head, rest
 
-    def guess(self) -> bytes | None:
-        """Return what was refused and is not all there as it would be read; `None` for nothing to mend."""
+    def guess(self) -> bytes:
+        """Return what was refused and is not all there as it would be read."""
         return mended(bytes(self._refused))
 
     @property
