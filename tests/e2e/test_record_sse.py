@@ -16,6 +16,8 @@ from kit.upstreams import Peer, chunked, result, text_result
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 8\r\n\r\nAccepted"
 Work = Callable[[Peer], object]
+ANSWERED = object()
+"""Returned by work that has answered the post itself."""
 
 
 class Open(Struct, frozen=True):
@@ -28,7 +30,10 @@ class Open(Struct, frozen=True):
 
 @contextmanager
 def stream(rig: Rig, *, named: str = "", work: Work | None = None) -> Generator[Open]:
-    """Open a stream whose first event names an endpoint; `work` is done before a post gets 202."""
+    """Open a stream whose first event names an endpoint; `work` is done before a post gets 202.
+
+    Where it returns `ANSWERED` the post gets nothing more.
+    """
     peers: queue.SimpleQueue[Peer] = queue.SimpleQueue()
     over = threading.Event()
 
@@ -40,9 +45,8 @@ def stream(rig: Rig, *, named: str = "", work: Work | None = None) -> Generator[
             peers.put(peer)
             assert over.wait(BOUND)
             return
-        if work is not None:
-            work(peer)
-        peer.send(ACCEPTED)
+        if work is None or work(peer) is not ANSWERED:
+            peer.send(ACCEPTED)
 
     rig.upstream.script = script
     try:
@@ -248,3 +252,24 @@ def test_an_endpoint_that_comes_in_pieces_leads_back_as_well(rig: Rig) -> None:
 def test_an_endpoint_elsewhere_is_left_as_it_is(rig: Rig, named: str) -> None:
     with stream(rig, named=named) as one:
         assert one.endpoint == named
+
+
+def test_a_post_that_follows_a_redirect_of_the_endpoint_is_answered_on_the_stream(rig: Rig) -> None:
+    def work(peer: Peer) -> object:
+        if peer.request.target.startswith(b"/messages/"):
+            return None
+        location = f"Location: /messages/?id={rig.session}"
+        peer.send(f"HTTP/1.1 307 X\r\n{location}\r\nContent-Length: 0\r\n\r\n".encode())
+        return ANSWERED
+
+    with stream(rig, work=work) as one:
+        with rig.client() as client:
+            moved = client.request("POST", one.endpoint, call("add"), headers=MCP_HEADERS)
+            location = moved.head.one("location")
+            assert location is not None
+            assert client.request("POST", location, call("add"), headers=MCP_HEADERS).status == 202
+        one.server.send_event(text_result(1, "done"))
+        assert b"done" in one.agent.event()
+    first, second = rig.ended_rows(2)
+    assert (first.executed, second.status, second.output_summary) == ("no", "ok", "done")
+    assert (first.call, second.attempt) == (second.call, 2)

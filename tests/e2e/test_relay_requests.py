@@ -361,7 +361,7 @@ def test_redirects_are_the_agents_to_follow(rig: Rig) -> None:
     )
     with rig.client() as client:
         given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
-    assert (given.status, given.head.one("location")) == (307, "/elsewhere")
+    assert (given.status, given.head.one("location")) == (307, f"/s/{rig.session}/elsewhere")
     assert len(rig.upstream.requests) == 1
 
 

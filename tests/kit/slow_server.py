@@ -1,7 +1,8 @@
 """An MCP server of the official SDK with slow tools, which note each time that they begin to run.
 
 `python -m kit.slow_server FOLDER` prints its URL. A line in FOLDER/begun is one run; while FOLDER/held
-exists no tool ends. Words that may follow: `resumable` gives its streams events that a client can ask
+exists no tool ends. Words that may follow: `mounted` puts it under a mount of Starlette, which redirects
+`/mcp` to `/mcp/` by an absolute URL, as FastAPI's do; `resumable` gives its streams events that a client can ask
 for again, which makes FOLDER/resumed once one does; `whole` has it answer with JSON in place of streams.
 """
 
@@ -26,6 +27,8 @@ from mcp.server.streamable_http import (
     StreamId,
 )
 from mcp.types import JSONRPCMessage
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 TOOLS = ("order", "order_slowly", "pay", "append", "poll")
 """They do the same: what they are for is what a rule says of them."""
@@ -121,10 +124,13 @@ def _serve(folder: Path, *words: str) -> None:
     logging.disable(logging.WARNING)
     listener = socket.create_server(("127.0.0.1", 0))
     app = _made(folder).streamable_http_app(
+        streamable_http_path="/" if "mounted" in words else "/mcp",
         event_store=_Events(folder) if "resumable" in words else None,
         retry_interval=_RESUMED_AFTER,
         json_response="whole" in words,
     )
+    if "mounted" in words:
+        app = Starlette(routes=[Mount("/mcp", app=app)], lifespan=app.router.lifespan_context)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     server.run(sockets=[listener])

@@ -30,12 +30,12 @@ NAMED = [
 
 @pytest.mark.parametrize(("named", "endpoint"), NAMED)
 def test_an_endpoint_is_named_from_where_the_stream_is(named: str, endpoint: str) -> None:
-    assert endpoint_of(route("/old"), named) == endpoint
+    assert endpoint_of(route("/old"), named, "") == endpoint
 
 
 @pytest.mark.parametrize(("named", "endpoint"), [pair for pair in NAMED if pair[1]])
 def test_behind_a_prefix_every_name_becomes_one_that_leads_back(named: str, endpoint: str) -> None:
-    said = renamed(route("/s/mine/old"), named, endpoint)
+    said = renamed(route("/s/mine/old"), named, "")
     assert said == f"/s/mine/old{endpoint}".encode()
 
 
@@ -48,7 +48,7 @@ def test_behind_a_prefix_every_name_becomes_one_that_leads_back(named: str, endp
     ],
 )
 def test_without_a_prefix_only_an_origin_is_taken_out(named: str, said: bytes | None) -> None:
-    assert renamed(route("/base/sse"), named, "/messages") == said
+    assert renamed(route("/base/sse"), named, "") == said
 
 
 def test_of_two_streams_with_one_endpoint_the_last_one_counts() -> None:

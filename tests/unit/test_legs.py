@@ -25,6 +25,7 @@ from turnlog.serve.legs import Legs
 from turnlog.serve.pins import Pins
 from turnlog.serve.places import Places
 from turnlog.serve.plain_tools import PlainTools
+from turnlog.serve.redirects import Redirected
 from turnlog.serve.repeats import Repeats
 from turnlog.serve.routes import Endpoints
 from turnlog.sessions.state import saved_states
@@ -62,6 +63,7 @@ def context(one: Bench) -> Context:
         calls=OpenCalls(),
         channels=Channels(),
         endpoints=Endpoints(),
+        redirected=Redirected(),
         rules=rules,
         tools=KnownTools(catalog, pins, rules, frozenset(), str),
         plain_tools=PlainTools(rules, str),

@@ -81,6 +81,77 @@ def test_of_several_servers_one_must_be_named(target: str) -> None:
     assert TWO.find(origin_form(target)) is None
 
 
+PLACES = ["", "/files", "/s/one", "/s/one/files", "/s/files", "/s/s"]
+
+
+@given(
+    place=st.sampled_from(PLACES),
+    path=st.one_of(
+        RESTS,
+        st.sampled_from(
+            ("/base/mcp", "/s/x", "/s", "/turnlog/health", "/files/x", "/files", "//a/b")
+        ),
+    ),
+    query=st.one_of(QUERIES, st.sampled_from(("?key=1", "?key=1&a=b", "?key=12", "?"))),
+)
+def test_the_agents_path_of_a_resource_leads_to_it_in_the_same_session(
+    place: str, path: str, query: str
+) -> None:
+    # A plain place of the only upstream has its path, a named one needs none.
+    route = found(ONE, place if place.endswith("/files") and place != "/s/files" else place + "/x")
+    back = route.back(path + query)
+    assert not back.startswith("//")
+    again = found(ONE, back)
+    assert (again.resource, again.session) == (path + query, route.session)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reference", "agents"),
+    [
+        # By name.
+        ("/files", "/base/mcp/", "/files/base/mcp/"),
+        ("/files", "http://127.0.0.1:9000/base/mcp/", "/files/base/mcp/"),
+        ("/files", "//127.0.0.1:9000/base/mcp/?a=b#c", "/files/base/mcp/?a=b#c"),
+        ("/files", "mcp/", "/files/base/mcp/"),
+        ("/files", "../x", "/files/x"),
+        ("/files", "../../../x", "/files/x"),
+        ("/files", "?a=b", "/files/base/mcp?a=b"),
+        ("/files", "", "/files/base/mcp?key=1"),
+        ("/s/one/files/a/b", "c", "/s/one/files/a/c"),
+        # By the plain path of the only upstream: what names no origin leads there as it is.
+        ("/base/mcp", "/base/mcp/", None),
+        ("/base/mcp", "mcp/", None),
+        ("/base/mcp", "http://127.0.0.1:9000/base/mcp/", "/base/mcp/"),
+        ("/base/mcp", "http://127.0.0.1:9000", "/"),
+        ("/s/one/base/mcp", "/base/mcp/", "/s/one/base/mcp/"),
+        # The configured query is added to the configured path anyhow.
+        ("/x", "/base/mcp?key=1&a=b", "/base/mcp?a=b"),
+        ("/x", "/base/mcp?key=1", "/base/mcp"),
+        ("/x", "/base/mcp", "/files/base/mcp"),
+        # The upstream's own path looks like one of turnlog's.
+        ("/x", "/s/y/z", "/files/s/y/z"),
+        ("/x", "/turnlog/health", "/files/turnlog/health"),
+        ("/x", "/files/y", "/files/files/y"),
+        ("/x", "http://127.0.0.1:9000//y", "/files//y"),
+        # The agent's own Host, which the upstream has from X-Forwarded-Host.
+        ("/files", "http://agent.example:7411/base/mcp/", "/files/base/mcp/"),
+        ("/files", "https://agent.example:7411/files/base/mcp/", None),
+        # Other origins.
+        ("/files", "http://127.0.0.1:9001/base/mcp/", None),
+        ("/files", "https://127.0.0.1:9000/base/mcp/", None),
+        ("/files", "http://git.example/", None),
+        ("/files", "//git.example/", None),
+        ("/files", "http://user@127.0.0.1:9000/", None),
+        ("/files", "mailto:someone", None),
+        ("/files", "/\\git.example/", None),
+    ],
+)
+def test_a_reference_of_the_upstreams_own_origin_leads_back_here(
+    asked: str, reference: str, agents: str | None
+) -> None:
+    assert found(ONE, asked).led_back(reference, "agent.example:7411") == agents
+
+
 @pytest.mark.parametrize(
     ("segment", "session"),
     [("one", "one"), ("a%20b", "a b"), ("caf%C3%A9", "café"), ("a%2Fb", "a/b"), ("%zz", "%zz")],

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Status
@@ -12,6 +13,7 @@ from turnlog.serve.verdicts import (
     Text,
     acknowledged,
     answered,
+    answered_plainly,
     instead,
     is_unfit,
     unanswered,
@@ -174,9 +176,9 @@ def test_where_the_status_says_it_there_is_no_suspicion() -> None:
 
 
 REDIRECTS = [
-    (300, "invalid_request", "no", ("redirected",)),
-    (301, "invalid_request", "no", ("redirected",)),
-    (302, "invalid_request", "no", ("redirected",)),
+    (300, "malformed_result", "maybe", ("redirected",)),
+    (301, "malformed_result", "maybe", ("redirected",)),
+    (302, "malformed_result", "maybe", ("redirected",)),
     (303, "malformed_result", "maybe", ("redirected",)),
     (304, "invalid_request", "no", ()),
     (307, "invalid_request", "no", ("redirected",)),
@@ -185,12 +187,44 @@ REDIRECTS = [
 
 
 @pytest.mark.parametrize(("status", "kind", "executed", "flags"), REDIRECTS)
-def test_a_redirect_in_place_of_an_answer_ran_nothing_but_for_303(
+def test_only_a_redirect_that_asks_for_the_same_request_ran_nothing(
     status: int, kind: str, executed: str, flags: tuple[str, ...]
 ) -> None:
     ending, reply = unanswered(text_of(), around(status))
     assert (ending.kind, ending.executed, reply.flags) == (kind, executed, flags)
     assert acknowledged(around(status)) == ending
+
+
+@pytest.mark.parametrize("status", [301, 303, 307, 308])
+def test_of_a_redirect_to_another_origin_nobody_knows_what_ran(status: int) -> None:
+    ending, reply = unanswered(text_of(), structs.replace(around(status), elsewhere=True))
+    assert (ending.status, ending.kind, ending.executed, ending.retry, reply.flags) == (
+        "error",
+        "malformed_result",
+        "maybe",
+        "unsafe",
+        ("redirected",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "elsewhere", "said"),
+    [
+        (200, False, ("ok", "", "yes")),
+        (302, False, ("ok", "", "yes")),
+        (302, True, ("ok", "", "yes")),
+        (303, False, ("ok", "", "yes")),
+        (304, False, ("ok", "", "yes")),
+        (307, False, ("error", "invalid_request", "no")),
+        (308, False, ("error", "invalid_request", "no")),
+        (307, True, ("error", "malformed_result", "maybe")),
+    ],
+)
+def test_a_plain_tool_ran_nothing_where_it_asks_for_the_same_request_elsewhere(
+    status: int, elsewhere: bool, said: tuple[str, str, str]
+) -> None:
+    ending, _ = answered_plainly("PUT", status, text_of(), Effect.WRITE, elsewhere=elsewhere)
+    assert (ending.status, ending.kind, ending.executed) == said
 
 
 def test_an_answer_in_a_redirect_is_an_answer() -> None:
@@ -277,7 +311,8 @@ def test_a_result_that_is_no_object_is_malformed(value: object) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "executed"),
     [
-        (302, "invalid_request", "no"),
+        (302, "malformed_result", "maybe"),
+        (307, "invalid_request", "no"),
         (401, "unauthenticated", "no"),
         (503, "upstream_unavailable", "maybe"),
     ],

@@ -114,7 +114,9 @@ _RETRIES = tuple(Retry)
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
 """Statuses that say more than the body does."""
-_SEE_OTHER = 303
+_SAME_AGAIN = frozenset({307, 308})
+"""Redirects that ask for the same request elsewhere (RFC 9110 sections 15.4.8 and 15.4.9)."""
+_NOT_MODIFIED = 304
 _OK: Final = Status.OK
 _SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
 
@@ -226,15 +228,22 @@ def kind_of_status(status: int) -> ErrorKind | None:
     return _STATUSES.get(status, other)
 
 
-def kind_of_redirect(status: int) -> ErrorKind | None:
+def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | None:
     """Return what a redirect in place of an answer says; `None` outside of 3xx.
 
-    It asks for the same request elsewhere, so nothing ran; but 303 asks for the answer elsewhere
-    (RFC 9110 section 15.4.4).
+    307 and 308 ask for the same request at another place, so nothing ran here. The others may follow
+    finished work, and so may any that leads `elsewhere`, to another origin: what runs there is not
+    seen (semantics, section 13).
     """
     if not 300 <= status < 400:
         return None
-    return ErrorKind.MALFORMED_RESULT if status == _SEE_OTHER else ErrorKind.INVALID_REQUEST
+    unsent = status == _NOT_MODIFIED or (status in _SAME_AGAIN and not elsewhere)
+    return ErrorKind.INVALID_REQUEST if unsent else ErrorKind.MALFORMED_RESULT
+
+
+def asks_again(status: int) -> bool:
+    """Tell whether a status asks for the same request, unchanged, at another place."""
+    return status in _SAME_AGAIN
 
 
 def is_of_transport(status: int) -> bool:

@@ -13,7 +13,7 @@ from turnlog.core.kinds import Flag
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.rawjson import read_value, text_of
 from turnlog.wire.revision import dated
 
@@ -23,6 +23,7 @@ from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
 from .legs import Legs
 from .recorder import OFF_LOOP
+from .redirects import call_key
 from .request import Request, trace_id
 
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
@@ -87,6 +88,10 @@ class Asking(Struct, frozen=True):
             why=why or request.why,
             client=identity.client,
         )
+        if self.context.redirected:
+            ask = self.context.redirected.followed(
+                call_key(ask, id_key(message.id)), ask, self.context.clock.monotonic()
+            )
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask

@@ -114,6 +114,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """What the rules come to for this call."""
     number: int = 1
     """Of the attempt; the first one is 1."""
+    past: Past | None = None
+    """What attempts before this one came to, where they were made in another exchange."""
     standing: Standing = UNVERIFIED
     """How the tool's definition stands against turnlog.lock."""
     is_named: bool = False
@@ -205,6 +207,19 @@ def following(ask: Ask) -> Ask:
     flags = ask.flags if Flag.RETRIED in ask.flags else (*ask.flags, Flag.RETRIED)
     # Its key is the call's own by now.
     return structs.replace(ask, number=ask.number + 1, flags=flags, seen=None)
+
+
+def onward(ask: Ask, before: "Attempt") -> Ask:
+    """Return what a call asks that goes on with the call of an attempt that was redirected."""
+    was = before.ask
+    return structs.replace(
+        ask,
+        session=was.session,
+        call=was.call,
+        leg=was.leg,
+        number=was.number + 1,
+        past=before.past,
+    )
 
 
 class Attempt(Struct, eq=False):

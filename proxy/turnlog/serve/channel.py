@@ -6,12 +6,13 @@ stream: so to its requests the endpoint is what a protocol session is in later r
 
 from collections import OrderedDict
 from typing import Final
-from urllib.parse import urljoin, urlsplit
 
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 from .routes import Route
 
+_PLACES: Final = 8
+"""Most targets that the requests of one stream have."""
 _AWAITED: Final = 1024
 """Most requests of one stream that are remembered; the oldest goes first."""
 
@@ -22,6 +23,8 @@ class Channel:
     def __init__(self, server: str, endpoint: str) -> None:
         self.server = server
         self.endpoint = endpoint
+        self.places = {endpoint}
+        """Targets of its requests: the endpoint, and where the server has redirected them to."""
         self.is_open = True
         self._awaited: OrderedDict[str, Message] = OrderedDict()
 
@@ -50,34 +53,34 @@ class Channels:
         self._open[server, endpoint] = channel
         return channel
 
+    def move(self, channel: Channel, resource: str) -> None:
+        """Learn that the server has redirected requests of a stream to another of its resources."""
+        if channel.is_open and len(channel.places) < _PLACES:
+            channel.places.add(resource)
+            self._open[channel.server, resource] = channel
+
     def close(self, channel: Channel) -> None:
         """Forget a stream that has ended."""
         channel.is_open = False
-        if self._open.get((channel.server, channel.endpoint)) is channel:
-            del self._open[channel.server, channel.endpoint]
+        for place in channel.places:
+            if self._open.get((channel.server, place)) is channel:
+                del self._open[channel.server, place]
 
     def find(self, route: Route) -> Channel | None:
         """Return the stream whose endpoint a request is for."""
         return self._open.get((route.target.name, route.resource)) if self._open else None
 
 
-def endpoint_of(route: Route, named: str) -> str:
-    """Return the target that an event names, as the server sees it.
+def endpoint_of(route: Route, named: str, host: str) -> str:
+    """Return the target that an event names, as the server sees it; `host` is the agent's Host.
 
     Empty for one of another origin, which clients refuse, and for what is no URL.
     """
-    origin = route.target.origin
-    try:
-        url = urlsplit(urljoin(origin + route.resource, named))
-    except ValueError:
-        return ""
-    if f"{url.scheme}://{url.netloc}".casefold() != origin.casefold():
-        return ""
-    return url.path + (f"?{url.query}" if url.query else "")
+    found = route.own_resource(named, host)
+    return found.partition("#")[0] if found is not None else ""
 
 
-def renamed(route: Route, named: str, endpoint: str) -> bytes | None:
+def renamed(route: Route, named: str, host: str) -> bytes | None:
     """Return what the event says to the agent; `None` where that already leads back here."""
-    if not route.prefix and not urlsplit(named).netloc:
-        return None
-    return (route.prefix + endpoint).encode("utf-8", "surrogateescape")
+    back = route.led_back(named, host)
+    return back.encode("utf-8", "surrogateescape") if back is not None else None

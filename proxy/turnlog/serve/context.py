@@ -22,6 +22,7 @@ from .pins import Pins
 from .places import Places
 from .plain_tools import PlainTools
 from .recorder import Recorder
+from .redirects import Redirected
 from .repeats import Repeats
 from .request import Digest
 from .routes import Endpoints
@@ -48,6 +49,7 @@ class Context(Struct, frozen=True, kw_only=True):
     calls: OpenCalls
     channels: Channels
     endpoints: Endpoints
+    redirected: Redirected
     rules: Rules
     tools: KnownTools
     plain_tools: PlainTools

@@ -16,6 +16,7 @@ from turnlog.wire.http import (
     response_headers,
     without_length,
 )
+from turnlog.wire.reference import LEADING, led_back
 
 from .routes import Route
 
@@ -75,6 +76,8 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
     is_json: bool
     codings: str
     sets_cookies: bool
+    leads: bool
+    """Whether they hold references, to where else to go."""
     lines: bytes
 
 
@@ -132,13 +135,17 @@ def lines(headers: Headers) -> bytes:
 def forwarded(way: Way) -> bytes:
     """Return the lines that an agent's fields become on their way upstream."""
     raw, authority = way
-    host = next((value for name, value in raw if name.lower() == b"host"), b"")
-    return lines(request_headers(raw, authority=authority, forwarded_host=host))
+    return lines(request_headers(raw, authority=authority, forwarded_host=host_of(raw)))
+
+
+def host_of(raw: Raw) -> bytes:
+    """Return the Host that an agent's fields name."""
+    return next((value for name, value in raw if name.lower() == b"host"), b"")
 
 
 def read_answer(raw: Raw) -> AnswerHead:
     """Return what an answer's fields say."""
-    media, codings, sets_cookies = "", "", False
+    media, codings, sets_cookies, leads = "", "", False, False
     for name, value in raw:
         match name.lower():
             case b"content-type" if not media:
@@ -148,6 +155,8 @@ def read_answer(raw: Raw) -> AnswerHead:
                 codings = f"{codings},{coding}" if codings else coding
             case b"set-cookie":
                 sets_cookies = True
+            case key if key in LEADING:
+                leads = True
             case _:
                 pass
     kept = response_headers(raw, cookie_path=None)
@@ -156,6 +165,7 @@ def read_answer(raw: Raw) -> AnswerHead:
         is_json=media == "application/json" or media.endswith("+json"),
         codings=codings,
         sets_cookies=sets_cookies,
+        leads=leads,
         lines=lines(without_length(kept)),
     )
 
@@ -167,15 +177,23 @@ class Heads:
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
         self._answer = Memo(read_answer, is_moderate)
 
-    def answer(self, raw: Raw, route: Route) -> AnswerHead:
-        """Return what an answer's fields say, its cookies confined to the agent's path to that
-        server where other servers stand behind the same origin."""
+    def answer(self, raw: Raw, route: Route, asked: Raw) -> AnswerHead:
+        """Return what an answer's fields say to a request with the fields `asked`.
+
+        References of the server's own origin lead back here (semantics, section 13). Cookies are
+        confined to the agent's path to that server where other servers stand behind the same origin.
+        """
         head = self._answer(raw)
-        if not route.prefix or not head.sets_cookies:
+        confines = bool(route.prefix) and head.sets_cookies
+        if not (confines or head.leads):
             return head
+        fields: Headers = raw
+        if head.leads:
+            host = host_of(asked).decode("latin-1")
+            fields = led_back(raw, lambda reference: route.led_back(reference, host))
         confined = response_headers(
-            raw,
-            cookie_path=route.prefix.encode("utf-8", "surrogateescape"),
+            fields,
+            cookie_path=route.prefix.encode("utf-8", "surrogateescape") if confines else None,
             upstream_path=route.target.path.encode(),
         )
         return structs.replace(head, lines=lines(without_length(confined)))

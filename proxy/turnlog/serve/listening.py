@@ -42,10 +42,11 @@ class Listening:
         if not first or event.type != _ENDPOINT:
             return False
         route, named = self._request.route, event.data.decode("utf-8", "surrogateescape")
-        if endpoint := endpoint_of(route, named):
+        host = self._request.field(b"host")
+        if endpoint := endpoint_of(route, named, host):
             self._channel = self._context.channels.open(self._request.server, endpoint)
             self._request.joins(self._channel)
-            self._renamed = renamed(route, named, endpoint)
+            self._renamed = renamed(route, named, host)
         return True
 
     def renamed(self) -> bytes | None:

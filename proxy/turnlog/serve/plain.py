@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from msgspec import structs
 
-from turnlog.core.classify import Ending, Past, failed, of_call
+from turnlog.core.classify import Ending, Past, asks_again, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
@@ -23,6 +23,7 @@ from .fault import Failure, Progress
 from .found import Repeated
 from .judging import judged, waiting
 from .keys import HEADER, effect_link, key_for
+from .redirects import Lead, lead, plain_key
 from .request import Request
 from .running import Running
 from .upstream import Answer, Content
@@ -55,6 +56,8 @@ class PlainCall:
         self, context: Context, request: Request, body: bytes, size: int, *, whole: bool = True
     ) -> None:
         self._context = context
+        self._request = request
+        self._body = body
         self._ask = _ask(context, request, body, size, whole=whole)
         self._whole = whole
         self.running: Running | None = None
@@ -252,7 +255,18 @@ class PlainCall:
         """Record the answer."""
         ask = self._ask
         text = Text(body, media, size)
-        ending, reply = answered_plainly(ask.method, self._status, text, ask.effect)
+        leads = Lead()
+        if asks_again(self._status):
+            leads = lead(self._request.route, self._headers, self._request.field(b"host"))
+        ending, reply = answered_plainly(
+            ask.method, self._status, text, ask.effect, elsewhere=leads.elsewhere
+        )
+        if leads.resource is not None and self._whole and self.attempt is not None:
+            self._context.redirected.note(
+                plain_key(ask, leads.resource, self._body),
+                self.attempt,
+                self._context.clock.monotonic(),
+            )
         return self._end(*judged(ask, ending, reply))
 
     def ended(self) -> Sequence[Ticket]:
@@ -314,6 +328,9 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         why=request.why,
         client=identity.client,
     )
+    if whole and context.redirected:
+        key = plain_key(ask, request.route.resource, body)
+        ask = context.redirected.followed(key, ask, context.clock.monotonic())
     policy = ask.policy
     if policy.idempotency is None and not policy.effect_key:
         return ask

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import Ending, refused
+from turnlog.core.classify import Ending, asks_again, refused
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
@@ -22,6 +22,7 @@ from .context import Context
 from .judging import judged, waiting
 from .legs import Legs
 from .listening import Listening
+from .redirects import Lead, call_key, lead
 from .request import Request
 from .underway import Underway
 from .upstream import Answer
@@ -118,9 +119,23 @@ class Reading(Struct, eq=False):
                 ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
+            self._redirected(attempt)
             tickets += self.end(attempt, ending, reply)
         self.unanswered()
         return tickets
+
+    def _redirected(self, attempt: Attempt) -> None:
+        """Remember a call that is asked for again at another place of its server, if it is."""
+        if self.answer is None or not asks_again(self.status):
+            return
+        leads = self._leads(self.answer)
+        if leads.resource is None:
+            return
+        self._context.redirected.note(
+            call_key(attempt.ask, attempt.caller_key), attempt, self._context.clock.monotonic()
+        )
+        if self._request.channel is not None:
+            self._context.channels.move(self._request.channel, leads.resource)
 
     def misfits(self) -> Sequence[Ticket]:
         """End what is open by what came in the place of its response, where something did."""
@@ -256,7 +271,14 @@ class Reading(Struct, eq=False):
     def around(self, ask: Ask) -> Circumstances:
         """Return what counts beside an answer."""
         in_session = bool(self._request.mcp_session) and not self._stateless
-        return Circumstances(self.status, ask.effect, in_session)
+        elsewhere = False
+        if self.answer is not None and 300 <= self.status < 400:
+            elsewhere = self._leads(self.answer).elsewhere
+        return Circumstances(self.status, ask.effect, in_session, elsewhere)
+
+    def _leads(self, answer: Answer) -> Lead:
+        request = self._request
+        return lead(request.route, answer.headers, request.field(b"host"))
 
     def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         """Record how an attempt ended."""

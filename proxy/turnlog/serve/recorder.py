@@ -152,7 +152,7 @@ class Recorder:
         attempt = self._attempt(ask, draft.facts)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
-        self._notice_loop(attempt, ending)
+        self._notice_loop(attempt, ending, reply)
         attempt.flags = _flags(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
@@ -194,7 +194,7 @@ class Recorder:
         if ending.kind == _UNVERIFIED:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
-        self._notice_loop(attempt, ending)
+        self._notice_loop(attempt, ending, reply)
         attempt.flags = _flags(attempt, reply)
         attempt.tell(ending)
         if attempt.decide is not None:
@@ -210,9 +210,11 @@ class Recorder:
         attempt.outcome = ticket
         return ticket if attempt.waits else None
 
-    def _notice_loop(self, attempt: Attempt, ending: Ending) -> None:
+    def _notice_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> None:
         """Mark an outcome by which the same call has failed the same way once too often."""
         ask = attempt.ask
+        if Flag.REDIRECTED in reply.flags:
+            return  # whoever follows it goes on with the same call
         # Only failures pay. Of what is not known whole nobody knows whether it is the same.
         if not (ending.error and ask.arguments and ask.complete and ask.says_all):
             return
@@ -298,7 +300,10 @@ class Recorder:
         return attempt
 
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        return Attempt(ask, facts, facts.clock, waits=ask.effect not in self._unwaited)
+        waits = ask.effect not in self._unwaited
+        if ask.past is not None:
+            return Attempt(ask, facts, facts.clock, waits=waits, past=ask.past)
+        return Attempt(ask, facts, facts.clock, waits=waits)
 
     def _unrecorded(self, error: StoreError) -> None:
         """Log that a call cannot be recorded; raise `error` where it has to be refused."""

@@ -47,6 +47,7 @@ from .pins import Pins
 from .places import Places
 from .plain_tools import PlainTools
 from .recorder import Recorder
+from .redirects import Redirected
 from .reload import Reloader
 from .repeats import Repeats
 from .routes import Endpoints
@@ -200,6 +201,7 @@ def _context(
         calls=OpenCalls(),
         channels=Channels(),
         endpoints=Endpoints(),
+        redirected=Redirected(),
         rules=reloader.rules,
         tools=KnownTools(catalog, pins, reloader.rules, trusted, clean),
         plain_tools=PlainTools(reloader.rules, clean),

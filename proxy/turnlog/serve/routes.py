@@ -6,6 +6,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from turnlog.wire.reference import origin_of, resolved
+
 OWN = "turnlog"
 """First segment of everything that is turnlog's own."""
 HEALTH = f"/{OWN}/health"
@@ -20,6 +22,7 @@ COMMAND = "command:"
 
 _ENDPOINTS: Final = 4096
 """Paths remembered at most; agents may post to any."""
+_PATH: Final = re.compile(r"[^?#]*")
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
@@ -36,6 +39,12 @@ class Target(Struct, frozen=True, kw_only=True):
     """What the upstream reads in `Host`."""
     host: str
     port: int
+
+    @property
+    def own_origin(self) -> str:
+        """The origin in one spelling."""
+        scheme, _, authority = self.origin.partition("://")
+        return origin_of(scheme, authority)
 
     @property
     def is_command(self) -> bool:
@@ -55,6 +64,8 @@ class Route(Struct, frozen=True):
     """Empty where the path names none."""
     prefix: str
     """What stands before the server's own paths in the agent's; empty where nothing does."""
+    is_named: bool = False
+    """Whether the agent's path names the upstream; else it is that of the only one."""
 
     @property
     def resource(self) -> str:
@@ -65,6 +76,48 @@ class Route(Struct, frozen=True):
     def text(self) -> str:
         """The path as it is matched and recorded: bytes that are no text are replaced."""
         return self.path if self.path.isascii() else _text(self.path)
+
+    def own_resource(self, reference: str, host: str) -> str | None:
+        """Return path, query and fragment of a reference in the answer, as the upstream knows them.
+
+        `None` where it leads to another origin. `host` is the agent's Host: the upstream has it from
+        X-Forwarded-Host, and may take it for its own.
+        """
+        own = self.target.own_origin
+        found = resolved(reference, self.resource, frozenset({own}))
+        if found is not None or not host:
+            return found
+        forwarded = frozenset({origin_of("http", host), origin_of("https", host)})
+        found = resolved(reference, self.resource, forwarded)
+        # One that has the prefix was made by who knows how agents call the upstream.
+        knows = found is not None and self.prefix and _is_within(_path(found), self.prefix)
+        return None if knows else found
+
+    def led_back(self, reference: str, host: str) -> str | None:
+        """Return a reference in the answer as the agent has to know it; `None` where it stays as it is."""
+        found = self.own_resource(reference, host)
+        if found is None:
+            return None
+        back = self.back(found)
+        # Without a prefix the agent's paths are the upstream's, and what names no origin leads there.
+        is_relative = resolved(reference, self.resource, frozenset()) is not None
+        return None if is_relative and not self.prefix and back == found else back
+
+    def back(self, resource: str) -> str:
+        """Return the agent's path, with query and fragment, of a resource of the upstream.
+
+        It is one from which `Routes.find` comes to that resource, in the same session.
+        """
+        if self.is_named:
+            return self.prefix + resource
+        path, target = _path(resource), self.target
+        is_taken = _split(path)[0] in {OWN, SESSION, target.name} or path.startswith("//")
+        if path == target.path and target.query and not is_taken:
+            plain = _unconfigured(resource, f"{path}?{target.query}")
+            return (
+                f"{self.prefix}/{target.name}{resource}" if plain is None else self.prefix + plain
+            )
+        return f"{self.prefix}/{target.name}{resource}" if is_taken else self.prefix + resource
 
 
 class Routes:
@@ -197,8 +250,8 @@ def _split(path: str) -> tuple[str, str]:
 
 def _route(target: Target, rest: str, query: str, session: str, prefix: str) -> Route:
     if not rest:
-        return _configured(target, query, session, prefix)
-    return Route(target, rest, query, session, prefix)
+        return _configured(target, query, session, prefix, is_named=True)
+    return Route(target, rest, query, session, prefix, is_named=True)
 
 
 def _plain(target: Target, path: str, query: str, session: str, prefix: str) -> Route:
@@ -207,8 +260,32 @@ def _plain(target: Target, path: str, query: str, session: str, prefix: str) -> 
     return Route(target, path, query, session, prefix)
 
 
-def _configured(target: Target, query: str, session: str, prefix: str) -> Route:
+def _configured(
+    target: Target, query: str, session: str, prefix: str, *, is_named: bool = False
+) -> Route:
     if target.query:
         more = query[1:]
         query = f"?{target.query}&{more}" if more else f"?{target.query}"
-    return Route(target, target.path, query, session, prefix)
+    return Route(target, target.path, query, session, prefix, is_named)
+
+
+def _path(resource: str) -> str:
+    """Return a path without what is behind it."""
+    return _PATH.match(resource)[0]  # type: ignore[index]  # it matches empty text as well
+
+
+def _unconfigured(resource: str, configured: str) -> str | None:
+    """Return a resource without the query that is configured, which `_configured` adds to each.
+
+    `None` where the resource does not begin with that.
+    """
+    if not resource.startswith(configured):
+        return None
+    path, rest = configured.partition("?")[0], resource[len(configured) :]
+    match rest[:1]:
+        case "" | "#":
+            return path + rest
+        case "&":
+            return f"{path}?{rest[1:]}"
+        case _:
+            return None

@@ -308,7 +308,7 @@ class Runner(Struct, eq=False):
         out = Outlet(self._down, self._is_last if hold else None, respelling)
         if self._course is not None:
             self._course.out = out
-        head = self._heads.answer(answer.raw, self._route)
+        head = self._head_of(answer.raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
         relay = Relay(out, answer, head, self._head_of, self._exchange, recorder, keep, head.lines)
         return relay.run()
@@ -324,7 +324,7 @@ class Runner(Struct, eq=False):
             )
 
     def _head_of(self, raw: Raw) -> AnswerHead:
-        return self._heads.answer(raw, self._route)
+        return self._heads.answer(raw, self._route, self._raw)
 
     def _is_last(self) -> bool:
         """Tell what came of the attempt; return whether its answer is the agent's."""

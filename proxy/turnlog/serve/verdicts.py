@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import (
     Ending,
+    asks_again,
     is_of_transport,
     kind_of_error,
     kind_of_redirect,
@@ -113,6 +114,8 @@ class Circumstances(Struct, frozen=True):
     effect: Effect
     in_session: bool
     """Whether the request named a protocol session (handshake revisions)."""
+    elsewhere: bool = False
+    """Whether the answer leads to another origin."""
 
 
 def answered(
@@ -138,8 +141,13 @@ def answered(
     return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
 
 
-def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tuple[Ending, Reply]:
-    """Return how the call of a plain HTTP tool ended that got this answer."""
+def answered_plainly(
+    method: str, status: int, text: Text, effect: Effect, *, elsewhere: bool = False
+) -> tuple[Ending, Reply]:
+    """Return how the call of a plain HTTP tool ended that got this answer.
+
+    `elsewhere` tells whether the answer leads to another origin.
+    """
     content = text.body.finish()
     # JSON says `null`, or a body is missing where the status promises one.
     promised = not text.size and status in _WITH_BODY and method != "HEAD"
@@ -156,7 +164,8 @@ def answered_plainly(method: str, status: int, text: Text, effect: Effect) -> tu
         size=text.size,
         flags=flags,
     )
-    kind = kind_of_status(status)
+    kind = kind_of_redirect(status, elsewhere=elsewhere) if asks_again(status) else None
+    kind = kind or kind_of_status(status)
     return succeeded() if kind is None else refused(kind, effect), reply
 
 
@@ -285,7 +294,9 @@ def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
 
 def _kind_of_answer(around: Circumstances) -> ErrorKind | None:
     """Return what the HTTP status says where no body answers."""
-    return kind_of_redirect(around.status) or _kind_of_status(None, around)
+    return kind_of_redirect(around.status, elsewhere=around.elsewhere) or _kind_of_status(
+        None, around
+    )
 
 
 def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
