@@ -56,6 +56,48 @@ def test_every_method_goes_upstream(rig: Rig, method: str) -> None:
     assert rig.upstream.requests[0].line == f"{method} /tool HTTP/1.1".encode()
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_harmless_fields_may_stand_twice(rig: Rig, pieces: int) -> None:
+    fields = [
+        (b"User-Agent", b"a/1"),
+        (b"X-User-Agent", b"x"),
+        (b"user-agent", b"b/2"),
+        (b"Content-Type", b"application/json"),
+        (b"Content-Type", b"text/plain"),
+        (b"User-Agent", b"a/1"),
+        (b"Server", b""),
+        (b"Server", b"s\xe9"),
+        (b"ETag", b'"1"'),
+        (b"ETag", b'"2"'),
+    ]
+    head = b"POST /tool HTTP/1.1\r\nHost: localhost:5\r\nContent-Length: 2\r\n"
+    whole = head + b"".join(b"%b: %b\r\n" % pair for pair in fields) + b"\r\n{}"
+    with rig.client() as client:
+        for _ in range(3):
+            for start in range(0, len(whole), len(whole) // pieces + 1):
+                client.send(whole[start : start + len(whole) // pieces + 1])
+            assert client.response().status == 200
+    for request in rig.upstream.requests:
+        assert [pair for pair in request.headers if pair in fields] == fields
+        assert request.body == b"{}"
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        b"Host: localhost:5",
+        b"Content-Length: 2",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_harmless_field_that_stands_twice_hides_no_other(rig: Rig, twice: bytes) -> None:
+    head = b"POST /tool HTTP/1.1\r\nHost: localhost:5\r\nContent-Length: 2\r\n"
+    with rig.client() as client:
+        client.send(head + b"User-Agent: a\r\nUser-Agent: b\r\n" + twice + b"\r\n\r\n{}")
+        assert client.response().status == 400
+    assert not rig.upstream.requests
+
+
 def test_fields_keep_their_order_case_duplicates_and_bytes(rig: Rig) -> None:
     fields = [
         (b"X-First", b"1"),

@@ -1,4 +1,4 @@
-"""Read an agent's requests: aiohttp's parser, and its slower twin for a request line it refuses.
+"""Read an agent's requests: aiohttp's parser, and its slower twin for what that one refuses.
 
 The fast one (llhttp) has a closed list of methods and of the bytes of a target. A method is any
 token (RFC 9110, 9.1), in the case in which it was written, and a proxy carries what it is given.
@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from aiohttp import hdrs
-from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine, InvalidURLError
+from aiohttp.http_exceptions import (
+    BadHttpMessage,
+    BadHttpMethod,
+    BadStatusLine,
+    InvalidURLError,
+)
 from aiohttp.http_parser import HttpRequestParserPy, RawRequestMessage
 from aiohttp.http_writer import HttpVersion10
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
@@ -18,6 +23,19 @@ from .starts import AgentRequest, KnownStart, Starts
 
 _OFFER: Final = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
+_HARMLESS: Final = frozenset(
+    {
+        b"content-location",
+        b"content-range",
+        b"content-type",
+        b"etag",
+        b"max-forwards",
+        b"server",
+        b"user-agent",
+    }
+)
+"""Fields that aiohttp refuses where they stand twice, and that tell neither where a request goes nor
+where it ends. A server takes the first or the last one, or refuses them itself."""
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}(?: |$)")
 _LONGEST: Final = 256 * 1024
 """bytes: what is longer is no request line, nor the line ends that may stand before one."""
@@ -53,17 +71,35 @@ class AnyMethodParser(HttpRequestParserPy):
 
     def parse_message(self, lines: list[bytes]) -> RawRequestMessage:
         """Read a head. Raises `HttpProcessingError`."""
-        message = super().parse_message(lines)
+        message = super().parse_message(_told_apart(lines))
         method = lines[0].partition(b" ")[0].decode("ascii")
         if message.method == hdrs.METH_CONNECT != method or message.version.major != 1:
             raise BadStatusLine
         if message.version <= HttpVersion10 and hdrs.TRANSFER_ENCODING in message.headers:
             raise BadStatusLine  # RFC 9112, 6.1: its framing is faulty
-        return message._replace(method=method)
+        names = [line.partition(b":")[0] for line in lines[1:]]
+        raw = tuple(zip(names, [value for _, value in message.raw_headers], strict=False))
+        return message._replace(method=method, raw_headers=raw)
+
+
+def _told_apart(lines: list[bytes]) -> list[bytes]:
+    """Return a head whose harmless fields have names of their own where they stand several times."""
+    apart, seen = [lines[0]], set[bytes]()
+    for line in lines[1:]:
+        name = line.partition(b":")[0].lower()
+        apart.append(b"X-" + line if name in _HARMLESS and name in seen else line)
+        seen.add(name)
+    return apart
+
+
+def _repeats_harmless(data: bytes) -> bool:
+    """Tell whether the first head in `data` has a harmless field several times."""
+    lines = data.lstrip(b"\r\n").partition(_HEAD_END)[0].split(b"\r\n")
+    return _told_apart(lines) != lines
 
 
 class RequestReader:
-    """One connection's parser. Once a request line was refused the slow parser reads the rest.
+    """One connection's parser. Once a head was refused that may be forwarded the slow parser reads the rest.
 
     That takes all bytes since the last request's end, and that this end is known for sure: else two
     readers could disagree about where a request begins. `is_held` tells whether the parser keeps bytes
@@ -138,10 +174,9 @@ class RequestReader:
             return self._read_slowly(begun + data)
         try:
             found = self._parser.feed_data(data)
-        except (BadStatusLine, InvalidURLError):
+        except BadHttpMessage as error:
             begun = self._known
-            # What does not even begin like a request is not waited for.
-            if begun is None or _METHOD.match((begun + data).lstrip(b"\r\n")) is None:
+            if begun is None or not _may_be_read(begun + data, error):
                 raise
             return self._read_slowly(begun + data)
         if self._slow is not None:
@@ -182,6 +217,14 @@ class RequestReader:
         came = self._begun + data
         length = int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
         return came.find(_HEAD_END) + len(_HEAD_END) + length - len(came)
+
+
+def _may_be_read(data: bytes, error: BadHttpMessage) -> bool:
+    """Tell whether the slow parser may read what the fast one has refused."""
+    if isinstance(error, BadStatusLine | InvalidURLError):
+        # What does not even begin like a request is not waited for.
+        return _METHOD.match(data.lstrip(b"\r\n")) is not None
+    return _repeats_harmless(data)
 
 
 def refusal_of(error: BaseException | None) -> str:
