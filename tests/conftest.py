@@ -1,11 +1,23 @@
 """One proxy for all tests of a module that ask for a rig, each in a session of its own."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from kit.beside import Rig, proxy_beside
 from kit.upstreams import RawUpstream
+
+
+def _ignore(*_: object) -> None: ...
+
+
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        # Under `nohup`, or in the background of a shell, signals are ignored, and processes under test
+        # would inherit that. A handler that does nothing ignores them here, and exec resets it
+        # to the default (POSIX, exec).
+        signal.signal(_number, _ignore)
 
 
 @pytest.fixture(scope="module")
