@@ -232,17 +232,30 @@ async def test_the_lock_lies_beside_the_configuration(tmp_path: Path, server: st
         stage = Stage(tmp_path, proxy)
         await stage.play("add")
         config = str(tmp_path / "settings.yaml")
-        elsewhere = stage.trust("--check")
-        assert f"this is {str(proxy.data / 'turnlog.lock')!r}" in elsewhere.stderr
-        assert f"reads {str(tmp_path / 'turnlog.lock')!r}; give --config" in elsewhere.stderr
-        pinning = stage.trust("--yes", "--config", config)
-        assert (pinning.returncode, "--config" in pinning.stderr) == (0, False)
-        assert stage.trust("--check", "--config", config).stderr.count("turnlog: ") == 1
+        assert stage.trust("--check").returncode == 1
+        pinning = stage.trust("--yes")
+        assert pinning.stderr.endswith(f"wrote {str(tmp_path / 'turnlog.lock')!r}\n")
+        for flags in ((), ("--config", config)):
+            assert stage.trust("--check", *flags).stderr.count("turnlog: ") == 1
         assert not (proxy.data / "turnlog.lock").exists()
         assert set(read_lock(tmp_path / "turnlog.lock").servers) == {"sums"}
         await _reread(stage, 2)
         await stage.play("add")
         assert [row.provenance for row in proxy.rows()] == ["unverified", "pinned"]
+
+
+async def test_another_configuration_than_the_proxys_is_warned_of(
+    tmp_path: Path, server: str
+) -> None:
+    async with running(tmp_path, settings={"upstreams": {"sums": {"url": server}}}) as proxy:
+        stage = Stage(tmp_path, proxy)
+        await stage.play("add")
+        other = tmp_path / "other" / "turnlog.yaml"
+        other.parent.mkdir()
+        other.write_text(f"upstreams: {{sums: {{url: '{server}'}}}}\n")
+        said = stage.trust("--check", "--config", str(other)).stderr
+        assert f"this is {str(other.parent / 'turnlog.lock')!r}" in said
+        assert f"reads {str(tmp_path / 'turnlog.lock')!r}; leave out --config" in said
 
 
 async def test_a_configuration_pins_the_tools_of_its_own_upstreams_alone(

@@ -63,6 +63,9 @@ _SET_BY = {
 def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> None:
     """List attempts, the newest last; the last 50 unless a range is named.
 
+    The order is that of the log. Where several processes write to one store, calls that only read
+    may stand a moment later than they happened; TIME says when.
+
     SESSION is an id, the beginning of one, or a name. --after, --before, --around and --turns
     need one, unless the store holds only one session. --last says how many, also with --before
     and --around. With --field or --path the last column is what was changed, `?` where that is

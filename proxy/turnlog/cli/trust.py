@@ -48,7 +48,8 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
 
     What counts is what each server showed last when an agent listed its tools through turnlog;
     turnlog itself asks no server. Each recorded call says whether its tool was as it is pinned.
-    turnlog.lock lies beside the configuration file, else in the data folder. Of a configuration with
+    turnlog.lock lies beside the configuration file, else in the data folder; without --config it is
+    the one that the proxy reads which was started last on the data folder. Of a configuration with
     upstreams only these count, and what is pinned already, unless a SERVER is named.
 
     \b
@@ -86,15 +87,13 @@ def _pin(found: Sequence[Difference], path: Path, lock: LockFile, offer: Offer) 
 
 
 def _warn_of_another(path: Path, folder: Path) -> None:
-    """Tell where the proxy of this folder reads another lock: what is pinned here it does not see."""
+    """Warn where the configuration that was given has another lock than the proxy of this folder."""
     its = noted_lock(folder)
     if its is None or its.resolve() == path.resolve():
         return
-    inside = its.parent.resolve() == folder.resolve()
-    advice = "leave out --config" if inside else "give --config with the file that lies beside it"
     complain(
         f"this is {str(path)!r}, but the proxy that was started last on {str(folder)!r} reads "
-        f"{str(its)!r}; {advice}"
+        f"{str(its)!r}; leave out --config to use that one"
     )
 
 
@@ -104,13 +103,15 @@ def _is_given(ctx: click.Context) -> bool:
 
 
 def _places(config: str | None, data: str | None) -> tuple[Path, Path]:
-    """Return the lock and the data folder, as `turnlog serve` would use them."""
+    """Return the lock and the data folder: those of the configuration that is given, else of the
+    proxy that was started last on the folder, else of one that has no configuration."""
     from turnlog.serve.layers import Flags, config_file, data_folder
 
     flags = Flags(config=config, data=data)
     folder = data_folder(flags=flags, environ=os.environ, folder=Path.cwd())
     file = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
-    return lock_file(file, folder), folder
+    noted = noted_lock(folder) if file is None else None
+    return noted or lock_file(file, folder), folder
 
 
 def _configured(config: str | None, data: str | None) -> frozenset[str]:
