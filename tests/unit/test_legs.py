@@ -67,6 +67,7 @@ def context(one: Bench) -> Context:
         rules=rules,
         tools=KnownTools(catalog, pins, rules, frozenset(), str),
         plain_tools=PlainTools(rules, str),
+        trusted=frozenset(),
         places=Places(),
         health=Health({}, Path("/nonexistent"), clock, one.log),
         clock=clock,

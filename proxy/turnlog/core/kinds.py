@@ -243,3 +243,4 @@ class Flag(StrEnum):
     INFERRED = "inferred"
     NOT_SEARCHED = "not_searched"
     SESSION_SUSPECT = "session_suspect"
+    FORGED_OUTCOME = "forged_outcome"

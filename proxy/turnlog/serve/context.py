@@ -53,6 +53,8 @@ class Context(Struct, frozen=True, kw_only=True):
     rules: Rules
     tools: KnownTools
     plain_tools: PlainTools
+    trusted: frozenset[str]
+    """Names of the servers that may say how a call ended in turnlog's name."""
     places: Places
     health: Health
     clock: Clock

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct, structs
 
 from turnlog.wire.http import (
+    OWN_PREFIX,
     Headers,
     media_type,
     request_headers,
@@ -79,6 +80,8 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
     leads: bool
     """Whether they hold references, to where else to go."""
     lines: bytes
+    speaks_for_turnlog: bool
+    """Whether fields were left out because only turnlog sends them."""
 
 
 class Memo(Generic[_K, _V]):
@@ -167,6 +170,7 @@ def read_answer(raw: Raw) -> AnswerHead:
         sets_cookies=sets_cookies,
         leads=leads,
         lines=lines(without_length(kept)),
+        speaks_for_turnlog=any(name.lower().startswith(OWN_PREFIX) for name, _ in raw),
     )
 
 

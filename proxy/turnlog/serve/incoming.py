@@ -2,8 +2,12 @@
 
 from typing import Final
 
+from msgspec import structs
+
+from turnlog.core.kinds import Flag
 from turnlog.wire.lines import LineReader, Piece
 from turnlog.wire.message import MessageReader
+from turnlog.wire.outcome_key import OutcomeMask, without_outcome
 
 from .given_up import Opening
 from .outbox import Outbox
@@ -11,6 +15,8 @@ from .pipe import Pipe
 
 HELD: Final = 1 << 20
 """bytes: a longer line leaves while it comes, but for its last piece."""
+_MESSAGES: Final = (b"{", b"[")
+_FORGED: Final = (Flag.FORGED_OUTCOME,)
 _WAITS: Final = 16 << 20
 """bytes: a longer line leaves even where its end would tell what becomes of it."""
 
@@ -27,6 +33,8 @@ class Incoming:
         """The pieces of a line of which only its end tells what becomes of it."""
         self._held = b""
         self._reader = LineReader(HELD)
+        self._mask: OutcomeMask | None = None
+        """What overwrites `turnlog/outcome` in a line that comes in pieces."""
 
     def take(self, chunk: bytes) -> None:
         """Take what the server says, piece by piece."""
@@ -42,6 +50,7 @@ class Incoming:
         """Pass on a line, or the last piece of a long one but this."""
         if piece.starts:
             self._body = MessageReader(self._pipe.keep)
+        piece = self._clean(piece)
         self._body.feed(piece.raw)
         if piece.starts and piece.ends:
             self._deliver(piece.raw)
@@ -57,6 +66,26 @@ class Incoming:
                     self._pipe.passing(self._body)
             case Opening.WAITS:
                 self._wait(piece)
+
+    def _clean(self, piece: Piece) -> Piece:
+        """Return a line, or a piece of one, without outcomes in turnlog's name."""
+        if piece.starts:
+            self._mask = None
+            if self._pipe.is_trusted or not piece.raw.lstrip().startswith(_MESSAGES):
+                return piece
+            if piece.ends:
+                clean = without_outcome(piece.raw)
+                if clean is None:
+                    return piece
+                self._body.notes = _FORGED
+                return structs.replace(piece, raw=clean)
+            self._mask = OutcomeMask()
+        if self._mask is None:
+            return piece
+        raw = self._mask.feed(piece.raw) + (self._mask.finish() if piece.ends else b"")
+        if self._mask.found:
+            self._body.notes = _FORGED
+        return structs.replace(piece, raw=raw)
 
     def _deliver(self, raw: bytes) -> None:
         """Pass on a whole line. Whatever goes wrong in reading along, the line goes on."""

@@ -284,15 +284,15 @@ class Pipe:
         if isinstance(content, Message | Outline) and is_answer(content):
             self._deliver_answer(raw, content, text)
         elif isinstance(content, Batch) and any(map(self.matching.is_replaced, content.items)):
-            self._deliver_each(raw, content)
+            self._deliver_each(raw, content, body.notes)
         else:
             self.to_agent.line(raw, self.matching.read(content, text))
         self._count()
 
-    def _deliver_each(self, raw: bytes, batch: Batch) -> None:
+    def _deliver_each(self, raw: bytes, batch: Batch, notes: tuple[Flag, ...]) -> None:
         """Pass on the messages of an array one by one."""
         for _, each in texts_of(batch, raw):
-            body = MessageReader(self.keep)
+            body = MessageReader(self.keep, notes=notes)
             body.feed(each)
             self.deliver(each + b"\n", body)
 
@@ -312,6 +312,11 @@ class Pipe:
         if line:
             self.to_agent.line(line, tickets, told)
         self._count()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the server may say how a call ended in turnlog's name."""
+        return self._request.server in self.context.trusted
 
     @property
     def keep(self) -> int:

@@ -249,6 +249,8 @@ class PlainCall:
         if self._streamed is None:
             self._streamed = MessageReader(self._context.keep)
         self._streamed.feed(event.data + b"\n")
+        if event.body is not None and event.body.notes:
+            self._streamed.notes = event.body.notes
         return ()
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
@@ -285,6 +287,7 @@ class PlainCall:
     def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
         if self.attempt is None:
             return ()
+        self.attempt.marks.update(self.progress.marks)
         reply = waiting(reply, self._headers, self._context.clock.wall)
         ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)

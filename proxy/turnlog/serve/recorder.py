@@ -342,7 +342,8 @@ def _flags(attempt: Attempt, reply: Reply) -> tuple[Flag, ...]:
     flags = attempt.ask.flags
     if attempt.marks:
         flags = (*flags, *sorted(attempt.marks))
-    return flags + reply.flags
+    flags += reply.flags
+    return flags if len(flags) < 2 else tuple(dict.fromkeys(flags))
 
 
 def _unwaited(durability: Durability) -> frozenset[Effect]:

@@ -184,7 +184,8 @@ def _context(
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     catalog = Catalog()
-    trusted = frozenset(name for name, up in settings.upstreams.items() if up.trust_annotations)
+    upstreams = settings.upstreams.items()
+    annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
@@ -203,8 +204,9 @@ def _context(
         endpoints=Endpoints(),
         redirected=Redirected(),
         rules=reloader.rules,
-        tools=KnownTools(catalog, pins, reloader.rules, trusted, clean),
+        tools=KnownTools(catalog, pins, reloader.rules, annotated, clean),
         plain_tools=PlainTools(reloader.rules, clean),
+        trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
         places=Places(),
         health=Health(settings.upstreams, settings.data, clock, log),
         clock=clock,

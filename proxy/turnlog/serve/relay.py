@@ -10,12 +10,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Final, TypeVarTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.coding import ContentDecoder, decoder_for
 from turnlog.wire.http import Body, changed_body, fields, is_sealed
 from turnlog.wire.message import MessageReader
+from turnlog.wire.outcome_key import MASK, OutcomeMask, is_wide, without_mask, without_outcome
 from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
@@ -33,6 +35,11 @@ _EVENTS: Final = "text/event-stream"
 _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
 _JSON_STARTS: Final = (b"{", b"[")
+_FORGED: Final = (Flag.FORGED_OUTCOME,)
+_UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
+_FORGED_DETAIL: Final = (
+    "it speaks in turnlog's name, and its coding keeps that from being taken out"
+)
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -49,6 +56,8 @@ class Relay(Struct, eq=False):
     _recorder: Recorder
     _keep: int
     """Bounds what is read along of one message, in bytes."""
+    _trusted: bool
+    """Whether the server may say how a call ended in turnlog's name."""
     _lines: bytes
     """Those of the head that leaves, unless the body is changed."""
     _length: int | None = None
@@ -64,6 +73,8 @@ class Relay(Struct, eq=False):
     """Whether the start of an event has left without its end."""
     _begun: bool = False
     """Whether an event has come: a byte order mark may stand before the first."""
+    _mask: OutcomeMask | None = None
+    """What overwrites `turnlog/outcome` in a body that leaves in pieces."""
 
     def __post_init__(self) -> None:
         head, frame, respells = self._head, self._answer.framing, self._out.respells
@@ -99,7 +110,9 @@ class Relay(Struct, eq=False):
         if head.media == _EVENTS and not self._unreadable:
             return self._stream()
         is_moderate = length is None or length <= HOLD
-        is_whole = head.is_json and (length is not None or self._watcher.judges)
+        # What would break a digest in the head must be known before that leaves.
+        seals = not self._trusted and is_sealed(self._answer.headers)
+        is_whole = head.is_json and (length is not None or self._watcher.judges or seals)
         if is_moderate and (is_whole or self._out.holds or self._may_amend):
             return self._in_one_piece()
         return self._flow()
@@ -153,21 +166,44 @@ class Relay(Struct, eq=False):
         if self._head.codings:
             text = self._decoded(raw)
             body.unread = self._gave_up
+        clean = self._clean(text, body)
+        if clean is None:
+            await self._judged(raw, text, body, size, changed=False)
+        elif self._fails or self._gave_up:
+            await self._forged()
+        else:
+            await self._judged(raw, clean, body, size, changed=True)
+
+    async def _judged(
+        self, raw: bytes, text: bytes, body: MessageReader, size: int, *, changed: bool
+    ) -> None:
+        """Relay a whole answer, `raw`, that says `text`."""
         body.feed(text)
         if tickets := self._watched(self._watcher.whole, body, self._head.media, size):
             await self._recorder.settle(tickets)
         self._out.judged()
         if self._decodes and self._fails:
             self._keep_coding()
-        await self._whole(raw, text)
+        await self._whole(raw, text, changed=changed)
 
-    def _whole(self, raw: bytes, text: bytes) -> Coroutine[None, None, None]:
+    def _clean(self, text: bytes, body: MessageReader) -> bytes | None:
+        """Return a whole text without outcomes in turnlog's name; `None` where it has none."""
+        if self._trusted or not (self._head.is_json or text.lstrip()[:1] == b"{"):
+            return None
+        clean = without_outcome(text)
+        if clean is not None:
+            body.notes = _FORGED
+        elif self._is_unsearched(text):
+            body.notes = _UNSEARCHED
+        return clean
+
+    def _whole(self, raw: bytes, text: bytes, *, changed: bool) -> Coroutine[None, None, None]:
         told = self._told(whole=True)
         status, reason = self._answer.status, self._answer.reason
         amended = self._watcher.amended(text)
-        if amended is not None and not is_sealed(self._answer.headers):
+        if changed or (amended is not None and not is_sealed(self._answer.headers)):
             told += self._changed_lines(decoded=self._decoder is not None)
-            return self._out.answer(status, reason, told, amended)
+            return self._out.answer(status, reason, told, amended or text)
         return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
 
     # -- larger ones --------------------------------------------------------------------------
@@ -192,25 +228,79 @@ class Relay(Struct, eq=False):
         held, seen = b"", 0
         try:
             while chunk := chunk or await self._read():
-                seen += len(chunk)
                 text = self._decoded(chunk)
+                if not seen:
+                    self._begin_mask(text)
+                seen += len(chunk)
+                text = self._masked(text)
+                if self._is_beyond_mending:
+                    await self._forged()
+                    return
                 body.feed(text)
                 await self._out.write(held)
-                held, chunk = text if self._decodes else chunk, b""
+                held, chunk = chunk if self._keeps_coded else text, b""
                 if not keep_one and (seen != self._length or not self._watcher.waits):
                     await self._out.write(held)
                     held = b""
         except Failure as failure:
-            await self._broken(failure, held)
+            await self._broken(failure, held + self._left_over())
             return
+        rest = self._left_over()
+        body.feed(rest)
+        held += b"" if self._keeps_coded else rest
+        self._note(body)
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._head.media, seen)
         self._out.judged()
-        if self._decodes and (self._fails or self._gave_up):
+        if self._is_beyond_reading:
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
         else:
             await self._out.end(self._amended(held) if seen == len(held) else held)
+
+    # -- what a server says in turnlog's name --------------------------------------------------
+
+    @property
+    def _keeps_coded(self) -> bool:
+        """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
+        return (self._decoder is not None or self._unreadable) and not self._decodes
+
+    def _begin_mask(self, start: bytes, *, in_events: bool = False) -> None:
+        """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
+        known = self._head.is_json or self._head.media == _EVENTS
+        holds_json = known or start.lstrip()[:1] == b"{"
+        if holds_json and not self._trusted:
+            self._mask = OutcomeMask(in_events=in_events)
+
+    def _masked(self, text: bytes) -> bytes:
+        return self._mask.feed(text) if self._mask is not None else text
+
+    def _left_over(self) -> bytes:
+        return self._mask.finish() if self._mask is not None else b""
+
+    @property
+    def _is_beyond_mending(self) -> bool:
+        """Whether an outcome was found in text whose coded form is what leaves."""
+        return self._mask is not None and self._mask.found and self._keeps_coded
+
+    def _note(self, body: MessageReader) -> None:
+        """Note what was found in a body that left in pieces, and whether it could be looked for."""
+        if self._mask is None:
+            return
+        if self._mask.found:
+            body.notes = _FORGED
+        elif self._is_unsearched(body.finish()):
+            body.notes = _UNSEARCHED
+
+    def _is_unsearched(self, text: bytes) -> bool:
+        """Whether a body could not be searched because nobody knows how to decode it."""
+        return self._unreadable or self._fails or is_wide(text)
+
+    async def _forged(self) -> None:
+        """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
+        if self._watcher.attempt is not None:
+            self._watcher.attempt.marks.add(Flag.FORGED_OUTCOME)
+        await self._broken(Failure(ErrorKind.MALFORMED_RESULT, Phase.BODY, _FORGED_DETAIL), b"")
 
     def _amended(self, whole: bytes) -> bytes:
         """Return a body as it leaves of which nothing but the head has left."""
@@ -218,6 +308,8 @@ class Relay(Struct, eq=False):
         fixed = self._length is not None or self._decoder is not None or is_sealed(headers)
         if fixed or fields(headers, b"etag"):
             return whole
+        if self._mask is not None and self._mask.found:
+            whole = without_mask(whole) or whole
         return self._watcher.amended(whole) or whole
 
     async def _read(self) -> bytes:
@@ -232,6 +324,7 @@ class Relay(Struct, eq=False):
             self._length = None  # a word of turnlog's may come to it
         await self._start(self._length)
         events = EventReader(self._keep)
+        self._begin_mask(b"", in_events=True)
         first = True
         try:
             while chunk := await self._answer.read():
@@ -240,18 +333,22 @@ class Relay(Struct, eq=False):
                     await self._chunks(chunk, keep_one=self._watcher.waits)
                     return
                 first = False
-                if self._decoder is None or self._decodes:
-                    await self._pieces(events, self._decoded(chunk))
-                else:
-                    await self._encoded(events, chunk)
-                if self._decodes and (self._fails or self._gave_up):
+                await self._events(events, chunk)
+                if self._is_beyond_mending or self._is_beyond_reading:
                     break
         except Failure as failure:
-            await self._broken(failure, self._partial)
+            await self._broken(failure, self._partial + self._left_over())
             return
+        if self._is_beyond_mending:
+            await self._forged()
+        else:
+            await self._finish_stream()
+
+    async def _finish_stream(self) -> None:
+        self._partial += b"" if self._keeps_coded else self._left_over()
         await self._observed(self._watcher.ended)
         self._out.judged()
-        if self._decodes and (self._fails or self._gave_up):
+        if self._is_beyond_reading:
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
         else:
@@ -267,6 +364,13 @@ class Relay(Struct, eq=False):
         else:
             await self._made(made)
 
+    async def _events(self, events: EventReader, chunk: bytes) -> None:
+        text = self._masked(self._decoded(chunk))
+        if not self._keeps_coded:
+            await self._pieces(events, text)
+        elif not self._is_beyond_mending:
+            await self._encoded(events, text, chunk)
+
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
         ready: list[bytes] = []
@@ -279,12 +383,13 @@ class Relay(Struct, eq=False):
                 self._torn = events.in_data
                 ready.append(raw)
                 continue
-            tickets = self._watched(self._watcher.event, piece.event)
+            event = self._unmasked(piece.event)
+            tickets = self._watched(self._watcher.event, event)
             if tickets:
                 await self._out.write(b"".join(ready))
                 ready.clear()
                 await self._recorder.settle(tickets)
-            ready.append(self._seen(piece.event, raw))
+            ready.append(self._seen(event, raw, changed=event is not piece.event))
         await self._out.write(b"".join(ready))
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
@@ -292,7 +397,22 @@ class Relay(Struct, eq=False):
         wanted = self._watcher.amends and not self._torn
         return wanted and events.in_data and len(raw) <= HOLD
 
-    def _seen(self, event: Event, raw: bytes) -> bytes:
+    def _unmasked(self, event: Event) -> Event:
+        """Return an event without the outcomes in it that were overwritten, if it can be changed."""
+        body = event.body
+        if body is None or self._mask is None or not self._mask.found:
+            return event
+        if body.truncated or MASK in event.data:
+            body.notes = _FORGED
+        clean = without_mask(event.data) if not body.truncated else None
+        if clean is None or self._torn or self._length is not None:
+            return event
+        shorter = MessageReader(self._keep, notes=_FORGED)
+        shorter.feed(clean)
+        shorter.finish()
+        return structs.replace(event, body=shorter)
+
+    def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it leaves, now that it is known what it says."""
         self._answer.heard()
         torn, self._torn = self._torn, False
@@ -304,13 +424,15 @@ class Relay(Struct, eq=False):
         if torn or event.body is None or event.body.truncated:
             return raw
         amended = self._watcher.amended(event.data)
-        if amended is None or is_sealed(self._answer.headers):
+        if is_sealed(self._answer.headers):
+            amended = None
+        if amended is None and not changed:
             return raw
-        return with_data(raw, amended, first=first)
+        return with_data(raw, amended or event.data, first=first)
 
-    async def _encoded(self, events: EventReader, chunk: bytes) -> None:
+    async def _encoded(self, events: EventReader, text: bytes, chunk: bytes) -> None:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
-        for piece in events.feed(self._decoded(chunk)):
+        for piece in events.feed(text):
             if piece.event is not None:
                 await self._observed(self._watcher.event, piece.event)
                 self._answer.heard()
@@ -382,6 +504,11 @@ class Relay(Struct, eq=False):
     def _fails(self) -> bool:
         """Whether the body turned out not to be coded as its head says."""
         return self._decoder is not None and self._decoder.failed
+
+    @property
+    def _is_beyond_reading(self) -> bool:
+        """Whether what leaves is the decoded text, and there is no more of that."""
+        return self._decodes and (self._fails or self._gave_up)
 
     @property
     def _gave_up(self) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.exchange import Command, Forward, Wait
-from turnlog.core.kinds import ErrorKind
+from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
 from turnlog.core.retry import Reason, is_at_work
 from turnlog.observe.call_events import UpstreamFailed
@@ -310,7 +310,12 @@ class Runner(Struct, eq=False):
             self._course.out = out
         head = self._head_of(answer.raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
-        relay = Relay(out, answer, head, self._head_of, self._exchange, recorder, keep, head.lines)
+        trusted = self._route.target.name in self._context.trusted
+        if head.speaks_for_turnlog and not trusted:
+            self._exchange.progress.mark(Flag.FORGED_OUTCOME)
+        relay = Relay(
+            out, answer, head, self._head_of, self._exchange, recorder, keep, trusted, head.lines
+        )
         return relay.run()
 
     def _unauthenticated(self, answer: Answer) -> None:

@@ -75,6 +75,8 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packs: tuple[Annotated[str, reads(pack_name)], ...] = ()
     """Packs of rules for this server's calls, after the user's own rules."""
     trust_annotations: bool = False
+    trust_outcomes: bool = False
+    """Whether the server may say how a call ended in turnlog's name: it is a turnlog itself."""
     retry_quota: RetryQuota | None = None
     """Bounds the retries that rules want; `None` for no bound."""
     breaker: Breaker | None = None

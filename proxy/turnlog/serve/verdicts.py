@@ -154,6 +154,7 @@ def answered_plainly(
     flags = redirects(status) if status != _PLAIN_SUCCESS else ()
     if promised or content.strip() == b"null":
         flags = (Flag.NULL_RESULT, *flags)
+    flags = (*flags, *text.body.notes)
     reply = Reply(
         http_status=status,
         content=content,
@@ -175,6 +176,8 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     kind = _kind_of_answer(around)
     if kind is None:
         kind, flags = _unfit(text)
+    if Flag.NOT_JSON not in flags or Flag.FORGED_OUTCOME in text.body.notes:
+        flags = (*flags, *text.body.notes)
     content = text.body.finish()
     start = content[:_SEARCHED].decode("utf-8", "replace")
     reply = Reply(
@@ -184,7 +187,11 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         digest=text.body.digest if text.body.truncated else b"",
         media_type=text.media,
         size=text.size,
-        flags=(*flags, *redirects(around.status), *suspicion(start, around)),
+        flags=(
+            *flags,
+            *redirects(around.status),
+            *suspicion(start, around),
+        ),
     )
     return refused(kind, around.effect), reply
 
@@ -318,6 +325,8 @@ def _flags(
         flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
     if text.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
+    if text.body.notes:
+        flags = (*flags, *text.body.notes)
     if said.status is not _OK and around.status < _REFUSALS and nameless_error(message):
         flags = (*flags, Flag.ID_MISMATCH)
     if around.status == _PLAIN_SUCCESS and not said.message:

@@ -129,7 +129,7 @@ _OF_ONE_REQUEST = _SEALS | {b"content-encoding", b"idempotency-key"}
 _LENGTH_DIGITS = 18
 _LONGEST_WAIT = 10**9
 """s: a server that asks for more than 30 years means never."""
-_OWN_PREFIX = b"turnlog-"
+OWN_PREFIX = b"turnlog-"
 
 
 class Body(StrEnum):
@@ -237,7 +237,7 @@ def changed_body(raw: Headers, *, decoded: bool) -> list[tuple[bytes, bytes]]:
 def _forwardable(raw: Headers, dropped: frozenset[bytes]) -> Iterator[tuple[bytes, bytes]]:
     for pair in raw:
         name = pair[0].lower()
-        ends_here = name in _HOP_BY_HOP or name in dropped or name.startswith(_OWN_PREFIX)
+        ends_here = name in _HOP_BY_HOP or name in dropped or name.startswith(OWN_PREFIX)
         if not ends_here:
             yield pair
 

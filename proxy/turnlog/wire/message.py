@@ -5,6 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from turnlog.core.kinds import Flag
+
 from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
 from .skim import Outline, Skimmer
 
@@ -30,6 +32,8 @@ class MessageReader(Struct, eq=False):
     """Whether the text is longer than what was kept."""
     unread: bool = False
     """Whether there was more that could not be fed: then the text is not to blame for its end."""
+    notes: tuple[Flag, ...] = ()
+    """What happened to the text on its way here, or may have."""
     _pieces: list[bytes] = []
     _kept: bytes | None = None
     _hash: _Hash | None = None

@@ -1,0 +1,160 @@
+"""Take members named `turnlog/outcome` out of what an upstream sends.
+
+Under that name turnlog says how a call ended, so nobody else may use it. Of a text that is whole the
+member is removed. In a text that passes in pieces the name is overwritten instead, with as many bytes:
+what is in front of it may have left already, and a length that was announced must stay true.
+"""
+
+import re
+from typing import Final
+
+from .rawjson import past_space, value_end
+
+NAME: Final = "turnlog/outcome"
+MASK: Final = b'"turnlog/forged"'
+"""What stands in a text where the name was overwritten."""
+_HINTS: Final = (b"turnlog", rb"\u00")
+"""One of these stands in every spelling of the name: it is written out, or some letter is escaped."""
+_WIDE: Final = (b"\0", b"\xff\xfe", b"\xfe\xff")
+"""What the first four bytes of a text hold or begin with that is UTF-16 or UTF-32."""
+_QUOTE: Final = b'"'
+_ESCAPED_QUOTE: Final = b'\\"'
+_NAME_BYTES: Final = NAME.encode()
+_FIRST: Final = (b"t", b"\\")
+"""What the name may begin with, written out or escaped."""
+_BLANK: Final = b" \t\r\n"
+_LONGEST: Final = 2 + 6 * len(NAME)
+"""bytes: no spelling of the name is longer."""
+_BEFORE: Final = 2
+"""Bytes that passed already and are looked at with the next piece: a quote, and what may escape it."""
+_MOST_HELD: Final = 4096
+"""bytes held back while it is open whether a string is a name; a longer gap is taken to end in a colon."""
+
+
+def _spelling(letter: str) -> bytes:
+    """Return a pattern of one letter, escaped or not (RFC 8259, section 7)."""
+    plain = r"\\?/" if letter == "/" else letter
+    return rf"(?:{plain}|\\u00(?i:{ord(letter):02x}))".encode()
+
+
+# A quote within a string is escaped, and one that ends a string has no letter behind it: what
+# matches can only be a whole string of its own.
+_STRING: Final = rb'(?<!\\)"' + b"".join(map(_spelling, NAME)) + b'"'
+_MEMBER: Final = re.compile(_STRING + rb"[ \t\r\n]*:")
+_MASKED: Final = re.compile(rb'(?<!\\)"turnlog/forged" *[ \t\r\n]*:')
+_OPEN: Final = rb"(%b)([ \t\r\n]*)(?::|(\Z))" % _STRING
+# Between tokens of an event's data its lines may end, and other fields stand (WHATWG HTML, 9.2.6).
+_OTHER: Final = rb"(?<=[\r\n])(?!data:)(?:[A-Za-z]{1,16}(?::[^\r\n]*)?|:[^\r\n]*)(?=[\r\n])"
+_OPEN_IN_EVENTS: Final = (
+    rb"(%b)((?:[ \t\r\n]|(?<=[\r\n])data:|%b)*)(?:(?<![\r\n]):|((?:(?<=[\r\n])(?!data:)[^\r\n]*)?\Z))"
+    % (_STRING, _OTHER)
+)
+_PASSING: Final = (re.compile(_OPEN), re.compile(_OPEN_IN_EVENTS))
+_ESCAPED: Final = re.compile(rb"\\(?:u00([0-9A-Fa-f]{2})|/)")
+_CUT_ESCAPE: Final = re.compile(rb"\\(?:u0?0?[0-9A-Fa-f]?)?\Z")
+
+
+def has_hint(text: bytes) -> bool:
+    """Return whether the name may stand in a text; false for almost every text, and cheap."""
+    return _HINTS[0] in text or _HINTS[1] in text
+
+
+def is_wide(text: bytes) -> bool:
+    """Return whether a text is UTF-16 or UTF-32, which is not searched."""
+    return _WIDE[0] in text[:4] or text.startswith(_WIDE[1:])
+
+
+def without_outcome(text: bytes) -> bytes | None:
+    """Return a whole JSON text without members of that name; `None` where it has none."""
+    return _without(text, _MEMBER) if has_hint(text) else None
+
+
+def without_mask(text: bytes) -> bytes | None:
+    """Return a whole JSON text without the members whose name was overwritten; `None` for none."""
+    return _without(text, _MASKED)
+
+
+def _without(text: bytes, member: re.Pattern[bytes]) -> bytes | None:
+    kept: list[bytes] = []
+    done = 0
+    while (found := member.search(text, done)) is not None:
+        before = text[done : found.start()].rstrip(_BLANK)
+        end = value_end(text, past_space(text, found.end()))
+        if end < 0:
+            end = len(text)  # the text is cut, and no JSON in any case
+        if before.endswith(b","):
+            before = before[:-1]
+        else:
+            before = text[done : found.start()]
+            comma = past_space(text, end)
+            end = comma + 1 if text.startswith(b",", comma) else end
+        kept.append(before)
+        done = end
+    return b"".join([*kept, text[done:]]) if done else None
+
+
+class OutcomeMask:
+    """Overwrites the name where it is a member's, in text that passes in pieces.
+
+    The text is JSON, or with `in_events` a stream of events that hold some. What comes out has the
+    same length.
+    """
+
+    __slots__ = ("_held", "_open", "_passed", "_pattern", "found")
+
+    def __init__(self, *, in_events: bool = False) -> None:
+        self._pattern = _PASSING[in_events]
+        self._held = b""
+        """What may yet turn out to be the name."""
+        self._passed = b""
+        """The end of what came before that."""
+        self._open = -1
+        """Where the name stands at the end of a text, so that it is open whether a colon follows."""
+        self.found = False
+        """Whether the name was found, so far."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take a piece; return what is sure of it and of what was held back."""
+        may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
+        if not may_go_on and not has_hint(piece):
+            text, start, stop = piece, 0, _sure(piece)
+        else:
+            text, start = self._passed + self._held + piece, len(self._passed)
+            self._open = -1
+            if has_hint(text):
+                text = self._pattern.sub(self._overwritten, text)
+            stop = self._open if self._open >= 0 else _sure(text)
+        self._held = text[stop:]
+        self._passed = text[max(stop - _BEFORE, 0) : stop]
+        return text if not start and stop == len(text) else text[start:stop]
+
+    def finish(self) -> bytes:
+        """Return what was held back, at the end of the text."""
+        held, self._held = self._held, b""
+        return held
+
+    def _overwritten(self, match: re.Match[bytes]) -> bytes:
+        if match[3] is not None and len(match[2]) < _MOST_HELD:
+            self._open = match.start() + 1
+            return match[0]
+        self.found = True
+        size = len(match[1])
+        return MASK.ljust(size) + match[0][size:]
+
+
+def _sure(text: bytes) -> int:
+    """Return where the start of the name stands at the end of a text, behind its quote, or the text's end."""
+    size = len(text)
+    begin = text.rfind(_QUOTE, max(size - _LONGEST, 0)) + 1
+    if (
+        not begin
+        or text[begin : begin + 1] not in _FIRST
+        or text[begin - 2 : begin] == _ESCAPED_QUOTE
+    ):
+        return size
+    plain = _ESCAPED.sub(_unescaped, _CUT_ESCAPE.sub(b"", text[begin:]))
+    return begin if _NAME_BYTES.startswith(plain) else size
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(match[1].decode()) if match[1] else b"/"
