@@ -378,6 +378,14 @@ def test_sizes_times_protocol_and_trace_are_recorded(rig: Rig) -> None:
     assert (row.method, row.attempt, row.leg, row.phase) == ("tools/call", 1, 0, "done")
 
 
+def test_two_traceparents_are_no_trace(rig: Rig) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    rig.upstream.script = answer(ok(rpc(TEXT)))
+    rig.post(call("add"), ("traceparent", trace), ("Traceparent", trace))
+    assert rig.row().trace in ("", None)
+    assert rig.upstream.requests[0].all(b"traceparent") == [trace.encode()] * 2
+
+
 @pytest.mark.parametrize("size", [17 << 20])
 def test_a_message_above_16_mib_streams_and_is_recorded_by_its_start(rig: Rig, size: int) -> None:
     body = call("huge", {"text": "x" * size})

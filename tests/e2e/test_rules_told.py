@@ -98,6 +98,24 @@ FRAMES: dict[str, Callable[[bytes], Script]] = {
     "not gzip at all": lambda body: events(b"data: %b\n\n" % body, headers=GZIP),
 }
 UNTOLD = {"not gzip at all"}
+ODD: dict[str, Callable[[bytes], Script]] = {
+    "marked": lambda body: whole(b"\xef\xbb\xbf" + body),
+    "marked data of an event": lambda body: events(b"data: \xef\xbb\xbf%b\n\n" % body),
+    "array": lambda body: whole(b"[%b]" % body),
+    "array in an event": lambda body: events(b"data: [%b]\n\n" % body),
+    "null in meta": lambda body: whole(
+        body.replace(b'"result": {', b'"result": {"_meta": null, ').replace(b", }", b"}")
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", ODD)
+def test_an_oddly_written_answer_is_told_as_well(rig: Rig, frame: str) -> None:
+    rig.upstream.script = ODD[frame](NOTHING)
+    given = rig.post(call("wants"))
+    assert b'"turnlog/outcome"' in given
+    assert given.count(b'"content": []') == 1
+    assert rig.row().kind == "null_result"
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -115,6 +133,13 @@ def test_what_a_rule_makes_an_error_is_told(rig: Rig, frame: str) -> None:
         assert body.count(b'"content": []') == 1
     if "event" not in frame and frame not in UNTOLD:
         assert given.head.one("turnlog-status") == "error"
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_message_that_says_it_is_a_stream_of_events_is_recorded(rig: Rig, mark: bytes) -> None:
+    rig.upstream.script = events(mark + NOTHING)
+    assert rig.post(call("wants")) == mark + NOTHING
+    assert rig.row().kind == "null_result"
 
 
 @pytest.mark.parametrize("frame", FRAMES)

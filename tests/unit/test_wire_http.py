@@ -15,6 +15,7 @@ from turnlog.wire.http import (
     request_headers,
     response_headers,
     retry_after,
+    trace_id,
     without_length,
 )
 
@@ -253,3 +254,44 @@ AT = 1_795_737_600 * 10**9
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(value: bytes, seconds: float | None) -> None:
     assert retry_after(value, AT) == seconds
+
+
+_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+_PARENT = "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"00-{_TRACE}-{_PARENT}-01",
+        f"01-{_TRACE}-{_PARENT}-01",
+        f"fe-{_TRACE}-{_PARENT}-01-",
+        f"01-{_TRACE}-{_PARENT}-01-what the future\nbrings",
+    ],
+)
+def test_a_valid_traceparent_has_a_trace_id(value: str) -> None:
+    assert trace_id(value) == _TRACE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "garbage",
+        _TRACE,
+        f"ff-{_TRACE}-{_PARENT}-01",
+        f"00-{'0' * 32}-{_PARENT}-01",
+        f"00-{_TRACE}-{'0' * 16}-01",
+        f"00-{_TRACE.upper()}-{_PARENT}-01",
+        f"00-{_TRACE}-{_PARENT}-0g",
+        f"00-{_TRACE}-{_PARENT}-01-more",
+        f"00-{_TRACE}-{_PARENT}-01-",
+        f"01-{_TRACE}-{_PARENT}-01more",
+        f"00-{_TRACE}-{_PARENT}",
+        f"00-{_TRACE}-{_PARENT}-01\n",
+        f"00-{_TRACE[:-1]}-{_PARENT}-01",
+        f"00_{_TRACE}_{_PARENT}_01",
+    ],
+)
+def test_what_w3c_calls_invalid_has_none(value: str) -> None:
+    assert trace_id(value) == ""

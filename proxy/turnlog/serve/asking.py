@@ -13,6 +13,7 @@ from turnlog.core.kinds import Flag
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
+from turnlog.wire.http import trace_id
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.rawjson import read_value, text_of
 from turnlog.wire.revision import dated
@@ -24,7 +25,7 @@ from .keys import HEADER, effect_link, key_for
 from .legs import Legs
 from .recorder import OFF_LOOP
 from .redirects import call_key
-from .request import Request, trace_id
+from .request import Request
 
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""

@@ -34,6 +34,7 @@ _EVENTS: Final = "text/event-stream"
 # To look a member up costs more than to compare it.
 _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
+_BOM: Final = b"\xef\xbb\xbf"
 _JSON_STARTS: Final = (b"{", b"[")
 _FORGED: Final = (Flag.FORGED_OUTCOME,)
 _UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
@@ -328,7 +329,7 @@ class Relay(Struct, eq=False):
         first = True
         try:
             while chunk := await self._answer.read():
-                if first and chunk.lstrip()[:1] in _JSON_STARTS:
+                if first and chunk.removeprefix(_BOM).lstrip()[:1] in _JSON_STARTS:
                     # No event begins so: a whole message under the wrong media type.
                     await self._chunks(chunk, keep_one=self._watcher.waits)
                     return

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from turnlog.core.identity import Evidence
-from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed
+from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
 
 from .calls import Scope
@@ -21,8 +21,6 @@ Digest = Callable[[bytes], bytes]
 """HMAC-SHA-256 under the store's key."""
 _NOWHERE: Final[Mapping[str, str]] = {}
 _NO_META: Final[Mapping[str, bytes]] = {}
-_TRACE_ID: Final = slice(3, 35)
-_TRACEPARENT_LENGTH: Final = 55
 
 
 class Request:
@@ -71,7 +69,9 @@ class Request:
 
         Empty where nothing tells, or a protocol session does.
         """
-        self.trace = trace_id(self.field(b"traceparent"))
+        # Of several nobody knows which one counts (W3C Trace Context, section 3.2.1).
+        given = "" if b"traceparent" in asked.head.repeated else self.field(b"traceparent")
+        self.trace = trace_id(given)
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         self.why = self.field(b"turnlog-why")
         """Why the caller makes the call, as its header says."""
@@ -207,11 +207,3 @@ def length_of(headers: Headers) -> int:
     """Return the length of a body as its head declares it; 0 where nothing is said."""
     declared = content_length(headers)
     return declared if isinstance(declared, int) else 0
-
-
-def trace_id(traceparent: str) -> str:
-    """Return the trace id of a `traceparent`, empty where it is none."""
-    if len(traceparent) < _TRACEPARENT_LENGTH:
-        return ""
-    identifier = traceparent[_TRACE_ID]
-    return identifier if all(char in "0123456789abcdef" for char in identifier) else ""

@@ -3,6 +3,7 @@
 Fields stay raw pairs of bytes, in order, duplicates kept: a mapping would join or drop them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -34,6 +35,7 @@ __all__ = [
     "request_headers",
     "response_headers",
     "retry_after",
+    "trace_id",
     "without_length",
 ]
 
@@ -126,6 +128,9 @@ _SEALS = frozenset(
     }
 )
 _OF_ONE_REQUEST = _SEALS | {b"content-encoding", b"idempotency-key"}
+_TRACEPARENT = re.compile(
+    r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.DOTALL
+)
 _LENGTH_DIGITS = 18
 _LONGEST_WAIT = 10**9
 """s: a server that asks for more than 30 years means never."""
@@ -346,6 +351,20 @@ def _list(values: list[bytes]) -> list[bytes]:
 def media_type(value: bytes) -> str:
     """Return a Content-Type's type and subtype in lower case, without parameters."""
     return value.partition(b";")[0].strip(b" \t").lower().decode("latin-1")
+
+
+def trace_id(traceparent: str) -> str:
+    """Return the trace id of a `traceparent`; empty where that is invalid.
+
+    W3C Trace Context, sections 3.2.2 and 4.3: version ff and ids that are all zeros are invalid, and
+    only versions above 00 may have more behind the flags.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return ""
+    version, trace, parent, more = found.groups()
+    is_valid = version != "ff" and not (version == "00" and more)
+    return trace if is_valid and trace.strip("0") and parent.strip("0") else ""
 
 
 def retry_after(value: bytes, at: int) -> float | None:

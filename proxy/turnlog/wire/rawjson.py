@@ -274,9 +274,10 @@ def scan_members(raw: bytes, limit: int | None = None) -> list[tuple[str, Raw]]:
 def member_spans(raw: bytes, start: int = 0) -> Iterator[tuple[str, int, int]]:
     """Yield an object's members, equal keys too: name, and where the value begins and ends.
 
-    The object begins at `start`, white space before it allowed. Ends where the text is no object.
+    The object begins at `start`; white space may stand before it, and a byte order mark before the
+    whole text. Ends where the text is no object.
     """
-    place = _after(raw, start, b"{")
+    place = _after(raw, start or _past_mark(raw), b"{")
     while place >= 0:
         key_start = _after(raw, place, b'"')
         key_end = string_end(raw, key_start)[0] if key_start >= 0 else -1
@@ -298,7 +299,7 @@ def scan_items(raw: bytes) -> list[Raw]:
 
 def item_spans(raw: bytes) -> Iterator[tuple[int, int]]:
     """Yield where each item of an array begins and ends, as far as the text goes."""
-    place = _after(raw, 0, b"[")
+    place = _after(raw, _past_mark(raw), b"[")
     while place >= 0:
         start = past_space(raw, place)
         end = value_end(raw, start)
@@ -306,6 +307,11 @@ def item_spans(raw: bytes) -> Iterator[tuple[int, int]]:
             return
         yield start, end
         place = _after(raw, end, b",")
+
+
+def _past_mark(raw: bytes) -> int:
+    """Return where a text begins, behind the byte order mark that some writers put before it."""
+    return len(_BOM) if raw.startswith(_BOM) else 0
 
 
 def past_space(data: bytes, start: int) -> int:

@@ -80,8 +80,22 @@ def _replaced(text: bytes, start: int, name: str, value: bytes) -> bytes | None:
 def with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
     """Return a JSON-RPC response whose `result._meta` has one more member, `value` as JSON.
 
-    `None` where the result is no object, its `_meta` is none, or a key that matters stands twice.
+    In an array the response changes whose result is the only one. `None` where the result is no
+    object, its `_meta` is neither that nor `null`, or a key that matters stands twice.
     """
+    found = [
+        (begin, end)
+        for begin, end in item_spans(message)
+        if any(key == "result" for key, _, _ in member_spans(message[begin:end]))
+    ]
+    if len(found) != 1:
+        return None if found else _with_meta(message, name, value)
+    begin, end = found[0]
+    changed = _with_meta(message[begin:end], name, value)
+    return message[:begin] + changed + message[end:] if changed is not None else None
+
+
+def _with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
     results = [span for span in member_spans(message) if span[0] == "result"]
     if len(results) != 1 or not message.startswith(b"{", results[0][1]):
         return None
@@ -90,11 +104,16 @@ def with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
     entry = b'"%b":%b' % (name.encode(), value)
     if not metas:
         return _inserted(message, start, b'"_meta":{%b}' % entry)
-    if len(metas) > 1 or not message.startswith(b"{", metas[0][1]):
+    if len(metas) > 1:
         return None
-    if any(key == name for key, _, _ in member_spans(message, metas[0][1])):
+    _, begin, end = metas[0]
+    if message[begin:end] == b"null":
+        return message[:begin] + b"{%b}" % entry + message[end:]
+    if not message.startswith(b"{", begin):
         return None
-    return _inserted(message, metas[0][1], entry)
+    if any(key == name for key, _, _ in member_spans(message, begin)):
+        return None
+    return _inserted(message, begin, entry)
 
 
 def _inserted(text: bytes, start: int, member: bytes) -> bytes:
