@@ -56,23 +56,29 @@ def test_a_tool_call_gets_an_error_result(proxy: Proxy, stateless: bool) -> None
     }
 
 
-@pytest.mark.parametrize("method", ["initialize", "server/discover"])
-def test_a_handshake_gets_no_json_rpc_at_all(proxy: Proxy, method: str) -> None:
-    given = post(proxy, message(method, {}))
-    assert (given.status, given.head.one("content-type")) == (502, "application/problem+json")
-    assert "jsonrpc" not in given.json()
-
-
-@pytest.mark.parametrize("method", ["tools/list", "ping", "resources/read"])
-def test_other_requests_get_a_json_rpc_error(proxy: Proxy, method: str) -> None:
-    given = post(proxy, message(method, {}, request_id=9))
+@pytest.mark.parametrize("stateless", [False, True])
+@pytest.mark.parametrize(
+    "method", ["initialize", "server/discover", "tools/list", "ping", "resources/read"]
+)
+def test_what_is_no_call_gets_a_status_and_no_json_rpc(
+    proxy: Proxy, method: str, stateless: bool
+) -> None:
+    given = post(proxy, message(method, {}), STATELESS if stateless else MCP_HEADERS)
     said = given.json()
-    assert (given.status, said["id"], said["error"]["code"]) == (200, 9, -32603)
-    assert said["error"]["data"]["turnlog/outcome"]["kind"] == "connect_failed"
+    assert (given.status, given.head.one("content-type")) == (502, "application/problem+json")
+    assert "jsonrpc" not in said
+    assert said["turnlog/outcome"]["kind"] == "connect_failed"
+    assert "request was not sent" in said["detail"]
+    assert "call" not in said["detail"]
 
 
 def test_a_notification_gets_502(proxy: Proxy) -> None:
     assert post(proxy, message("notifications/initialized", request_id=None)).status == 502
+
+
+def test_a_batch_without_a_call_gets_502(proxy: Proxy) -> None:
+    members = (message("ping", request_id=1), message("tools/list", request_id=2))
+    assert post(proxy, b"[" + b",".join(members) + b"]").status == 502
 
 
 def test_a_batch_gets_an_answer_for_each_request(proxy: Proxy) -> None:
@@ -85,6 +91,7 @@ def test_a_batch_gets_an_answer_for_each_request(proxy: Proxy) -> None:
     assert [each["id"] for each in said] == [1, "two"]
     assert said[0]["result"]["isError"] is True
     assert said[1]["error"]["code"] == -32603
+    assert "call" not in said[1]["error"]["message"]
 
 
 def test_a_batch_of_one_is_answered_with_a_batch(proxy: Proxy) -> None:

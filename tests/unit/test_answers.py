@@ -1,6 +1,8 @@
 import json
+from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from kit.attempts import ask, session
 from turnlog.core import classify, ids
@@ -8,13 +10,12 @@ from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.serve.answers import (
     Made,
+    Unanswered,
     document,
     envelope,
-    failed_request,
     problem,
-    together,
 )
-from turnlog.wire.jsonrpc import Kind, Message
+from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 SESSION, CALL = bytes(range(16)), bytes(range(16, 32))
 REF = session()
@@ -27,10 +28,24 @@ def outcome() -> dict[str, object]:
     return envelope(ASK, LOST)
 
 
+def unanswered(*methods: str, raw_id: bytes = b"", stateless: bool = False) -> Unanswered:
+    """Requests without an answer; each one's id is its place, unless there is a `raw_id`."""
+    requests = [
+        Message(kind=Kind.REQUEST, id=raw_id or b"%d" % at, method=method, jsonrpc=True)
+        for at, method in enumerate(methods)
+    ]
+    return Unanswered(
+        requests=requests,
+        asks={id_key(each.id): ASK for each in requests if each.method == "tools/call"},
+        ending=LOST,
+        said="the call broke",
+        said_without_call="it broke",
+        stateless=stateless,
+    )
+
+
 def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Made:
-    request = Message(kind=Kind.REQUEST, id=raw_id, method=method, jsonrpc=True)
-    asked = ASK if method == "tools/call" else None
-    return failed_request(request, asked, "it broke", LOST, stateless=stateless)
+    return unanswered(method, raw_id=raw_id, stateless=stateless).as_answer(as_batch=False)
 
 
 def test_the_envelope_says_what_a_row_says() -> None:
@@ -59,27 +74,44 @@ def test_a_tool_call_gets_a_result_that_says_so(stateless: bool) -> None:
     made = failed("tools/call", stateless=stateless)
     assert (made.status, made.headers) == (200, [(b"Content-Type", b"application/json")])
     result = json.loads(made.body)["result"]
-    assert result["content"] == [{"type": "text", "text": "it broke"}]
+    assert result["content"] == [{"type": "text", "text": "the call broke"}]
     assert result["isError"] is True
     assert result["_meta"] == {"turnlog/outcome": outcome()}
     assert "structuredContent" not in result
     assert ("resultType" in result) is stateless
 
 
-@pytest.mark.parametrize("method", ["initialize", "server/discover"])
-def test_a_handshake_gets_no_json_rpc(method: str) -> None:
+@pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/list", "ping"])
+def test_what_is_no_call_gets_a_status_and_no_json_rpc(method: str) -> None:
     made = failed(method)
+    said = json.loads(made.body)
     assert (made.status, made.headers) == (502, [(b"Content-Type", b"application/problem+json")])
-    assert "jsonrpc" not in json.loads(made.body)
+    assert "jsonrpc" not in said
+    assert (said["detail"], said["turnlog/outcome"]) == ("it broke", envelope(None, LOST))
 
 
-def test_any_other_request_gets_an_error_with_the_envelope() -> None:
-    said = json.loads(failed("resources/read").body)
-    assert said["error"] == {
-        "code": -32603,
-        "message": "it broke",
-        "data": {"turnlog/outcome": envelope(None, LOST)},
-    }
+def test_what_is_no_call_gets_504_where_time_ran_out() -> None:
+    late = classify.failed(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, Effect.UNKNOWN)
+    made = structs.replace(unanswered("tools/list"), ending=late).as_answer(as_batch=False)
+    assert (made.status, made.reason) == (504, b"Gateway Timeout")
+
+
+def test_what_is_no_call_gets_a_json_rpc_error_where_no_status_can_be_told() -> None:
+    made = unanswered("resources/read").as_message(as_batch=False)
+    assert (made.status, json.loads(made.body)["error"]) == (
+        200,
+        {
+            "code": -32603,
+            "message": "it broke",
+            "data": {"turnlog/outcome": envelope(None, LOST)},
+        },
+    )
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover"])
+def test_a_handshake_gets_no_json_rpc_wherever_it_is_told(method: str) -> None:
+    assert unanswered(method).as_messages() == ()
+    assert unanswered(method).as_message(as_batch=False).status == 502
 
 
 @pytest.mark.parametrize(
@@ -89,25 +121,27 @@ def test_an_id_comes_back_byte_by_byte(raw_id: bytes) -> None:
     assert b'"id":' + raw_id + b"," in failed("tools/call", raw_id).body
 
 
-def test_one_answer_is_itself() -> None:
-    made = failed("ping")
-    assert together([made], "x", as_batch=False) is made
-
-
 def test_the_answer_to_a_batch_is_an_array_however_short() -> None:
-    made = together([failed("ping", b"7")], "x", as_batch=True)
-    assert [each["id"] for each in json.loads(made.body)] == [7]
-    several = together([failed("ping", b"1"), failed("tools/call", b"2")], "x", as_batch=True)
-    assert [each["id"] for each in json.loads(several.body)] == [1, 2]
+    made = unanswered("tools/call").as_answer(as_batch=True)
+    assert [each["id"] for each in json.loads(made.body)] == [0]
 
 
-def test_a_handshake_in_a_batch_is_answered_as_one() -> None:
-    assert together([failed("initialize"), failed("ping")], "x", as_batch=True).status == 502
+def test_a_batch_with_a_call_is_answered_one_by_one() -> None:
+    made = unanswered("ping", "tools/call").as_answer(as_batch=True)
+    ping, call = json.loads(made.body)
+    assert (made.status, ping["id"], call["id"]) == (200, 0, 1)
+    assert ping["error"]["message"] == "it broke"
+    assert call["result"]["content"][0]["text"] == "the call broke"
+
+
+@pytest.mark.parametrize("methods", [("ping", "tools/list"), ("initialize", "tools/call")])
+def test_a_batch_without_a_call_or_with_a_handshake_gets_a_status(methods: Sequence[str]) -> None:
+    assert unanswered(*methods).as_answer(as_batch=True).status == 502
 
 
 @pytest.mark.parametrize("as_batch", [False, True])
 def test_no_answer_at_all_is_a_problem(as_batch: bool) -> None:
-    made = together([], "it broke", as_batch=as_batch)
+    made = unanswered().as_answer(as_batch=as_batch)
     assert (made.status, json.loads(made.body)["detail"]) == (502, "it broke")
 
 

@@ -29,8 +29,8 @@ from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.repeats import replayed
 from turnlog.core.rules import Surface
-from turnlog.serve.answers import envelope, failed_request, problem
-from turnlog.wire.jsonrpc import Kind, Message
+from turnlog.serve.answers import Unanswered, envelope, problem
+from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
 REF = session()
@@ -55,8 +55,14 @@ TEXT: list[Any] = [TextContent(type="text", text="it broke")]
 def made(surface: Surface = Surface.RESULT) -> dict[str, Any]:
     request = Message(kind=Kind.REQUEST, id=b"1", method="tools/call", jsonrpc=True)
     asked = msgspec.structs.replace(ASK, policy=Policy(surface=surface))
-    answer = failed_request(request, asked, "it broke", LOST, stateless=False)
-    said: dict[str, Any] = json.loads(answer.body)
+    unanswered = Unanswered(
+        requests=[request],
+        asks={id_key(request.id): asked},
+        ending=LOST,
+        said="it broke",
+        said_without_call="it broke",
+    )
+    said: dict[str, Any] = json.loads(unanswered.as_answer(as_batch=False).body)
     return said
 
 

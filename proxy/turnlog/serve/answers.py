@@ -1,10 +1,12 @@
 """Answers that turnlog makes itself, where there is no upstream answer to relay.
 
 Which one a request gets depends on what it is (semantics, section 2): a `tools/call` gets a
-result with `isError`, because a JSON-RPC error ends whole agent runs; `initialize` and
-`server/discover` never get an invented JSON-RPC error, because it would decide the protocol era.
+result with `isError`, because a JSON-RPC error ends whole agent runs; anything else gets an HTTP
+status, because clients reconnect after that alone, and a JSON-RPC error only where no status can be
+told. `initialize` and `server/discover` never get one, because it would decide the protocol era.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,10 +16,10 @@ from msgspec import Raw, Struct, structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending, succeeded
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import ErrorKind, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Status
 from turnlog.core.rules import Surface
 from turnlog.wire.http import Headers
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.splice import with_id, with_meta
 
 from .attempt import Ask, Attempt
@@ -27,6 +29,8 @@ KEY = "turnlog/outcome"
 CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
+NOT_RECORDED_BESIDE = "the request was not forwarded, because a call beside it cannot be recorded now"
+"""What it is told of the other requests of that batch."""
 INTERNAL_ERROR = -32603
 JSON: Headers = [(b"Content-Type", b"application/json")]
 _JSON_STARTS: Final = (b"{", b"[")
@@ -121,27 +125,61 @@ def _commit(attempt: Attempt) -> str:
     return f"{ids.to_text(placed.link.session)}:{placed.link.seq}"
 
 
-def failed_request(
-    request: Message,
-    ask: Ask | None,
-    sentence: str,
-    ending: Ending,
-    *,
-    stateless: bool,
-    retry_after: float | None = None,
-) -> Made:
-    """Return the answer to an MCP request that could not be answered by its upstream.
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """MCP requests that got no answer from their upstream, and why."""
 
-    `ask` is what a call asks, `None` for any other request.
-    """
-    if request.method in _HANDSHAKES:
-        return problem(502, "Bad Gateway", sentence, {})
-    outcome = envelope(ask, ending, retry_after)
-    if ask is not None and ask.policy.surface is Surface.RESULT:
-        result = tool_failure(sentence, outcome, stateless=stateless)
-        return _message(request.id, {"result": result})
-    error = {"code": INTERNAL_ERROR, "message": sentence, "data": {KEY: outcome}}
-    return _message(request.id, {"error": error})
+    requests: Sequence[Message]
+    asks: Mapping[str, Ask]
+    """What each tool call asks, by the key of its id."""
+    ending: Ending
+    said: str
+    """What the callers of tools are told."""
+    said_without_call: str
+    """What the others are told."""
+    stateless: bool = False
+    retry_after: float | None = None
+
+    def as_answer(self, *, as_batch: bool) -> Made:
+        """Return a whole HTTP answer: JSON-RPC where a tool was called, else 502 or 504.
+
+        Clients reconnect after a failed transport, not after a JSON-RPC error.
+        """
+        called = any(id_key(request.id) in self.asks for request in self.requests)
+        return self.as_message(as_batch=as_batch) if called else self._as_status()
+
+    def as_message(self, *, as_batch: bool) -> Made:
+        """Return JSON-RPC for all, where no HTTP status can say it: on pipes and begun streams.
+
+        A handshake never gets an invented error, it would decide the protocol era: 502 for all.
+        The answer to a batch is an array, however short (JSON-RPC 2.0 section 6).
+        """
+        answers = self.as_messages()
+        if not answers:
+            return self._as_status()
+        body = b"[" + b",".join(answers) + b"]" if as_batch else answers[0]
+        return Made(200, b"OK", JSON, body)
+
+    def as_messages(self) -> Sequence[bytes]:
+        """Return one JSON-RPC message for each request; nothing where a handshake is among them."""
+        if any(request.method in _HANDSHAKES for request in self.requests):
+            return ()
+        return [self._message(request) for request in self.requests]
+
+    def _as_status(self) -> Made:
+        timed_out = self.ending.error is ErrorFamily.TIMEOUT
+        status, reason = (504, "Gateway Timeout") if timed_out else (502, "Bad Gateway")
+        outcome = envelope(None, self.ending, self.retry_after)
+        return problem(status, reason, self.said_without_call, {KEY: outcome})
+
+    def _message(self, request: Message) -> bytes:
+        ask = self.asks.get(id_key(request.id))
+        said = self.said_without_call if ask is None else self.said
+        outcome = envelope(ask, self.ending, self.retry_after)
+        if ask is not None and ask.policy.surface is Surface.RESULT:
+            result = tool_failure(said, outcome, stateless=self.stateless)
+            return _message(request.id, {"result": result})
+        error = {"code": INTERNAL_ERROR, "message": said, "data": {KEY: outcome}}
+        return _message(request.id, {"error": error})
 
 
 def amended(attempt: Attempt, message: bytes) -> bytes | None:
@@ -168,20 +206,9 @@ def repeated(message: Message, ask: Ask, ending: Ending, made: Made) -> Made | N
 def as_status(made: Made) -> Made:
     """Return an answer for clients of 2024-11-05, which look at the status of what answers a post, and
     not into it."""
+    if made.status != 200:
+        return made
     return structs.replace(made, status=502, reason=b"Bad Gateway")
-
-
-def together(answers: list[Made], sentence: str, *, as_batch: bool) -> Made:
-    """Return several answers as one; of none, a problem that says `sentence`.
-
-    The answer to a batch is an array, however short (JSON-RPC 2.0 section 6).
-    """
-    if not answers:
-        return problem(502, "Bad Gateway", sentence, {})
-    if not as_batch or answers[0].status != 200:
-        return answers[0]
-    body = b"[" + b",".join(answer.body for answer in answers) + b"]"
-    return Made(200, b"OK", JSON, body)
 
 
 def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
@@ -210,9 +237,11 @@ def retold_answer(facts: Facts, content: bytes) -> Made | None:
         media = b"application/json" if is_json else b"application/octet-stream"
         return Made(facts.http_status, b"", ((b"Content-Type", media),), content)
     if facts.code is not None:
-        return _message(b"null", {"error": Raw(content)})
+        return Made(200, b"OK", JSON, _message(b"null", {"error": Raw(content)}))
     answered = facts.status is Status.OK or facts.error_kind in _OF_TOOLS
-    return _message(b"null", {"result": Raw(content)}) if answered else None
+    if not answered:
+        return None
+    return Made(200, b"OK", JSON, _message(b"null", {"result": Raw(content)}))
 
 
 def not_allowed(path: str, allowed: tuple[str, ...]) -> Made:
@@ -231,5 +260,5 @@ def document(value: object) -> Made:
     return Made(200, b"OK", JSON, _encode(value))
 
 
-def _message(raw_id: bytes, rest: dict[str, Any]) -> Made:
-    return Made(200, b"OK", JSON, _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest}))
+def _message(raw_id: bytes, rest: dict[str, Any]) -> bytes:
+    return _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest})

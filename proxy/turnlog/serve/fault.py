@@ -61,21 +61,28 @@ class Failure(Exception):
         return self.kind in named or MEANINGS[self.kind].family in named
 
     def sentence(self, server: str, past: Past | None = None) -> str:
-        """Return what an agent is told; `past` is what other attempts of the call came to."""
+        """Return what the caller of a tool is told; `past` is what other attempts came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
             return f"{self.detail}; a rule demands it as pinned, and the call was not sent"
         if self.phase in UNSENT:
-            said = _UNSENT_SAYS.get(self.kind, "could not be reached")
-            return f"the tool server {server!r} {said}; {_unsent(past)}"
-        other = (
-            "sent what is no HTTP"
-            if self.kind is ErrorKind.MALFORMED_RESULT
-            else "broke the connection"
-        )
-        said = _SAYS.get(self.kind, other)
+            return f"{self._cause(server)}; {_unsent(past)}"
         ran = past is not None and past.executed is Executed.YES
         executed = _BEFORE[Executed.YES] if ran else "the call may have been executed"
-        return f"the tool server {server!r} {said}; {executed}"
+        return f"{self._cause(server)}; {executed}"
+
+    def sentence_without_call(self, server: str) -> str:
+        """Return what whoever sent something else than a tool call is told."""
+        sent = self.phase not in UNSENT
+        return f"{self._cause(server)}; the request {'may have arrived' if sent else 'was not sent'}"
+
+    def _cause(self, server: str) -> str:
+        if self.phase in UNSENT:
+            said = _UNSENT_SAYS.get(self.kind, "could not be reached")
+        elif self.kind is ErrorKind.MALFORMED_RESULT:
+            said = "sent what is no HTTP"
+        else:
+            said = _SAYS.get(self.kind, "broke the connection")
+        return f"the tool server {server!r} {said}"
 
 
 def unpinned(ask: Ask) -> Failure:

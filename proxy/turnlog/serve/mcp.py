@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.core.classify import Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
@@ -23,12 +25,12 @@ from .answers import (
     CANCELLED,
     JSON,
     NOT_RECORDED,
+    NOT_RECORDED_BESIDE,
     Made,
+    Unanswered,
     amended,
     as_status,
-    failed_request,
     repeated,
-    together,
 )
 from .asking import Asking
 from .attempt import Ask, Attempt, following
@@ -234,7 +236,8 @@ class McpExchange:
         assert ending is not None
         made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
         if made is None:
-            made = failed_request(message, ask, found.sentence, ending, stateless=self.stateless)
+            self._underway.asks[id_key(message.id)] = ask
+            return self._made(self._untold(found.sentence, found.sentence, ending))
         return made if self.is_answered_here else as_status(made)
 
     @property
@@ -298,7 +301,7 @@ class McpExchange:
             return None
         tickets = self._reading.end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
         assert attempt.overall is not None  # just now, or it was waited for the next one
-        return self._made(CANCELLED, attempt.overall), tickets
+        return self._made(self._untold(CANCELLED, CANCELLED, attempt.overall)), tickets
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
@@ -319,14 +322,17 @@ class McpExchange:
 
     def refused(self) -> Made:
         """Return the answer to calls that could not be recorded and so were not forwarded."""
-        return self._made(NOT_RECORDED, self._ending(ErrorKind.SESSION_UNAVAILABLE))
+        ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
+        return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         self.progress.phase = failure.phase
-        said = failure.sentence(self._request.server, self._past)
-        made = self._made(said, self._ending(failure.kind), retry_after=failure.retry_after)
-        return made, self._reading.end_all(failure.kind, failure.detail, said, failure.retry_after)
+        unanswered = self._unanswered(failure)
+        tickets = self._reading.end_all(
+            failure.kind, failure.detail, unanswered.said, failure.retry_after
+        )
+        return self._made(unanswered), tickets
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
@@ -339,7 +345,7 @@ class McpExchange:
         ending = self.attempt.overall if self.attempt is not None else None
         if self._lost is None or ending is None:
             return None
-        return self._made(self._lost.sentence(self._request.server, self._past), ending)
+        return self._made(structs.replace(self._unanswered(self._lost), ending=ending))
 
     @property
     def _past(self) -> Past | None:
@@ -386,23 +392,36 @@ class McpExchange:
             return channel.is_open and self.progress.phase in _SENT
         return self._reading.resumable and not self.stateless
 
-    def _made(
-        self,
-        sentence: str,
-        ending: Ending,
-        messages: Sequence[Message] | None = None,
-        retry_after: float | None = None,
-    ) -> Made:
-        asked = self._messages if messages is None else messages
-        asks, stateless = self._underway.asks, self.stateless
-        answers = [
-            failed_request(m, ask, sentence, ending, stateless=stateless, retry_after=retry_after)
-            for m, ask in ((m, asks.get(id_key(m.id))) for m in asked)
-            if m.kind is _REQUEST
-        ]
-        made = together(answers, sentence, as_batch=self._as_batch)
+    def _unanswered(self, failure: Failure) -> Unanswered:
+        """Return what is to be told of all requests because of a failure."""
+        server = self._request.server
+        return self._untold(
+            failure.sentence(server, self._past),
+            failure.sentence_without_call(server),
+            self._ending(failure.kind),
+            failure.retry_after,
+        )
+
+    def _untold(
+        self, said: str, said_without_call: str, ending: Ending, retry_after: float | None = None
+    ) -> Unanswered:
+        return Unanswered(
+            requests=[message for message in self._messages if message.kind is _REQUEST],
+            asks=self._underway.asks,
+            ending=ending,
+            said=said,
+            said_without_call=said_without_call,
+            stateless=self.stateless,
+            retry_after=retry_after,
+        )
+
+    def _made(self, unanswered: Unanswered) -> Made:
+        """Return turnlog's own answer to the request as a whole."""
+        piped, as_batch = self._request.is_piped, self._as_batch
+        make = unanswered.as_message if piped else unanswered.as_answer
+        made = make(as_batch=as_batch)
         # Requests that were not read have ids that no answer can name.
-        all_read = Flag.TRUNCATED_RECORD not in asked[-1].flags if asked else True
+        all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
         return made if self.is_answered_here and all_read else as_status(made)
 
     def _ending(self, kind: ErrorKind) -> Ending:

@@ -5,6 +5,8 @@ There is no answer that belongs to it as a whole: each message of the server com
 
 from collections.abc import Collection, Sequence
 
+from msgspec import structs
+
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
@@ -98,11 +100,12 @@ class PipedExchange(McpExchange):
     def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
         open_ids = {attempt.caller_key for attempt in self._underway.attempts}
-        calls = [message for message in self._messages if id_key(message.id) in open_ids]
         self.progress.phase = failure.phase
-        said = failure.sentence(self._request.server, self._past)
-        made = self._made(said, self._ending(failure.kind), calls)
-        return made, self._reading.end_all(failure.kind, failure.detail, said)
+        unanswered = self._unanswered(failure)
+        calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]
+        unanswered = structs.replace(unanswered, requests=calls)
+        tickets = self._reading.end_all(failure.kind, failure.detail, unanswered.said)
+        return self._made(unanswered), tickets
 
     def taken_back(self, key: str) -> dict[str, Attempt | None]:
         """Record that the caller took the request with this id back; a guarded call runs on a while.
