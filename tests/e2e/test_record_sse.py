@@ -177,6 +177,23 @@ def test_what_is_open_is_lost_with_the_stream(rig: Rig) -> None:
         assert (row.status, row.kind, row.executed) == ("unknown", "connection_lost", "maybe")
 
 
+def test_a_stream_that_breaks_off_ends_with_answers_to_all_that_is_open(rig: Rig) -> None:
+    with stream(rig) as one:
+        post(rig, one, call("add", request_id=1))
+        post(rig, one, call("add", {"n": 2}, request_id="two"))
+        post(rig, one, message("resources/read", {}, request_id=3))
+        one.server.send_event(text_result(1, "done"))
+        assert b"done" in one.agent.event()
+        one.server.close()
+        said = one.agent.chunk() + one.agent.chunk()
+    lines = [line for line in said.split(b"\n") if line.startswith(b"data:")]
+    lost, unread = (json.loads(line.removeprefix(b"data:")) for line in lines)
+    assert (lost["id"], lost["result"]["isError"]) == ("two", True)
+    assert lost["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert (unread["id"], unread["error"]["code"]) == (3, -32603)
+    assert [row.kind for row in rig.ended_rows(2)] == [None, "connection_lost"]
+
+
 def test_a_request_that_is_accepted_when_its_stream_has_ended_is_lost(rig: Rig) -> None:
     accept = threading.Event()
     with stream(rig, work=lambda _: accept.wait(BOUND)) as one, rig.client() as client:

@@ -1,7 +1,9 @@
 """Event streams flow event by event; a slow reader, a lost reader and a cut stream harm nobody."""
 
+import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         proxy_beside(tmp_path_factory.mktemp("proxy"), upstream.url) as proxy,
     ):
         yield Rig(upstream, proxy)
+
+
+def messages(body: bytes) -> list[dict[str, Any]]:
+    """Return the messages of an event stream."""
+    lines = (line for line in body.split(b"\n") if line.startswith(b"data:"))
+    return [json.loads(line.removeprefix(b"data:")) for line in lines]
 
 
 def test_each_event_leaves_before_the_next_is_there(rig: Rig) -> None:
@@ -245,16 +253,96 @@ def test_an_agent_that_pipelines_and_leaves_ends_both_calls(rig: Rig) -> None:
     assert {row.kind for row in rig.ended_rows()} == {"cancelled_by_caller"}
 
 
-def test_a_stream_that_is_cut_is_cut_for_the_agent_too(rig: Rig) -> None:
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS])
+def test_a_stream_that_breaks_off_ends_with_the_typed_answer(
+    rig: Rig, headers: tuple[tuple[str, str], ...]
+) -> None:
     rig.upstream.script = CutStream((event(PROGRESS),))
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add", request_id="x"), headers=headers)
+    progress, said = messages(given.body)
+    assert (progress, said["id"]) == (PROGRESS, "x")
+    assert said["result"]["isError"] is True
+    outcome = said["result"]["_meta"]["turnlog/outcome"]
+    assert (outcome["kind"], outcome["executed"]) == ("connection_lost", "maybe")
+    row = rig.row()
+    assert (row.status, row.kind, row.call) == ("unknown", "connection_lost", outcome["call"])
+
+
+def test_a_stream_whose_response_has_come_is_cut_where_the_server_cuts_it(rig: Rig) -> None:
+    rig.upstream.script = CutStream((event(text_result(1, "done")),))
     with rig.client() as client:
         client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
         client.head()
-        assert client.event() == event(PROGRESS)
+        assert client.event() == event(text_result(1, "done"))
         with pytest.raises(ClosedEarlyError):
             client.chunk()
-    row = rig.row()
-    assert (row.status, row.kind) == ("unknown", "connection_lost")
+    assert rig.row().status == "ok"
+
+
+def test_the_stream_of_what_is_no_call_ends_with_an_error_that_speaks_of_none(rig: Rig) -> None:
+    rig.upstream.script = CutStream((event(PROGRESS),))
+    (_, said) = messages(rig.post(message("resources/read", {}, request_id=7)))
+    assert (said["id"], said["error"]["code"]) == (7, -32603)
+    assert said["error"]["data"]["turnlog/outcome"]["kind"] == "connection_lost"
+    assert "call" not in said["error"]["message"]
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover"])
+def test_the_stream_of_a_handshake_is_cut_where_the_server_cuts_it(rig: Rig, method: str) -> None:
+    rig.upstream.script = CutStream((event(PROGRESS),))
+    with rig.client() as client:
+        client.ask("POST", rig.path, message(method, {}), headers=MCP_HEADERS)
+        client.head()
+        client.event()
+        with pytest.raises(ClosedEarlyError):
+            client.chunk()
+
+
+def test_a_batch_whose_stream_breaks_off_gets_answers_to_what_is_open_yet(rig: Rig) -> None:
+    rig.upstream.script = CutStream((event(text_result(1, "done")),))
+    members = (call("a", request_id=1), call("b", request_id=2), message("ping", request_id=3))
+    said = messages(rig.post(b"[" + b",".join(members) + b"]"))
+    assert [each["id"] for each in said] == [1, 2, 3]
+    assert said[1]["result"]["isError"] is True
+    assert said[2]["error"]["code"] == -32603
+    assert [row.kind for row in rig.ended_rows(2)] == [None, "connection_lost"]
+
+
+def test_a_call_that_was_cancelled_is_not_answered_when_its_stream_breaks_off(rig: Rig) -> None:
+    cancelled = threading.Event()
+
+    def script(peer: Peer) -> None:
+        if b"cancelled" in peer.read().body:
+            peer.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+            return
+        peer.start_events()
+        peer.send_event(PROGRESS)
+        assert cancelled.wait(BOUND)
+        peer.close()
+
+    rig.upstream.script = script
+    with rig.client() as client, rig.client() as other:
+        client.ask("POST", rig.path, call("add", request_id=4), headers=rig.session_headers)
+        client.head()
+        client.event()
+        cancel = message("notifications/cancelled", {"requestId": 4}, request_id=None)
+        other.request("POST", rig.path, cancel, headers=rig.session_headers)
+        cancelled.set()
+        with pytest.raises(ClosedEarlyError):
+            client.chunk()
+    assert rig.row().kind == "cancelled_by_caller"
+
+
+def test_events_of_a_plain_tool_are_cut_where_the_server_cuts_them(rig: Rig) -> None:
+    rig.upstream.script = CutStream((b"data: 1\n\n",))
+    with rig.client() as client:
+        client.ask("POST", f"/s/{rig.session}/orders", b"{}")
+        client.head()
+        assert client.event() == b"data: 1\n\n"
+        with pytest.raises(ClosedEarlyError):
+            client.chunk()
+    assert rig.row().kind == "connection_lost"
 
 
 def test_a_stream_that_ends_without_the_response_is_a_lost_call(rig: Rig) -> None:

@@ -143,8 +143,7 @@ def meets_a_server_that_never_reads(url: str, upstream: RawUpstream) -> None:
 def meets_a_cut_stream(url: str, upstream: RawUpstream) -> None:
     upstream.script = CutStream((b"data: x\n\n",))
     with Client(url) as client:
-        client.ask("POST", "/mcp", call("x"), headers=MCP_HEADERS)
-        client.rest()
+        client.request("POST", "/mcp", call("x"), headers=MCP_HEADERS)
 
 
 def meets_a_cut_body(url: str, upstream: RawUpstream) -> None:

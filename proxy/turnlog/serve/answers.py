@@ -29,10 +29,13 @@ KEY = "turnlog/outcome"
 CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """What an agent is told; the reason is for the operator, in the log."""
-NOT_RECORDED_BESIDE = "the request was not forwarded, because a call beside it cannot be recorded now"
+NOT_RECORDED_BESIDE = (
+    "the request was not forwarded, because a call beside it cannot be recorded now"
+)
 """What it is told of the other requests of that batch."""
 INTERNAL_ERROR = -32603
 JSON: Headers = [(b"Content-Type", b"application/json")]
+EVENTS: Headers = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-store")]
 _JSON_STARTS: Final = (b"{", b"[")
 _OF_TOOLS: Final = frozenset({ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT})
 """Errors that a whole result of a tool may be."""

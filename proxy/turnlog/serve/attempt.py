@@ -1,5 +1,6 @@
 """A call as it was asked for, one try of it, and what came back: what the recorder is told."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -46,8 +47,8 @@ class Guarded(Protocol):
         """Note that its answer was handed to a caller whole."""
         ...
 
-    async def resumed(self, event_id: str) -> None:
-        """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
+    async def resumed(self) -> None:
+        """Leave it to the stream that resumes its own, if nobody waits here."""
         ...
 
 
@@ -156,6 +157,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         return demanded and self.standing.provenance is not _PINNED
 
 
+_EVENT_IDS: Final = 256
+"""Most ids of events that are remembered: an agent has read all but the latest."""
 BLANK: Final = Ask(
     session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
     turn_label="",
@@ -273,6 +276,8 @@ class Attempt(Struct, eq=False):
     """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
     reason: str = ""
     """Why no other attempt follows one that failed, where a rule could have wanted it."""
+    event_ids: deque[str] | None = None
+    """Of the latest events of its stream, behind which another one may go on."""
 
     @property
     def is_due(self) -> bool:
@@ -305,6 +310,12 @@ class Attempt(Struct, eq=False):
         """The message that takes it back (handshake revisions)."""
         return mcp.cancellation(self.wire_id or self.caller_id)
 
+    def numbered(self, event_id: str) -> None:
+        """Remember the id of an event of its stream."""
+        if self.event_ids is None:
+            self.event_ids = deque(maxlen=_EVENT_IDS)
+        self.event_ids.append(event_id)
+
     def tell(self, ending: Ending) -> None:
         """Tell whoever follows it how it has ended."""
         if self.patience is not None:
@@ -325,7 +336,7 @@ class Attempt(Struct, eq=False):
         """Let go of what mattered while it was under way: what guards its call may be remembered for
         long. Another answer may yet come."""
         self.shrink()
-        self.message = b""
+        self.message, self.event_ids = b"", None
         if self.ended:
             self.outcome = _settled(self.outcome)
             self.patience = self.decide = self.watch = None

@@ -148,12 +148,15 @@ class OpenCalls:
         found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
         return found if len({attempt.ask.call for attempt in found}) == 1 else []
 
-    async def resume(self, scope: Scope, event_id: str) -> None:
-        """Let a stream that goes on behind an event have the guarded call of that one, if it runs on
-        alone."""
+    async def resume(self, scope: Scope, event_id: str) -> Attempt | None:
+        """Return the call whose stream goes on behind an event; a guarded one that runs on alone is
+        left to the stream to come."""
         for attempt in self.of(scope):
-            if attempt.running is not None:
-                await attempt.running.resumed(event_id)
+            if event_id in (attempt.event_ids or ()):
+                if attempt.running is not None:
+                    await attempt.running.resumed()
+                return attempt
+        return None
 
     def rest(self, scope: Scope, attempt: Attempt) -> None:
         """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
@@ -217,6 +220,18 @@ class OpenCalls:
             return None
         self.remove(scope, id_key, attempt)
         return attempt
+
+    def take(self, scope: Scope, attempt: Attempt) -> bool:
+        """Take a call whose own stream has ended; false where it has not, or it was answered."""
+        for key, waiting in self._detached.items():
+            left = [each for each in waiting if each[0] is not attempt]
+            if key[0] == scope and len(left) < len(waiting):
+                waiting[:] = left
+                if not left:
+                    del self._detached[key]
+                self.remove(*key, attempt)
+                return True
+        return False
 
     def overdue(self, now: int) -> list[Attempt]:
         """Take the detached calls that nobody resumed in time."""

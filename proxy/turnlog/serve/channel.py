@@ -36,6 +36,11 @@ class Channel:
         if len(self._awaited) > _AWAITED:
             self._awaited.popitem(last=False)
 
+    @property
+    def unanswered(self) -> list[Message]:
+        """The requests, no calls, that were not answered."""
+        return list(self._awaited.values())
+
     def asked(self, key: str) -> Message | None:
         """Return the request whose id has this key, once."""
         return self._awaited.pop(key, None)

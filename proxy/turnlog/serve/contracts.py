@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from turnlog.core.broken import Broken
 from turnlog.core.kinds import ErrorKind
 from turnlog.store.base import Ticket
 from turnlog.wire.http import Headers
@@ -72,8 +73,13 @@ class Watcher(Protocol):
         """Learn that a stream ended as it should."""
         ...
 
-    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another stream may bring what this one did not, if the server lives."""
+        ...
+
+    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+        """Record that the answer will never be complete."""
         ...
 
     @property
@@ -91,7 +97,11 @@ class Watcher(Protocol):
         ...
 
     def instead(self) -> Made | None:
-        """Return what the agent gets in place of an answer that never came."""
+        """Return what the agent gets in place of an answer of which nothing has left."""
+        ...
+
+    def last_events(self) -> bytes:
+        """Return the events that end a stream whose responses never came; empty for none."""
         ...
 
 

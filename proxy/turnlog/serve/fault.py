@@ -73,7 +73,9 @@ class Failure(Exception):
     def sentence_without_call(self, server: str) -> str:
         """Return what whoever sent something else than a tool call is told."""
         sent = self.phase not in UNSENT
-        return f"{self._cause(server)}; the request {'may have arrived' if sent else 'was not sent'}"
+        return (
+            f"{self._cause(server)}; the request {'may have arrived' if sent else 'was not sent'}"
+        )
 
     def _cause(self, server: str) -> str:
         if self.phase in UNSENT:

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from typing import Final
 
-from turnlog.core.classify import failed
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.classify import failed, of_call
+from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.store.base import Ticket
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Kind, Message
 from turnlog.wire.sse import Event
 
-from .attempt import Reply
+from .answers import Unanswered
+from .attempt import Attempt, Reply
 from .channel import Channel, endpoint_of, renamed
 from .context import Context
+from .fault import Failure
 from .request import Request
 from .underway import Underway
 
+_CALL: Final = "tools/call"
 _ENDPOINT: Final = "endpoint"
 """Type of the event that such a stream begins with."""
 
@@ -28,6 +31,8 @@ class Listening:
         self._underway = underway
         self._channel: Channel | None = None
         self._renamed: bytes | None = None
+        self.lost: list[Unanswered] = []
+        """What is said in place of answers that never came."""
         self.spoken = False
         """Whether an event has come that says anything."""
 
@@ -58,15 +63,41 @@ class Listening:
         """Return the request, no call, that an answer here belongs to."""
         return self._channel.asked(key) if self._channel is not None else None
 
-    def hang_up(self, kind: ErrorKind) -> Sequence[Ticket]:
-        """Record that nothing more is answered here, for the reason `kind`."""
+    def hang_up(self, failure: Failure, *, told: bool = False) -> Sequence[Ticket]:
+        """Record that nothing more is answered here; `lost` is what the agent is then `told`."""
         channel, self._channel = self._channel, None
         if channel is None:
             return ()
         self._context.channels.close(channel)
         tickets: list[Ticket] = []
         for attempt in self._context.calls.detached(self._request.scope):
-            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
-            ending = failed(why, Phase.BODY, attempt.ask.effect)
-            tickets += self._underway.end(attempt, ending, Reply())
+            tickets += self.lose(attempt, failure, told=told)
+        if told and (asked := channel.unanswered):
+            ending = failed(failure.kind, failure.phase, Effect.UNKNOWN)
+            said = failure.sentence_without_call(self._request.server)
+            self.lost.append(
+                Unanswered(
+                    requests=asked, asks={}, ending=ending, said=said, said_without_call=said
+                )
+            )
+        return tickets
+
+    def lose(self, attempt: Attempt, failure: Failure, *, told: bool) -> Sequence[Ticket]:
+        """Record that no stream brings the answer to a call any more."""
+        ask, told = attempt.ask, told and not attempt.cancelled
+        why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else failure.kind
+        ending = failed(why, failure.phase, ask.effect)
+        said = failure.sentence(self._request.server, attempt.past) if told else ""
+        tickets = self._underway.end(attempt, ending, Reply(detail=failure.detail, said=said))
+        if told:
+            asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=_CALL)
+            self.lost.append(
+                Unanswered(
+                    requests=[asked],
+                    asks={attempt.caller_key: ask},
+                    ending=of_call(ending, attempt.past),
+                    said=said,
+                    said_without_call=said,
+                )
+            )
         return tickets

@@ -11,18 +11,20 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.classify import Ending, Past, failed, of_call
+from turnlog.core.broken import Broken, Then, after
+from turnlog.core.classify import UNSENT, Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 from turnlog.wire.message import MessageReader
-from turnlog.wire.splice import with_cancelled_ids, with_id
+from turnlog.wire.splice import as_event, with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
 from .answers import (
     CANCELLED,
+    EVENTS,
     JSON,
     NOT_RECORDED,
     NOT_RECORDED_BESIDE,
@@ -90,8 +92,10 @@ class McpExchange:
         """The first call whose tool is not as it was pinned, where a rule demands that."""
         self.is_due = False
         """Whether an intent has to be on disk before it leaves."""
-        self._lost: Failure | None = None
-        """Why there will be no answer."""
+        self._resumed: Attempt | None = None
+        """The call whose stream this one goes on with."""
+        self._lost: Unanswered | None = None
+        """What is said in place of an answer that never came."""
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
         self.listens = first is None or first.method == "subscriptions/listen"
@@ -142,7 +146,7 @@ class McpExchange:
         """Queue the intents. Raises `StoreError` when the calls have to be refused."""
         if b"last-event-id" in self._request.fields:
             event_id = self._request.field(b"last-event-id")
-            await self._context.calls.resume(self._request.scope, event_id)
+            self._resumed = await self._context.calls.resume(self._request.scope, event_id)
         try:
             for number, message in enumerate(self._messages, 1):
                 if number % _SLICE == 0:
@@ -327,6 +331,11 @@ class McpExchange:
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
+        if failure.phase in UNSENT and self._resumed is not None:
+            lost = Failure(ErrorKind.CONNECTION_LOST, Phase.BODY, failure.detail)
+            tickets = self._lose(lost, told=True)
+            if events := self.last_events():
+                return Made(200, b"OK", EVENTS, events), tickets
         self.progress.phase = failure.phase
         unanswered = self._unanswered(failure)
         tickets = self._reading.end_all(
@@ -341,11 +350,14 @@ class McpExchange:
             return self.failed(failure)
 
     def instead(self) -> Made | None:
-        """Return what the agent gets in place of an answer that never came."""
-        ending = self.attempt.overall if self.attempt is not None else None
-        if self._lost is None or ending is None:
-            return None
-        return self._made(structs.replace(self._unanswered(self._lost), ending=ending))
+        """Return what the agent gets in place of an answer of which nothing has left."""
+        return self._made(self._lost) if self._lost is not None else None
+
+    def last_events(self) -> bytes:
+        """Return the events that end a stream whose responses never came; empty for none."""
+        listening = self._listening.lost if self._listening is not None else []
+        lost = listening if self._lost is None else [self._lost]
+        return b"".join(as_event(message) for each in lost for message in each.as_messages())
 
     @property
     def _past(self) -> Past | None:
@@ -373,7 +385,7 @@ class McpExchange:
             return  # all that was asked is answered
         self._reading.unanswered()
         if self._listening is not None:
-            self._listening.hang_up(kind)
+            self._listening.hang_up(Failure(kind, Phase.BODY, ""))
         given_up = self.running is not None and self.running.is_given_up
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._underway.detach()
@@ -390,7 +402,7 @@ class McpExchange:
         channel = self._request.channel
         if channel is not None:
             return channel.is_open and self.progress.phase in _SENT
-        return self._reading.resumable and not self.stateless
+        return self.is_resumable
 
     def _unanswered(self, failure: Failure) -> Unanswered:
         """Return what is to be told of all requests because of a failure."""
@@ -436,9 +448,15 @@ class McpExchange:
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        if event.id is not None and self.running is not None:
-            self.running.numbered(event.id)
+        if event.id is not None:
+            self._number(event.id)
         return self._reading.event(event)
+
+    def _number(self, event_id: str) -> None:
+        for attempt in self._underway.attempts:
+            attempt.numbered(event_id)
+        if self._resumed is not None:
+            self._resumed.numbered(event_id)
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""
@@ -448,29 +466,55 @@ class McpExchange:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._reading.unanswered()
         listening, lost = self._listening, ErrorKind.CONNECTION_LOST
-        tickets = [*listening.hang_up(lost)] if listening is not None else []
+        failure = Failure(lost, self.progress.phase, "no response before its end")
+        tickets = [*listening.hang_up(failure)] if listening is not None else []
         tickets += self._reading.acknowledged()
         if self._goes_on:
             self._underway.detach()
             return tickets
         tickets += self._reading.misfits()
-        failure = Failure(lost, self.progress.phase, "no response before its end")
-        return [*tickets, *self._lose(failure)]
+        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
+        return [*tickets, *self._lose(failure, told=self._manages(failure))]
 
-    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
-        """Learn that the answer will never be complete; `tells` whether it can be answered instead."""
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another stream may bring what this one did not, if the server lives."""
+        numbered = self._reading.resumable or self._resumed is not None
+        return numbered and not self.stateless
+
+    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+        """Record that the answer will never be complete."""
         if self._listening is not None and self._listening.is_channel:
-            return self._listening.hang_up(failure.kind)
-        if self._goes_on and failure.kind is ErrorKind.CONNECTION_LOST:
+            return self._listening.hang_up(failure, told=broken.between_events)
+        if self._request.channel is not None and self._goes_on:
+            self._underway.detach()  # it is answered on another stream
+            return ()
+        then = after(broken, managed=self._manages(failure), events_are_messages=True)
+        if then is Then.RESUMPTION:
             self._reading.unanswered()
             self._underway.detach()
             return ()
         self.progress.phase = failure.phase
-        return self._lose(failure, tells=tells)
+        return self._lose(failure, told=then is Then.ANSWER)
 
-    def _lose(self, failure: Failure, *, tells: bool = True) -> Sequence[Ticket]:
-        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
-        attempt, said = self.attempt, ""
-        if attempt in self._underway.attempts and failure.is_managed(attempt.ask.policy) and tells:
-            self._lost, said = failure, failure.sentence(self._request.server, self._past)
-        return self._reading.end_all(failure.kind, failure.detail, said)
+    def _manages(self, failure: Failure) -> bool:
+        """Tell whether a rule made turnlog answerable for a failure of the one call."""
+        attempt = self.attempt
+        is_open = attempt is not None and attempt in self._underway.attempts
+        return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)
+
+    def _lose(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
+        """Record that nothing more is answered; the agent is `told`, but of what it took back."""
+        if self._resumed is not None and self._listening is not None:
+            if self._context.calls.take(self._request.scope, self._resumed):
+                return self._listening.lose(self._resumed, failure, told=told)
+            return ()
+        underway = self._underway
+        taken_back = {key for attempt, key in underway.attempts.items() if attempt.cancelled}
+        lost = [asked for key, asked in underway.awaited.items() if key not in taken_back]
+        if not told or not lost:
+            return self._reading.end_all(failure.kind, failure.detail)
+        unanswered = structs.replace(self._unanswered(failure), requests=lost)
+        tickets = self._reading.end_all(failure.kind, failure.detail, unanswered.said)
+        self._lost = unanswered
+        return tickets

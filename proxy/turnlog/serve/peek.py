@@ -21,6 +21,7 @@ class Peeked:
         self.framing = answer.framing
         self.heard = answer.heard
         self.close = answer.close
+        self.is_reachable = answer.is_reachable
         self._answer = answer
         self._first = first
 

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from msgspec import structs
 
+from turnlog.core.broken import Broken, Then, after
 from turnlog.core.classify import Ending, Past, asks_again, failed, of_call
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
@@ -14,6 +15,7 @@ from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import read_value
+from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
 
 from .answers import KEY, NOT_RECORDED, Made, envelope, problem
@@ -202,6 +204,11 @@ class PlainCall:
             return None
         return self._unanswered(self._lost, ending)
 
+    def last_events(self) -> bytes:
+        """Return the event that ends a stream which was cut, where a rule speaks of that."""
+        made = self.instead()
+        return as_event(made.body) if made is not None else b""
+
     def refused(self) -> Made:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
         ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
@@ -276,11 +283,15 @@ class PlainCall:
         said = self._streamed or MessageReader()
         return self.whole(said, "text/event-stream", said.size)
 
-    def broken(self, failure: Failure, *, tells: bool) -> Sequence[Ticket]:
-        """Record that the answer was cut; `tells` whether it can be answered instead."""
-        managed = tells and failure.is_managed(self._ask.policy)
-        self._lost = failure if managed else None
-        said = failure.sentence(self._ask.server, self._past) if managed else ""
+    is_resumable = False
+    """Whether another stream may bring what this one did not: of HTTP tools nothing is known."""
+
+    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+        """Record that the answer was cut."""
+        managed = failure.is_managed(self._ask.policy)
+        told = after(broken, managed=managed, events_are_messages=False) is Then.ANSWER
+        self._lost = failure if told else None
+        said = failure.sentence(self._ask.server, self._past) if told else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
 

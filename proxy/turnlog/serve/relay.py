@@ -7,18 +7,18 @@ which may get a word of turnlog's. While a rule may want another attempt, so doe
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Final, TypeVarTuple
 
 from msgspec import Struct, structs
 
+from turnlog.core.broken import Broken
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.coding import ContentDecoder, decoder_for
 from turnlog.wire.http import Body, changed_body, fields, is_sealed
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import MASK, OutcomeMask, is_wide, without_mask, without_outcome
-from turnlog.wire.splice import as_event, with_data
+from turnlog.wire.splice import with_data
 from turnlog.wire.sse import Event, EventReader
 
 from .answers import Made, told
@@ -357,13 +357,13 @@ class Relay(Struct, eq=False):
 
     async def _end_stream(self) -> None:
         """End a stream; where its response never came, say so in its place."""
-        made = self._watcher.instead()
-        if made is None or self._torn:
-            await self._out.end(self._partial)
-        elif self._out.left:
-            await self._out.end(as_event(made.body))
-        else:
+        made = None if self._out.left or self._torn else self._watcher.instead()
+        if made is not None:
             await self._made(made)
+        elif not self._torn and (last := self._watcher.last_events()):
+            await self._out.end(last)
+        else:
+            await self._out.end(self._partial)
 
     async def _events(self, events: EventReader, chunk: bytes) -> None:
         text = self._masked(self._decoded(chunk))
@@ -449,15 +449,21 @@ class Relay(Struct, eq=False):
 
         Where none of it has left, or only whole events, turnlog answers in its place.
         """
-        streams = self._head.media == _EVENTS and not self._torn and self._decoder is None
-        tells = streams or not self._out.left
-        await self._observed(partial(self._watcher.broken, failure, tells=tells))
+        resumable = self._watcher.is_resumable and await self._answer.is_reachable()
+        plain = not self._keeps_coded and self._length is None
+        broken = Broken(
+            kind=failure.kind,
+            untouched=not self._out.left,
+            between_events=self._head.media == _EVENTS and plain and not self._torn,
+            resumable=resumable,
+        )
+        await self._observed(self._watcher.broken, failure, broken)
         self._out.judged()
-        made = self._watcher.instead()
-        if made is not None and not self._out.left:
+        made = None if self._out.left else self._watcher.instead()
+        if made is not None:
             await self._made(made)
-        elif made is not None:
-            await self._out.end(as_event(made.body))
+        elif last := self._watcher.last_events():
+            await self._out.end(last)
         else:
             if not self._out.left:
                 await self._start(self._length)

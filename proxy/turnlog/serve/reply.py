@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.core.policy import Policy
 from turnlog.wire.http import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.splice import as_event
@@ -30,14 +29,6 @@ _REASONS: Final = {
     405: b"Method Not Allowed",
     409: b"Conflict",
 }
-
-
-class Unanswered(Failure):
-    """A command gave no answer. The stream that its agent reads is turnlog's, and does not break."""
-
-    def is_managed(self, policy: Policy) -> bool:
-        """Tell that turnlog answers in its place, unless that is more of what the agent leaves unread."""
-        return self.kind is not ErrorKind.CANCELLED_BY_CALLER or super().is_managed(policy)
 
 
 class Reply:
@@ -95,7 +86,7 @@ class Reply:
         it seemed."""
         if not self.over and self._failure is None:
             phase = phase or (Phase.BODY if self._began else self._progress.phase)
-            self._failure = Unanswered(kind, phase, detail)
+            self._failure = Failure(kind, phase, detail)
             self._wake()
 
     def mark(self, flag: Flag) -> None:
@@ -202,6 +193,10 @@ class Replied:
         if self._patience is not None:
             self._patience.heard()
 
+    async def is_reachable(self) -> bool:
+        """Tell that no stream is resumed: its events have no ids."""
+        return False
+
     async def close(self) -> None:
         """Stop reading."""
         if self._patience is not None:
@@ -227,6 +222,10 @@ class Said:
 
     def heard(self) -> None:
         """Nothing waits."""
+
+    async def is_reachable(self) -> bool:
+        """Tell that there is nothing to resume."""
+        return False
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -5,7 +5,6 @@ Guarded is a call whose effect a rule or a trusted annotation names, or that has
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -22,8 +21,6 @@ from .fault import Failure
 from .recorder import Recorder
 
 _DELIVERED: Final = NoteKind.DELIVERED
-_EVENT_IDS: Final = 256
-"""Most ids of events that are remembered: an agent has read all but the latest."""
 Outlived = Callable[[Failure], bool]
 """Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 
@@ -67,8 +64,6 @@ class Running:
         """Whether it is taken back because nobody waits for it."""
         self._joined = 0
         """How many wait for it beside its caller."""
-        self._event_ids: deque[str] | None = None
-        """Of its latest events."""
         self.is_over = False
         """Whether nothing carries it out any more; its answer may yet come on another stream."""
         self._waited_for: asyncio.Event | None = None
@@ -271,15 +266,9 @@ class Running:
         if self.is_abandoned:
             self._give_up()
 
-    def numbered(self, event_id: str) -> None:
-        """Learn the id of an event of its stream, behind which another one may go on."""
-        if self._event_ids is None:
-            self._event_ids = deque(maxlen=_EVENT_IDS)
-        self._event_ids.append(event_id)
-
-    async def resumed(self, event_id: str) -> None:
-        """Let the stream that goes on behind an event of its own have it, if nobody waits here."""
-        if self.is_abandoned and self._withdraw is not None and event_id in (self._event_ids or ()):
+    async def resumed(self) -> None:
+        """Leave it to the stream that resumes its own, if nobody waits here."""
+        if self.is_abandoned and self._withdraw is not None:
             self._withdraw()
             await self.ended()
 
@@ -290,7 +279,6 @@ class Running:
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended: many of these are remembered."""
-        self._event_ids = None
         self._withdraw, self._outlived, self._doubted = None, _untold, _certain
         if self.attempt is not None:
             self.attempt.retire()

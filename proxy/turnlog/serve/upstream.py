@@ -32,6 +32,8 @@ _CONNECTING: Final = Phase.CONNECTING
 _C = TypeVar("_C", covariant=True)
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
+_REACHED: Final = 2.0
+"""s: a server that takes longer to accept a connection is taken for gone."""
 _NOTICE: Final = 5.0
 """s: how long a message to a server whose answer nobody needs may take."""
 
@@ -115,6 +117,10 @@ class Answer(Protocol):
         """Note that something came that counts: an event, or a piece of a body."""
         ...
 
+    async def is_reachable(self) -> bool:
+        """Tell whether its server accepts connections, as far as that shows soon."""
+        ...
+
     async def close(self) -> None:
         """Read no more of it."""
         ...
@@ -142,6 +148,15 @@ class HttpAnswer(Struct, eq=False):
         """Note that something came that counts: an event, or a piece of a body."""
         if self._patience is not None:
             self._patience.heard()
+
+    async def is_reachable(self) -> bool:
+        """Tell whether its server accepts a connection within `_REACHED`."""
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_REACHED):
+                connection = await self._origin.connect()
+            self._origin.give_back(connection, monotonic())
+            return True
+        return False
 
     async def close(self) -> None:
         """Give the connection back if the exchange came to its end, else break it.
