@@ -50,6 +50,9 @@ def serve(peer: Peer) -> None:
         case "tools/call":
             _call(peer, asked, asked["params"]["name"].removesuffix("_typed"))
         case "resources/read":
+            # Before a head has left it would get 502, which tells an application nothing.
+            peer.start_events()
+            peer.send(chunked(b": working\n\n"))
             peer.reset()
         case None:
             peer.send(_NO_STREAM)
