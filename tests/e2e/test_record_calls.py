@@ -157,7 +157,7 @@ ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
         b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"x":' + b"[" * 5000 + b"]" * 5000 + b"}}",
         {"status": "ok"},
     ),
-    ("url elicitation", 200, error(-32042), {"status": "input_required", "code": -32042}),
+    ("url elicitation", 200, error(-32042), {"kind": "invalid_request", "executed": "no"}),
 ]
 
 

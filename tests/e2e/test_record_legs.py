@@ -101,6 +101,32 @@ def test_the_same_call_without_input_is_another_call(rig: Rig) -> None:
     assert (first.leg, second.leg) == (0, 0)
 
 
+ELICITS = -32042
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_call_refused_until_a_url_was_opened_is_over_and_its_repeat_is_the_same_call(
+    rig: Rig, events: bool
+) -> None:
+    rig.upstream.script = Scripted(ELICITS, DONE, DONE, events=events)
+    post(rig, call("ask", {"a": 1}), call("ask", {"a": 1}, request_id=2))
+    first, second = rig.ended_rows(2)
+    assert (first.status, first.kind, first.executed) == ("error", "invalid_request", "no")
+    assert (second.status, second.flags) == ("ok", [])
+    assert (second.call, first.attempt, second.attempt) == (first.call, 1, 2)
+    post(rig, call("ask", {"a": 1}, request_id=3))
+    assert rig.ended_rows(3)[2].call != first.call
+
+
+def test_another_call_does_not_continue_one_that_was_refused_until_a_url_was_opened(
+    rig: Rig,
+) -> None:
+    rig.upstream.script = Scripted(ELICITS, DONE)
+    post(rig, call("ask", {"a": 1}), call("ask", {"a": 2}, request_id=2))
+    first, second = rig.ended_rows(2)
+    assert first.call != second.call
+
+
 def test_the_state_of_another_server_or_call_continues_nothing(rig: Rig) -> None:
     rig.upstream.script = Scripted(input_required(f"mine-{rig.session}"), DONE)
     post(rig, call("ask"), call("ask", request_id=2, inputResponses={}, requestState="forged"))

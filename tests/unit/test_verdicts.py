@@ -112,7 +112,6 @@ def test_a_tool_that_says_it_failed_has_failed_under_any_other_status(status: in
     ("said", "wanted"),
     [
         ({"result": WANTS_MORE}, Status.INPUT_REQUIRED),
-        ({"error": ELICITS}, Status.INPUT_REQUIRED),
         ({"result": TASK}, Status.ACCEPTED),
     ],
 )
@@ -121,6 +120,12 @@ def test_a_call_that_goes_on_goes_on_under_any_other_status(
 ) -> None:
     ending, _ = ended(status, said)
     assert (ending.status, ending.kind) == (wanted, "")
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_call_that_needs_a_url_opened_first_did_not_run(status: int) -> None:
+    ending, _ = ended(status, {"error": ELICITS})
+    assert (ending.kind, ending.executed, ending.retry) == ("invalid_request", "no", "never")
 
 
 @pytest.mark.parametrize("said", [None, {}, DONE], ids=str)

@@ -176,7 +176,7 @@ def test_result_types_mean_something_since_2026_07_28_only() -> None:
         ),
         (
             b'{"code":-32042,"message":"open this"}',
-            Answer(status=Status.INPUT_REQUIRED, code=-32042, message="open this"),
+            Answer(status=Status.ERROR, code=-32042, message="open this"),
         ),
         (b'"broken"', Answer(status=Status.ERROR, message="broken")),
         (b"{}", Answer(status=Status.ERROR)),
@@ -432,7 +432,7 @@ def test_the_result_of_a_task_is_that_of_its_call() -> None:
     error = poll("tasks/result", b'{"id":1,"error":{"code":-32603}}', "2025-11-25")
     assert (error.terminal, error.answer.code) == (True, -32603)
     more = poll("tasks/result", b'{"id":1,"error":{"code":-32042}}', "2025-11-25")
-    assert (more.terminal, more.answer.status) == (False, Status.INPUT_REQUIRED)
+    assert (more.terminal, more.answer.status) == (False, Status.ERROR)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ _CODES: dict[int | None, ErrorKind] = {
     -32020: _K.INVALID_REQUEST,
     -32021: _K.INVALID_REQUEST,
     -32022: _K.INVALID_REQUEST,
+    # MCP 2025-11-25, URL elicitation required: nothing ran, and the client makes the call again.
+    -32042: _K.INVALID_REQUEST,
     -32800: _K.CANCELLED_BY_CALLER,
 }
 """Kinds of JSON-RPC errors (JSON-RPC 2.0 section 5.1; MCP); any other is `upstream_internal`."""

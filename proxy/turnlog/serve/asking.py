@@ -90,9 +90,8 @@ class Asking(Struct, frozen=True):
             client=identity.client,
         )
         if self.context.redirected:
-            ask = self.context.redirected.followed(
-                call_key(ask, id_key(message.id)), ask, self.context.clock.monotonic()
-            )
+            keys = call_key(ask, id_key(message.id)), call_key(ask, "")
+            ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask

@@ -25,7 +25,7 @@ from .fault import Failure, Progress
 from .found import Repeated
 from .judging import judged, waiting
 from .keys import HEADER, effect_link, key_for
-from .redirects import Lead, lead, plain_key
+from .redirects import FOLLOWED, Lead, lead, plain_key
 from .request import Request
 from .running import Running
 from .upstream import Answer, Content
@@ -274,7 +274,7 @@ class PlainCall:
             self._context.redirected.note(
                 plain_key(ask, leads.resource, self._body),
                 self.attempt,
-                self._context.clock.monotonic(),
+                self._context.clock.monotonic() + FOLLOWED,
             )
         return self._end(*judged(ask, ending, reply))
 
@@ -344,7 +344,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     )
     if whole and context.redirected:
         key = plain_key(ask, request.route.resource, body)
-        ask = context.redirected.followed(key, ask, context.clock.monotonic())
+        ask = context.redirected.followed(ask, context.clock.monotonic(), key)
     policy = ask.policy
     if policy.idempotency is None and not policy.effect_key:
         return ask

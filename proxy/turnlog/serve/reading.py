@@ -22,7 +22,7 @@ from .context import Context
 from .judging import judged, waiting
 from .legs import Legs
 from .listening import Listening
-from .redirects import Lead, call_key, lead
+from .redirects import CONSENTED, FOLLOWED, Lead, call_key, lead
 from .request import Request
 from .underway import Underway
 from .upstream import Answer
@@ -132,7 +132,9 @@ class Reading(Struct, eq=False):
         if leads.resource is None:
             return
         self._context.redirected.note(
-            call_key(attempt.ask, attempt.caller_key), attempt, self._context.clock.monotonic()
+            call_key(attempt.ask, attempt.caller_key),
+            attempt,
+            self._context.clock.monotonic() + FOLLOWED,
         )
         if self._request.channel is not None:
             self._context.channels.move(self._request.channel, leads.resource)
@@ -254,6 +256,9 @@ class Reading(Struct, eq=False):
         ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
         if fails and _has_dropped(attempt, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
+        if said.code == mcp.URL_ELICITATION_REQUIRED:
+            until = self._context.clock.monotonic() + CONSENTED
+            self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self.status < 400 and not said.is_error

@@ -1,7 +1,8 @@
-"""Calls that were answered by a redirect, found again when the agent follows it (semantics, section 13).
+"""Calls that a server asked to be made again, found when the agent does so (semantics, sections 2, 13).
 
 To follow a redirect is no call of its own: the agent makes the same call at another place of the same
-server. Only 307 and 308 ask for the same request again.
+server. Only 307 and 308 ask for the same request again. Nor is it to repeat a call that the server
+refused until a person has opened a URL (-32042, MCP 2025-11-25).
 """
 
 from collections import OrderedDict
@@ -18,8 +19,11 @@ from turnlog.wire.http import Headers, fields
 from .attempt import Ask, Attempt, onward
 from .routes import Route
 
-_LIFE: Final = 60 * 1_000_000_000
+_SECOND: Final = 1_000_000_000
+FOLLOWED: Final = 60 * _SECOND
 """ns within which a redirect is followed, or never."""
+CONSENTED: Final = 15 * 60 * _SECOND
+"""ns within which a call is repeated that waited for a person."""
 _MOST: Final = 1024
 
 
@@ -47,7 +51,7 @@ def lead(route: Route, headers: Headers, host: str) -> Lead:
 def call_key(ask: Ask, id_key: str) -> Hashable:
     """Return what a `tools/call` has in common with the one that follows its redirect.
 
-    `None` where its input is not known whole.
+    `None` where its input is not known whole. Where it is repeated under another id, `id_key` is empty.
     """
     if not (ask.complete and ask.says_all):
         return None
@@ -61,28 +65,30 @@ def plain_key(ask: Ask, resource: str, body: bytes) -> Hashable:
 
 
 class Redirected:
-    """Attempts that were answered by a redirect within their own server, the newest at the end."""
+    """Attempts whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Hashable, tuple[Attempt, int]] = OrderedDict()
+        """Each with the end of its time."""
 
     def __bool__(self) -> bool:
         """Tell whether any waits to be followed: mostly none does."""
         return bool(self._waiting)
 
-    def note(self, key: Hashable, attempt: Attempt, now: int) -> None:
-        """Remember an attempt, by what the request has that follows; `now` is monotonic, in ns."""
+    def note(self, key: Hashable, attempt: Attempt, until: int) -> None:
+        """Remember an attempt by what the next request has in common; `until` is monotonic, in ns."""
         if key is None:
             return
-        self._waiting[key] = (attempt, now)
+        self._waiting[key] = (attempt, until)
         self._waiting.move_to_end(key)
         if len(self._waiting) > _MOST:
             self._waiting.popitem(last=False)
 
-    def followed(self, key: Hashable, ask: Ask, now: int) -> Ask:
-        """Return what a call asks: another attempt of the one whose redirect it follows, if it does."""
-        attempt, at = self._waiting.pop(key, (None, 0))
-        if attempt is None or now - at > _LIFE or attempt.overall is None:
+    def followed(self, ask: Ask, now: int, *keys: Hashable) -> Ask:
+        """Return what a call asks: another attempt of the one that its server asked for, if it is."""
+        key = next((key for key in keys if key in self._waiting), None)
+        attempt, until = self._waiting.pop(key, (None, 0))
+        if attempt is None or now > until or attempt.overall is None:
             return ask
         if attempt.overall.executed is not Executed.NO:
             return ask  # a rule has said otherwise of it

@@ -29,6 +29,7 @@ _OK: Final = Status.OK
 _ERROR: Final = Status.ERROR
 _INPUT_REQUIRED: Final = Status.INPUT_REQUIRED
 _FAILED: Final = Kind.ERROR
+_OF_THE_QUESTION: Final = frozenset({INVALID_PARAMS, URL_ELICITATION_REQUIRED})
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 _T = TypeVar("_T", bound=Struct)
@@ -134,14 +135,14 @@ def read_task_poll(
 
     `tasks/result` (2025-11-25) answers what the call itself would have. `tasks/get` and
     `tasks/cancel` answer the task: 2026-07-28 with the result or error inside, 2025-11-25 without.
-    An error to these two, or -32602 to any, is about the question, not about the call.
+    An error to these two, or -32602 or -32042 to any, is about the question, not about the call.
     """
     if method not in ("tasks/get", "tasks/result", "tasks/cancel"):
         return None
     task_id = text_of(load(_TaskParams, params).task_id)
     answer = read_answer(message, revision=revision)
     failed = answer.code is not None or (answer.status is Status.ERROR and not answer.is_error)
-    if failed and (method != "tasks/result" or answer.code == INVALID_PARAMS):
+    if failed and (method != "tasks/result" or answer.code in _OF_THE_QUESTION):
         return TaskPoll(task_id=task_id, terminal=False, answer=answer)
     if method == "tasks/result":
         terminal = answer.status in (Status.OK, Status.ERROR)
@@ -203,8 +204,7 @@ def _failed(whole: bytes, error: _Error) -> Answer:
 
 
 def _error(code: int | None, message: str) -> Answer:
-    status = Status.INPUT_REQUIRED if code == URL_ELICITATION_REQUIRED else Status.ERROR
-    return Answer(status=status, code=code, message=message[:MESSAGE_LIMIT])
+    return Answer(status=_ERROR, code=code, message=message[:MESSAGE_LIMIT])
 
 
 def _ended(whole: bytes, result: _Result, task: _Task, revision: str) -> Answer:

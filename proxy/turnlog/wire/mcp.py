@@ -11,6 +11,7 @@ from msgspec import Raw, Struct, field
 
 from .answer import (
     INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
     Answer,
     TaskPoll,
     read_answer,
@@ -34,6 +35,7 @@ __all__ = [
     "START",
     "STATELESS_SINCE",
     "SUBSCRIPTION_KEY",
+    "URL_ELICITATION_REQUIRED",
     "Answer",
     "Definition",
     "TaskPoll",
