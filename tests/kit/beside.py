@@ -23,10 +23,11 @@ def proxy_beside(
     *upstreams: str,
     settings: Mapping[str, object] | None = None,
     flags: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Generator[Proxy]:
     """Run `turnlog serve` until the block ends, as `kit.proxy.running` does."""
     with asyncio.Runner() as runner:
-        manager = running(folder, *upstreams, settings=settings, flags=flags)
+        manager = running(folder, *upstreams, settings=settings, flags=flags, environ=environ)
         proxy = runner.run(_enter(manager))
         try:
             yield proxy

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from kit.tls import CERTIFICATE
 from turnlog.core.kinds import Durability, WhenFull
 from turnlog.core.repeats import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
@@ -269,6 +270,18 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
             "upstreams: {a: {command: [x], share: some}}",
             "1:38: 'upstreams.a.share' cannot be 'some', use one of: all, session",
         ),
+        (
+            "upstreams: {a: {command: [x], proxy: none}}",
+            "1:38: a command is not called over HTTP, remove this line",
+        ),
+        (
+            "upstreams: {a: {url: http://a, proxy: 'socks5://p:1'}}",
+            "1:39: a proxy of the scheme 'socks5' cannot be used here, write env, none, or a URL",
+        ),
+        (
+            "upstreams: {a: {url: https://a, ca: gone.pem}}",
+            "1:37: 'gone.pem' holds no certificates that can be read (No such file or directory)",
+        ),
         ("upstreams: {a: {url: http://a, share: all}}", "1:39: only a command can be shared, remove this line"),
         ("upstreams: {a: {url: http://a, transport: sse}}",
          "1:43: 'upstreams.a.transport' 'sse' is not supported yet, leave it out"),
@@ -391,3 +404,21 @@ def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Pat
     assert known.data == other.data == tmp_path / "here"
     bare = read_wrap_settings(flags=Flags(), environ={}, folder=tmp_path, server="other")
     assert bare.data == tmp_path / "turnlog-data"
+
+
+def test_certificates_are_found_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "corp.pem").write_bytes(CERTIFICATE.read_bytes())
+    text = "upstreams: {a: {url: https://a.example, ca: corp.pem}, b: {url: https://b.example}}"
+    (tmp_path / "conf" / "turnlog.yaml").write_text(text)
+    found = read_settings(
+        flags=Flags(config="conf/turnlog.yaml"), environ={}, folder=tmp_path
+    ).upstreams
+    assert (found["a"].ca, found["b"].ca) == (str(tmp_path / "conf" / "corp.pem"), "")
+
+
+def test_a_file_that_holds_no_certificates_is_named(tmp_path: Path) -> None:
+    (tmp_path / "corp.pem").write_text("no certificate")
+    (tmp_path / "turnlog.yaml").write_text("upstreams: {a: {url: https://a.example, ca: corp.pem}}")
+    with pytest.raises(ConfigError, match=r"'corp\.pem' holds no certificates that can be read"):
+        read_settings(flags=Flags(config="turnlog.yaml"), environ={}, folder=tmp_path)

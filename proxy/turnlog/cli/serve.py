@@ -51,6 +51,11 @@ def command(**given: Any) -> int:
         complain(warning)
     flags = Flags(**given)
     settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    from turnlog.serve.proxies import unusable_proxies
+
+    ways = {name: (up.proxy, up.url) for name, up in settings.upstreams.items() if up.url}
+    for warning in unusable_proxies(ways, os.environ):
+        complain(warning)
     from turnlog.store.folder import reach
 
     # The lock may lie in there: what is wrong with the folder is not the lock's fault.

@@ -43,6 +43,8 @@ class ProxyReady(Event, frozen=True, kw_only=True, tag="proxy.ready"):
     upstreams: tuple[str, ...] = field(name="turnlog.upstreams", default=())
     data: str = field(name="turnlog.data", default="")
     pid: int = field(name="process.pid", default=0)
+    proxies: tuple[str, ...] = field(name="turnlog.proxies", default=())
+    """The upstreams that are called through an HTTP proxy, and which that is."""
 
 
 class ProxyStopping(Event, frozen=True, kw_only=True, tag="proxy.stopping"):

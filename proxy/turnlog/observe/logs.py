@@ -138,7 +138,8 @@ def console_lines(clock: Clock, colors: bool) -> Render:
     def render(_: object, __: str, event: Event) -> bytes:
         fields = _plain(event)
         if isinstance(event, ProxyReady):
-            fields = {"event": f"turnlog ready {' '.join(event.urls)}"}
+            ways = "".join(f", {way}" for way in event.proxies)
+            fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
         level = event.level.name.lower()
         line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"

@@ -6,9 +6,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -27,6 +27,7 @@ from .handler import Handler
 from .own import Own
 from .own_mcp import AgentTools
 from .pins import Pins
+from .proxies import HttpProxy, proxy_for
 from .readers import Address
 from .recording import end, recording
 from .routes import Routes, Target, target_of, target_of_command
@@ -91,8 +92,11 @@ def _stop(stop: asyncio.Event, reasons: list[str], number: signal.Signals) -> No
 class Proxy:
     """A proxy that is accepting calls."""
 
-    def __init__(self, settings: Settings, context: Context, handler: Handler) -> None:
+    def __init__(
+        self, settings: Settings, context: Context, handler: Handler, targets: Sequence[Target]
+    ) -> None:
         self._settings = settings
+        self._targets = targets
         self._context = context
         self._handler = handler
         self.port = 0
@@ -114,6 +118,11 @@ class Proxy:
             upstreams=tuple(self._settings.upstreams),
             data=str(self._settings.data),
             pid=os.getpid(),
+            proxies=tuple(
+                f"{target.name} through {target.proxy.url} ({target.proxy.source})"
+                for target in self._targets
+                if target.proxy is not None
+            ),
         )
 
     def urls(self) -> tuple[str, ...]:
@@ -123,7 +132,7 @@ class Proxy:
         base = f"http://{Address(host, self.port)}"
         upstreams = self._settings.upstreams
         if len(upstreams) == 1:
-            return tuple(base + _target(name, up).path for name, up in upstreams.items())
+            return tuple(base + target.path for target in self._targets)
         return tuple(f"{base}/{name}" for name in upstreams)
 
     async def drain(self, reason: str) -> ProxyStopped:
@@ -204,12 +213,17 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 
 def _target(name: str, upstream: Upstream) -> Target:
-    return target_of(name, upstream.url) if upstream.url else target_of_command(name)
+    if not upstream.url:
+        return target_of_command(name)
+    proxy: HttpProxy | None = None
+    with suppress(ValueError):  # `unusable_proxies` has told of it
+        proxy = proxy_for(upstream.proxy, upstream.url, os.environ)
+    return target_of(name, upstream.url, proxy=proxy, ca=upstream.ca)
 
 
 def _proxy(
     settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, own: Own
 ) -> Proxy:
-    routes = Routes([_target(name, up) for name, up in settings.upstreams.items()])
-    handler = Handler(settings, context, routes, upstreams, commands, own)
-    return Proxy(settings, context, handler)
+    targets = [_target(name, up) for name, up in settings.upstreams.items()]
+    handler = Handler(settings, context, Routes(targets), upstreams, commands, own)
+    return Proxy(settings, context, handler, targets)

@@ -21,7 +21,7 @@ from .front import Asked, Front, refusing
 from .known import Rules
 from .lane import Lane
 from .recorder import Recorder
-from .routes import COMMAND
+from .routes import COMMAND, Target
 from .settings import Upstream
 from .startup import startup_limit
 from .upstream import Answer, Content
@@ -93,7 +93,7 @@ class Commands:
 
     async def send(
         self,
-        origin_url: str,
+        target: Target,
         method: str,
         resource: str,
         lines: bytes,
@@ -110,18 +110,18 @@ class Commands:
         if one_line is None:
             return refusing(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
         asked = Asked(method, _fields(lines), one_line, progress)
-        return await self._fronts[origin_url].answer(asked)
+        return await self._fronts[target.origin].answer(asked)
 
     def notify(
-        self, origin_url: str, resource: str, lines: bytes, body: bytes
+        self, target: Target, resource: str, lines: bytes, body: bytes
     ) -> asyncio.Task[None]:
         """Send a message that gets no answer."""
-        return self._tasks.create_task(self._notify(origin_url, resource, lines, body))
+        return self._tasks.create_task(self._notify(target, resource, lines, body))
 
-    async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
         try:
             async with asyncio.timeout(_NOTICE):
-                await self.send(origin_url, "POST", resource, lines, body, Progress(), length=None)
+                await self.send(target, "POST", resource, lines, body, Progress(), length=None)
         except (Failure, TimeoutError):
             return
         except Exception as error:  # noqa: BLE001 - it is logged; nobody waits for this

@@ -18,6 +18,7 @@ from .connection import Interim
 from .fault import Failure, Progress
 from .found import Repeated
 from .heads import Raw
+from .routes import Target
 from .running import Running
 from .upstream import Answer, Content
 
@@ -211,7 +212,7 @@ class Way(Protocol):
 
     async def send(
         self,
-        origin_url: str,
+        target: Target,
         method: str,
         resource: str,
         lines: bytes,
@@ -225,7 +226,7 @@ class Way(Protocol):
         ...
 
     def notify(
-        self, origin_url: str, resource: str, lines: bytes, body: bytes
+        self, target: Target, resource: str, lines: bytes, body: bytes
     ) -> asyncio.Task[None]:
         """Send a message whose answer nobody needs, in the background."""
         ...

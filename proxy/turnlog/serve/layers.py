@@ -161,6 +161,8 @@ def _file_layer(config: str, folder: Path) -> _Layer:
         data = {**data, "data": str(path.absolute().parent / settings.data)}
     if "rules" in data:
         data = {**data, "rules": _found_rules(document, config, folder)}
+    if authorities := {name: up.ca for name, up in settings.upstreams.items() if up.ca}:
+        data = _laid_over(data, {"upstreams": _certificates(document, path.parent, authorities)})
     return _Layer(name=config, data=data, document=document)
 
 
@@ -174,6 +176,25 @@ def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSour
             found.append(rule_file(text, folder / beside.expanduser(), shown=shown))
         except ValueError as error:
             raise document.error(("rules", number), str(error)) from None
+    return found
+
+
+def _certificates(
+    document: Document, beside: Path, authorities: Mapping[str, str]
+) -> dict[str, Plain]:
+    """Find the files of certificates that upstreams name; relative paths begin beside the file."""
+    from ssl import create_default_context  # it takes 10 ms, and few configurations need it
+
+    found: dict[str, Plain] = {}
+    for name, text in authorities.items():
+        file = str((beside / Path(text).expanduser()).absolute())
+        try:
+            create_default_context(cafile=file)
+        except OSError as error:  # of ssl as well
+            reason = error.strerror or str(error)
+            message = f"{text!r} holds no certificates that can be read ({reason}), name a PEM file"
+            raise document.error(("upstreams", name, "ca"), message) from None
+        found[name] = {"ca": file}
     return found
 
 
@@ -278,6 +299,11 @@ def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
             raise layer.error(
                 ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
             )
+        for key in ("proxy", "ca"):
+            if upstream.command and key in layer.data["upstreams"][name]:
+                raise layer.error(
+                    ("upstreams", name, key), "a command is not called over HTTP, remove this line"
+                )
         if upstream.url and "share" in layer.data["upstreams"][name]:
             raise layer.error(
                 ("upstreams", name, "share"), "only a command can be shared, remove this line"

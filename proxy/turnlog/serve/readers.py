@@ -19,6 +19,8 @@ from turnlog.core.values import size
 from turnlog.packs.sources import RuleSource, pack
 from turnlog.wire.origin import normal_origin
 
+from .proxies import FROM_ENVIRONMENT, NONE, read_proxy
+
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
 
@@ -152,6 +154,14 @@ def upstream_url(value: object) -> str:
     if "#" in value:
         raise ValueError(f"{value!r} has a fragment, which is never sent, remove it")
     return value
+
+
+def proxy_setting(value: object) -> str:
+    """Read which HTTP proxy leads to an upstream: `env`, `none`, or a URL."""
+    text = "none" if value is None else str(value)
+    if text not in {FROM_ENVIRONMENT, NONE}:
+        read_proxy(text, "proxy")
+    return text
 
 
 def _split(url: str) -> SplitResult:

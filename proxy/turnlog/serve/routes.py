@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from turnlog.wire.reference import origin_of, resolved
 
+from .proxies import HttpProxy
+
 OWN = "turnlog"
 """First segment of everything that is turnlog's own."""
 HEALTH = f"/{OWN}/health"
@@ -39,6 +41,10 @@ class Target(Struct, frozen=True, kw_only=True):
     """What the upstream reads in `Host`."""
     host: str
     port: int
+    proxy: HttpProxy | None = None
+    """The proxy that leads there."""
+    ca: str = ""
+    """File of the certificates that its own is checked against; empty for the system's."""
 
     @property
     def own_origin(self) -> str:
@@ -165,7 +171,7 @@ class Endpoints:
         return (route.target.name, route.path) in self._known
 
 
-def target_of(name: str, url: str) -> Target:
+def target_of(name: str, url: str, *, proxy: HttpProxy | None = None, ca: str = "") -> Target:
     """Return the routing entry of a configured URL, whose form was checked before."""
     parts = urlsplit(url)
     return Target(
@@ -176,6 +182,8 @@ def target_of(name: str, url: str) -> Target:
         authority=parts.netloc.encode("ascii"),
         host=parts.hostname or "",
         port=parts.port or (443 if parts.scheme == "https" else 80),
+        proxy=proxy,
+        ca=ca,
     )
 
 

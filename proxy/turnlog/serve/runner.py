@@ -266,7 +266,7 @@ class Runner(Struct, eq=False):
     def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
         return self._way.send(
-            self._route.target.origin,
+            self._route.target,
             self._down.method,
             self._route.resource,
             head,
@@ -357,7 +357,7 @@ class Runner(Struct, eq=False):
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
             head = self._heads.forwarded((raw, target.authority))
-            notice = self._way.notify(target.origin, self._route.resource, head, message)
+            notice = self._way.notify(target, self._route.resource, head, message)
             self._notice = notice
 
     def withdraw(self) -> None:

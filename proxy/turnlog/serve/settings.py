@@ -17,6 +17,7 @@ from turnlog.core.repeats import NeverTwice
 from turnlog.core.values import Size, reads
 from turnlog.packs.sources import RuleSource, Sources, in_force
 
+from .proxies import FROM_ENVIRONMENT
 from .readers import (
     Address,
     address,
@@ -25,6 +26,7 @@ from .readers import (
     folder,
     header_name,
     pack_name,
+    proxy_setting,
     rule_source,
     secret_pattern,
     store_size,
@@ -77,6 +79,10 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trust_annotations: bool = False
     trust_outcomes: bool = False
     """Whether the server may say how a call ended in turnlog's name: it is a turnlog itself."""
+    proxy: Annotated[str, reads(proxy_setting)] = FROM_ENVIRONMENT
+    """The HTTP proxy that leads to it: `env`, `none`, or a URL, which may hold credentials."""
+    ca: str = ""
+    """File of the certificates that its own is checked against; empty for the system's."""
     retry_quota: RetryQuota | None = None
     """Bounds the retries that rules want; `None` for no bound."""
     breaker: Breaker | None = None

@@ -1,7 +1,7 @@
 """The border to the tool servers: one request out, one answer back, every failure a value.
 
-Connections are pooled by origin. Nothing here acts on its own: no second send, no redirects, no
-cookies, no decompression, no proxies from the environment, no time limits but those of rules.
+Connections are pooled by upstream. Nothing here acts on its own: no second send, no redirects, no
+cookies, no decompression, no time limits but those of rules.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic
 from typing import Final, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -22,6 +21,8 @@ from .connection import Connection, Interim
 from .fault import Failure, Progress
 from .heads import Raw
 from .patience import Patience
+from .routes import Target
+from .tunnel import tunnelled
 
 __all__ = ["Answer", "Content", "Failure", "Upstreams"]
 
@@ -52,11 +53,17 @@ def _is_address(host: str) -> bool:
 class Origin:
     """Where a tool server listens, and the idle connections to it."""
 
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.host = parts.hostname or ""
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self.port = parts.port or (443 if self.tls else 80)
+    def __init__(self, target: Target) -> None:
+        is_https = target.origin.lower().startswith("https:")
+        self.host, self.port, self.proxy = target.host, target.port, target.proxy
+        self.tls = ssl.create_default_context(cafile=target.ca or None) if is_https else None
+        # A proxy gets the whole URL of what is not encrypted (RFC 9112 section 3.2.2).
+        plain_proxy = None if is_https else target.proxy
+        self.before_path = target.origin if plain_proxy else ""
+        self.lines = b""
+        """Fields for the proxy, each with CRLF before it."""
+        if plain_proxy and plain_proxy.authorization:
+            self.lines = b"\r\nProxy-Authorization: " + plain_proxy.authorization
         # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
         self._race = None if _is_address(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
@@ -64,14 +71,21 @@ class Origin:
 
     async def connect(self) -> Connection:
         """Open a connection. Raises `Failure`."""
-        loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(
-                Connection, self.host, self.port, ssl=self.tls, happy_eyeballs_delay=self._race
-            )
+            return await self._connect()
         except OSError as error:
             detail = error.strerror or str(error) or type(error).__name__
+            if self.proxy is not None:
+                detail = f"through the proxy {self.proxy.url} ({self.proxy.source}): {detail}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+
+    async def _connect(self) -> Connection:
+        if self.proxy is not None and self.tls is not None:
+            return await tunnelled(self.proxy, self.host, self.port, self.tls, Connection)
+        to = self.proxy or self
+        _, connection = await asyncio.get_running_loop().create_connection(
+            Connection, to.host, to.port, ssl=self.tls, happy_eyeballs_delay=self._race
+        )
         return connection
 
     def reuse(self, now: float) -> Connection | None:
@@ -195,7 +209,7 @@ class Upstreams:
 
     async def send(
         self,
-        origin_url: str,
+        target: Target,
         method: str,
         resource: str,
         lines: bytes,
@@ -211,16 +225,19 @@ class Upstreams:
         of framing; `length` is that of a body in pieces, if known; `interim` gets 1xx answers.
         Raises `Failure`.
         """
-        origin = self._origins.get(origin_url) or self._met(origin_url)
+        origin = self._origins.get(target.name) or self._met(target)
         progress.phase = _CONNECTING
         connection = origin.reuse(monotonic())
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin, progress.patience, now)
         connection.begin(method, progress, interim)
+        if origin.before_path:
+            resource = origin.before_path + (resource if resource != "*" else "")
+        head = _line(method, resource) + lines + origin.lines
         upload: asyncio.Task[None] | None = None
         try:
-            upload = self._start(connection, _line(method, resource) + lines, body, length)
+            upload = self._start(connection, head, body, length)
             await connection.head()
         except BaseException:
             await _given_up(connection, upload, progress.patience)
@@ -237,23 +254,23 @@ class Upstreams:
             connection.framing,
         )
 
-    def _met(self, origin_url: str) -> Origin:
+    def _met(self, target: Target) -> Origin:
         """Return an origin to which nothing was sent before."""
-        origin = self._origins[origin_url] = Origin(origin_url)
+        origin = self._origins[target.name] = Origin(target)
         return origin
 
     def notify(
-        self, origin_url: str, resource: str, lines: bytes, body: bytes
+        self, target: Target, resource: str, lines: bytes, body: bytes
     ) -> asyncio.Task[None]:
         """POST a message whose answer nobody needs, in the background, for `_NOTICE` at the most."""
-        return self._group.create_task(self._notify(origin_url, resource, lines, body))
+        return self._group.create_task(self._notify(target, resource, lines, body))
 
-    async def _notify(self, origin_url: str, resource: str, lines: bytes, body: bytes) -> None:
+    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
         progress = Progress()
         with suppress(Failure, TimeoutError):
             async with asyncio.timeout(_NOTICE):
                 answer = await self.send(
-                    origin_url, "POST", resource, lines, body, progress, length=None
+                    target, "POST", resource, lines, body, progress, length=None
                 )
                 try:
                     while await answer.read():

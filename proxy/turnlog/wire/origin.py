@@ -95,6 +95,13 @@ def _spelled(scheme: bytes, host: bytes) -> str:
     return f"{scheme.decode('latin-1')}://{host.decode('latin-1')}"
 
 
+def is_this_machine(host: str) -> bool:
+    """Tell whether a host of a URL is this machine by its very name or address."""
+    name = host.lower().removesuffix(".")
+    address = _address(name)
+    return _is_loopback(name) or (address is not None and address.is_unspecified)
+
+
 def _name(host: str) -> str | None:
     """Return a host in one spelling: lower case, no final dot, addresses as `ipaddress` does."""
     if host.startswith("["):
