@@ -69,7 +69,7 @@ def context(one: Bench) -> Context:
         plain_tools=PlainTools(rules, str),
         trusted=frozenset(),
         places=Places(),
-        health=Health({}, Path("/nonexistent"), clock, one.log),
+        health=Health({}, Path("/nonexistent"), 1, clock, one.log),
         clock=clock,
         log=one.log,
         vendor_headers=frozenset(),

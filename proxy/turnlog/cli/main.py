@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from turnlog.store.base import ProcessIdTaken
+
 from .failures import (
     FAILURES,
     FINE,
@@ -115,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with telling_output_apart():
             code = _run(sys.argv[1:] if arguments is None else arguments)
             sys.stdout.flush()
+    except ProcessIdTaken as taken:
+        # Nothing was done yet: commands open the store first.
+        return _told(taken) if arguments is not None else _run_again(taken)
     except PipeClosedError:
         _drop_output()
         return PIPE_CLOSED
@@ -135,10 +140,27 @@ def _run(arguments: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return WRONG_USE
+    except ProcessIdTaken:
+        raise
     except FAILURES as error:
-        message, code = describe(error)
-        complain(message)
-        return code
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    """Print what went wrong; return the exit code."""
+    message, code = describe(error)
+    complain(message)
+    return code
+
+
+def _run_again(taken: ProcessIdTaken) -> int:
+    """Run the command line under another process id; return its exit code."""
+    from .another_id import run_again
+
+    try:
+        return run_again(taken)
+    except (ProcessIdTaken, OSError) as error:
+        return _told(error)
 
 
 def _drop_output() -> None:

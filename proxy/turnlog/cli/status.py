@@ -39,14 +39,14 @@ def command(data: str, as_json: bool) -> None:
     """
     with printout() as write, open_view(data) as view:
         folder = Path(data).expanduser()
-        running = writers(folder)
+        running = writers(view, folder)
         status = StoreStatus(
             data=str(folder.absolute()),
             usage=view.usage(),
             writers=running,
             pending=list(pending(view)),
             dangling=count(view, time.time_ns()),
-            servers=list(read_health(folder, [one.pid for one in running or ()])),
+            servers=list(read_health(folder, [one.epoch for one in running])),
         )
         write(json_line(status) if as_json else _text(view, status))
 
@@ -100,10 +100,11 @@ def _limit(usage: Usage) -> str:
     return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
 
 
-def _writers(running: list[Writer] | None) -> str:
-    if running is None:
-        return "not known on this system"
-    return ", ".join(f"pid {w.pid} (epoch {w.epoch})" for w in running) or "none running"
+def _writers(running: list[Writer]) -> str:
+    said = (
+        f"{f'pid {w.pid}' if w.pid else 'pid not known here'} (epoch {w.epoch})" for w in running
+    )
+    return ", ".join(said) or "none running"
 
 
 def _health(one: ServerHealth) -> str:

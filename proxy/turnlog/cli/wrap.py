@@ -10,6 +10,8 @@ from .failures import complain
 
 if TYPE_CHECKING:
     from turnlog.serve.child import Child
+    from turnlog.serve.pins import Pins
+    from turnlog.serve.settings import Settings
 
 
 @click.command(
@@ -27,13 +29,17 @@ if TYPE_CHECKING:
 @click.option("--session", metavar="NAME", help="The session that all calls belong to.")
 @click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
-def command(command: tuple[str, ...], **given: Any) -> int:
+def command(
+    command: tuple[str, ...], *, session: str | None, name: str | None, **given: Any
+) -> int:
     """Run a tool server that speaks over stdin and stdout, and record each of its calls.
 
     Write it before the command in any client's configuration. Messages go through unchanged;
     once the command runs, nothing of turnlog's own is written to stdout or stderr: the log is
     DATA/logs/wrap.jsonl.
     """
+    server, settings, pins = _prepared(command, name=name, **given)
+    _check_session(session)
     from turnlog.serve.child import exit_as, start
 
     # The command loads at the same time as the rest of turnlog.
@@ -43,43 +49,51 @@ def command(command: tuple[str, ...], **given: Any) -> int:
     except OSError as failed:
         error = failed
     try:
-        code = _carried(child, error, command, **given)
+        code = _carried(
+            child, error, settings, pins, program=command[0], server=server, session=session
+        )
     finally:
         if child is not None:
             child.end()
     return exit_as(code)
 
 
+def _prepared(
+    command: tuple[str, ...], *, name: str | None, **given: Any
+) -> "tuple[str, Settings, Pins]":
+    """Return the server's name, the settings and the pins: what can be wrong before a command is started."""
+    from turnlog.packs.lock import lock_file
+    from turnlog.serve.layers import Flags, config_file, read_wrap_settings
+    from turnlog.serve.pins import Pins
+    from turnlog.store.folder import reach
+
+    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
+    settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
+    reach(settings.data)
+    config = config_file(flags=flags, environ=os.environ, folder=folder)
+    return server, settings, Pins(lock_file(config, settings.data))
+
+
 def _carried(
     child: "Child | None",
     failed: OSError | None,
-    command: tuple[str, ...],
+    settings: "Settings",
+    pins: "Pins",
     *,
+    program: str,
+    server: str,
     session: str | None,
-    name: str | None,
-    **given: Any,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number."""
-    from turnlog.serve.layers import Flags, config_file, read_wrap_settings
-
-    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
-    _check_session(session)
-    settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
     from turnlog.observe.events import ProcessFailed
-    from turnlog.packs.lock import lock_file
     from turnlog.serve.child import exit_code
-    from turnlog.serve.pins import Pins
     from turnlog.serve.wrapped import logging_to, run
-    from turnlog.store.folder import reach
 
-    reach(settings.data)
-    config = config_file(flags=flags, environ=os.environ, folder=folder)
-    pins = Pins(lock_file(config, settings.data))
     with logging_to(settings) as log:
         if child is None:
             assert failed is not None
             log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
-            complain(_not_started(command[0], failed))
+            complain(_not_started(program, failed))
             return exit_code(failed)
         return run(child, settings, log, pins, server=server, session=session or "")
 

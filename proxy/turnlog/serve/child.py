@@ -51,7 +51,6 @@ class Child:
 
 def start(command: Sequence[str]) -> Child:
     """Start a command with this process's environment, folder and stderr. Raises `OSError`."""
-    _open_closed()
     their_stdin, stdin = os.pipe()
     try:
         stdout, their_stdout = os.pipe()
@@ -67,7 +66,7 @@ def start(command: Sequence[str]) -> Child:
             env=_environment(),
             close_fds=False,  # what the client hands on is the command's; ours is all close-on-exec
             process_group=0,
-            preexec_fn=_dies_with(os.getpid()),
+            preexec_fn=dies_with(os.getpid()),
         )
     except BaseException:
         os.close(stdin)
@@ -95,15 +94,6 @@ def exit_as(code: int) -> int:
     return 128 - code
 
 
-def _open_closed() -> None:
-    """Let a standard stream that is closed (`<&-`) be no pipe or file of ours by accident."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-
-
 def _environment() -> dict[bytes, bytes]:
     """Return the environment that we were given: in a C locale Python adds LC_CTYPE (PEP 538)."""
     environ = dict(os.environb)
@@ -114,8 +104,11 @@ def _environment() -> dict[bytes, bytes]:
     return environ
 
 
-def _dies_with(parent: int) -> Callable[[], None] | None:
-    """Return what a new process does before it runs its command (prctl(2), PR_SET_PDEATHSIG)."""
+def dies_with(parent: int) -> Callable[[], None] | None:
+    """Return what a new process calls to be killed when `parent` dies (prctl(2), PR_SET_PDEATHSIG).
+
+    `None` where the system has nothing of the kind.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -4,7 +4,6 @@ What is out of the ordinary stands in a file beside the store, for `turnlog stat
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,11 +37,18 @@ class Health:
     """The circuits and quotas of one proxy."""
 
     def __init__(
-        self, upstreams: Mapping[str, Upstream], data: Path, clock: Clock, log: Log
+        self,
+        upstreams: Mapping[str, Upstream],
+        data: Path,
+        epoch: int,
+        clock: Clock,
+        log: Log,
     ) -> None:
+        """`epoch` is the proxy's own, as a writer of the store in `data`."""
         self._clock = clock
         self._log = log
         self._data = data
+        self._epoch = epoch
         self._upstreams = upstreams
         now = self._now
         self._circuits = {
@@ -62,7 +68,7 @@ class Health:
         if self._telling is not None:
             self._telling.cancel()
         with suppress(OSError):  # whoever reads it sees that this process is gone
-            remove_health(self._data, os.getpid())
+            remove_health(self._data, self._epoch)
 
     @property
     def _now(self) -> float:
@@ -136,4 +142,4 @@ class Health:
             self._telling.cancel()
             self._telling = None
         with suppress(OSError):  # `turnlog status` says less
-            write_health(self._data, os.getpid(), list(self._known.values()))
+            write_health(self._data, self._epoch, list(self._known.values()))

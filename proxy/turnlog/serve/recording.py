@@ -208,7 +208,7 @@ def _context(
         plain_tools=PlainTools(reloader.rules, clean),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
         places=Places(),
-        health=Health(settings.upstreams, settings.data, clock, log),
+        health=Health(settings.upstreams, settings.data, store.epoch, clock, log),
         clock=clock,
         log=log,
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),

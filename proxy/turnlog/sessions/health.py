@@ -26,23 +26,24 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """Attempts that its quota did not allow."""
 
 
-def write_health(data: Path, pid: int, servers: Sequence[ServerHealth]) -> None:
+def write_health(data: Path, epoch: int, servers: Sequence[ServerHealth]) -> None:
     """Say how the servers of a proxy are. Raises `OSError`."""
+    # A process id names another process in each pid namespace; an epoch names one writer of the store.
     folder = data / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    new = folder / f"{pid}.new"
+    new = folder / f"{epoch}.new"
     new.write_bytes(msgspec.json.encode(servers))
-    new.replace(folder / f"{pid}.json")
+    new.replace(folder / f"{epoch}.json")
 
 
-def remove_health(data: Path, pid: int) -> None:
+def remove_health(data: Path, epoch: int) -> None:
     """Say nothing any more: the proxy ends. Raises `OSError`."""
-    (data / _FOLDER / f"{pid}.json").unlink(missing_ok=True)
+    (data / _FOLDER / f"{epoch}.json").unlink(missing_ok=True)
 
 
-def read_health(data: Path, pids: Iterable[int]) -> Iterator[ServerHealth]:
-    """Yield what these processes say; what a dead one has left is not read."""
-    for pid in sorted(set(pids)):
+def read_health(data: Path, epochs: Iterable[int]) -> Iterator[ServerHealth]:
+    """Yield what the writers of these epochs say; what a dead one has left is not read."""
+    for epoch in sorted(set(epochs)):
         with suppress(OSError, msgspec.DecodeError):
-            said = (data / _FOLDER / f"{pid}.json").read_bytes()
+            said = (data / _FOLDER / f"{epoch}.json").read_bytes()
             yield from msgspec.json.decode(said, type=list[ServerHealth])

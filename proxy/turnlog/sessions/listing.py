@@ -36,7 +36,8 @@ class Writer(Struct, frozen=True, kw_only=True):
     """A process that writes to the store."""
 
     epoch: int
-    pid: int
+    pid: int | None
+    """`None` where this is not known: in another pid namespace (a container's), and on some systems."""
 
 
 class StoreStatus(Struct, frozen=True, kw_only=True):
@@ -44,8 +45,7 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
 
     data: str
     usage: Usage
-    writers: list[Writer] | None
-    """`None` where the system does not tell who holds a lock."""
+    writers: list[Writer]
     pending: list[Row]
     dangling: dict[Standing, int]
     """How many calls have no answer, and why; reasons that nothing has are left out."""
@@ -81,31 +81,35 @@ def pending(view: View) -> Iterator[Row]:
     return map(row_of, view.unsettled())
 
 
-def writers(data: Path) -> list[Writer] | None:
+def writers(view: View, data: Path) -> list[Writer]:
     """Return the processes that write to the store in `data`, by the locks that they hold."""
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    return _holders(locks, dict(_lock_files(data / "epochs")))
+    pids = _holders(data / "epochs")
+    # What /proc/locks says of other pid namespaces is nothing: whether a lock is held shows who lives.
+    living = {epoch for epoch in _epochs(data / "epochs") if view.lives(epoch)}
+    return [Writer(epoch=epoch, pid=pids.get(epoch)) for epoch in sorted(living)]
 
 
-def _lock_files(folder: Path) -> Iterator[tuple[int, int]]:
-    """Yield the inode and the epoch of each lock file."""
-    for path in folder.glob("*.lock"):
+def _epochs(folder: Path) -> Iterator[int]:
+    return (int(path.stem) for path in folder.glob("*.lock") if path.stem.isdigit())
+
+
+def _holders(folder: Path) -> dict[int, int]:
+    """Return process ids by epoch, by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`.
+
+    Those of another pid namespace are missing; on a system without that file all are.
+    """
+    inodes: dict[int, int] = {}
+    for epoch in _epochs(folder):
         # A proxy that ends removes its file.
-        with suppress(FileNotFoundError, ValueError):
-            yield path.stat().st_ino, int(path.stem)
-
-
-def _holders(locks: str, epochs: dict[int, int]) -> list[Writer]:
-    """Read proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`."""
-    held: list[Writer] = []
-    for line in locks.splitlines():
-        fields = line.split()
-        if len(fields) < 6 or fields[1] != "FLOCK":
-            continue
-        inode = int(fields[5].rpartition(":")[2])
-        if inode in epochs:
-            held.append(Writer(epoch=epochs[inode], pid=int(fields[4])))
-    return sorted(held, key=lambda writer: writer.epoch)
+        with suppress(FileNotFoundError):
+            inodes[(folder / f"{epoch}.lock").stat().st_ino] = epoch
+    held: dict[int, int] = {}
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if len(fields) < 6 or fields[1] != "FLOCK":
+                continue
+            epoch_held = inodes.get(int(fields[5].rpartition(":")[2]))
+            if epoch_held is not None and int(fields[4]) > 0:
+                held[epoch_held] = int(fields[4])
+    return held

@@ -6,6 +6,7 @@ waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol, Self
 
 from msgspec import Struct
@@ -23,6 +24,15 @@ class StoreError(Exception):
 
 class StoreAbsent(StoreError):
     """There is no store yet, and nothing in the way of one: a proxy that starts makes it."""
+
+
+class ProcessIdTaken(StoreError):
+    """A process in another pid namespace has this one's id, and LMDB cannot tell the two apart."""
+
+    def __init__(self, message: str, lock: Path) -> None:
+        super().__init__(message)
+        self.lock = lock
+        """LMDB's lock file, which says what ids are taken."""
 
 
 class StoreFull(StoreError):

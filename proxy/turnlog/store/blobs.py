@@ -34,7 +34,7 @@ from msgspec import Meta, Struct
 from . import runs
 from .base import Blob, Gone, StoreDamaged, StoreError
 from .epochs import is_locked
-from .folder import close_environment, identity, inode, open_environment
+from .folder import close_environment, identity, inode, open_environment, write_transaction
 from .keys import number, unpack
 
 if sys.version_info >= (3, 14):
@@ -321,7 +321,7 @@ class BlobWriter:
     def _append(
         self, env: lmdb.Environment, bucket: Bucket, new: dict[bytes, bytes], now: int
     ) -> None:
-        with env.begin(write=True) as txn, txn.cursor() as cursor:
+        with write_transaction(env) as txn, txn.cursor() as cursor:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from turnlog.core.definition import Kept
 from turnlog.core.differences import Part, parts_changed
 
-from .folder import close_environment, open_environment, translated
+from .folder import close_environment, open_environment, translated, write_transaction
 
 FOLDER: Final = "definitions"
 MOST: Final = 4096
@@ -248,7 +248,7 @@ def _writing(data: Path) -> Generator[_Tables]:
     path = data / FOLDER
     env = open_environment(path, readonly=False, map_size=_MAP, tables=3)
     try:
-        with translated("write", path), env.begin(write=True) as txn:
+        with translated("write", path), write_transaction(env) as txn:
             yield _Tables(env, txn, create=True)
     finally:
         close_environment(env)

@@ -20,7 +20,7 @@ from .blobs import BlobReader, BlobWriter, Packed, pack
 from .epochs import EpochLock, is_locked
 from .errands import Closed, Errand
 from .flush import flush
-from .folder import FAILURES, close_environment, explained, translated
+from .folder import FAILURES, close_environment, explained, translated, write_transaction
 from .index import Entry, Segment
 from .ledger import Ledger
 from .redo import Redo
@@ -146,7 +146,7 @@ class LmdbEngine:
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
-        with self._env.begin(write=True) as txn:
+        with write_transaction(self._env) as txn:
             flush(txn, self._tables, self._ledger.tail, self._ledger.heads)
         self._env.reader_check()
         with self._env.begin() as txn:
@@ -247,7 +247,7 @@ class LmdbEngine:
     def _commit(self, fill: Callable[[Txn], Sequence[Pending]]) -> list[Pending]:
         """Append what `fill` returns, and their chains, in one transaction; return what went along."""
         try:
-            with self._env.begin(write=True) as txn:
+            with write_transaction(self._env) as txn:
                 self._ledger.begin(txn)
                 drafts = fill(txn)
                 for pending in drafts:
@@ -275,7 +275,7 @@ class LmdbEngine:
 
     def _clear(self) -> None:
         if self._redo:
-            with self._env.begin(write=True) as txn:
+            with write_transaction(self._env) as txn:
                 self._redo.clear(txn)
 
     def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: Body) -> Pending:

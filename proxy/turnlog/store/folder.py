@@ -8,6 +8,7 @@ DATA/states/   what commits came to, saved by whoever folded them, within a boun
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 """
 
+import fcntl
 import hmac
 import os
 import secrets
@@ -29,12 +30,13 @@ from errno import (
     EROFS,
 )
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgspec
 
 from . import pages
-from .base import StoreAbsent, StoreDamaged, StoreError, StoreFull
+from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull
 
 FORMAT = 4
 """3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
@@ -159,10 +161,36 @@ def _advice_by_code(error: Exception) -> str:
 
 
 def reach(path: Path) -> None:
-    """Raise `StoreError` where `path` is there and can be no data folder; nothing is made."""
+    """Raise `StoreError` where `path` is there and cannot be used as a data folder; nothing is made.
+
+    Call it before this process opens the store.
+    """
     with translated("open", path), suppress(FileNotFoundError):
         _refuse_file(path)
         (path / "format").stat()
+        if is_id_taken(path / "log" / "lock.mdb"):
+            raise _id_taken(path / "log")
+
+
+def is_id_taken(lock: Path) -> bool:
+    """Tell whether another process uses LMDB's lock file under this one's id.
+
+    Call it before this process opens the environment: closing the file gives its locks up.
+    """
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # whoever opens the store says what is wrong
+    try:
+        # A reader of the environment holds the byte at the offset of its process id (LMDB, mdb_reader_pid).
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, os.getpid())
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _refuse_file(path: Path) -> None:
@@ -332,10 +360,31 @@ def sync_folder(path: Path) -> None:
 
 
 class _Shared:
-    def __init__(self, env: lmdb.Environment, *, readonly: bool) -> None:
+    """An environment that is open in this process, and what keeps its write transactions apart."""
+
+    def __init__(self, env: lmdb.Environment, path: Path, *, readonly: bool) -> None:
+        """Raises `OSError`."""
         self.env = env
         self.readonly = readonly
         self.users = 1
+        self._turn = threading.Lock()
+        """`flock` does not keep the threads of one process apart."""
+        self._file = -1 if readonly else os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Keep all other writers away, in this process and others. Raises `OSError`."""
+        with self._turn:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self.env.close()
+        if self._file >= 0:
+            os.close(self._file)
 
 
 # LMDB must not open one file twice in a process: its locks belong to the process. This is the one
@@ -370,8 +419,8 @@ def open_environment(
             )
         if create and not readonly:
             _reserve(path)
-        env = lmdb.open(
-            str(path),
+        env = _opened(
+            path,
             map_size=map_size,
             readonly=readonly,
             create=create and not readonly,
@@ -382,14 +431,69 @@ def open_environment(
             max_readers=READERS,
             max_dbs=tables,
         )
-        if missing := _missing(env, path):
+        try:
+            _refuse_damaged(env, path)
+            # Without `durable` it is a bucket, where no page is ever used again: nobody's slot holds any up.
+            if durable:
+                _refuse_left_slots(env, path)
+            _environments[_key(path)] = _Shared(env, path, readonly=readonly)
+        except BaseException:
             env.close()
-            raise StoreDamaged(
-                f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
-                "restore it from a backup"
-            )
-        _environments[_key(path)] = _Shared(env, readonly=readonly)
+            raise
         return env
+
+
+def _opened(path: Path, **settings: Any) -> lmdb.Environment:
+    """Open an environment. Raises `ProcessIdTaken`, `lmdb.Error`."""
+    try:
+        return lmdb.open(str(path), **settings)
+    except lmdb.Error as error:
+        # LMDB begins a read transaction then, and for the first one of a process it locks the byte of lock.mdb
+        # at the offset of the process id. In another pid namespace a process of the same id may hold that.
+        if os.strerror(EAGAIN) in str(error):
+            raise _id_taken(path) from error
+        raise
+
+
+def _refuse_left_slots(env: lmdb.Environment, path: Path) -> None:
+    """Raise `ProcessIdTaken` where readers are known by this process's id; it has read nothing yet."""
+    # A process of this id was killed while it read, in another pid namespace or before a restart of this
+    # one. The pages of its snapshot are not used again until a process of another id finds it dead.
+    if any(line.split()[0] == str(os.getpid()) for line in env.readers().splitlines()[1:]):
+        raise _id_taken(path)
+
+
+def _refuse_damaged(env: lmdb.Environment, path: Path) -> None:
+    if missing := _missing(env, path):
+        raise StoreDamaged(
+            f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
+            "restore it from a backup"
+        )
+
+
+def _id_taken(path: Path) -> ProcessIdTaken:
+    return ProcessIdTaken(
+        f"cannot open {str(path)!r}: a process in another container or pid namespace has the same id "
+        f"({os.getpid()}), and LMDB knows processes by that; start this again so that it gets another "
+        "id, or let the containers share one pid namespace",
+        path / "lock.mdb",
+    )
+
+
+@contextmanager
+def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[bytes]"]:
+    """Begin a write transaction, the only one on this host, of what `open_environment` returned.
+
+    All that writes an LMDB file goes through here. Raises `OSError`, `lmdb.Error`.
+    """
+    # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
+    # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
+    # namespace a living holder may have it, and would lose the lock. `flock` knows no ids. As whoever waits
+    # waits here, nobody else waits for the mutex.
+    with _guard:
+        shared = next(item for item in _environments.values() if item.env is env)
+    with shared.alone(), env.begin(write=True) as txn:
+        yield txn
 
 
 def _reserve(path: Path) -> None:
@@ -440,4 +544,4 @@ def close_environment(env: lmdb.Environment) -> None:
         shared.users -= 1
         if shared.users == 0:
             del _environments[key]
-            env.close()
+            shared.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import lmdb
 
+from .folder import write_transaction
+
 CHUNK = 4 << 20
 _UNIT = 16 << 10
 """Bytes written at once. The kernel caches together what was written together, and accounts for all
@@ -28,7 +30,7 @@ def prepare(env: lmdb.Environment, file: Path, page: int) -> int:
         return 0
     # The write lock keeps other processes from growing the file meanwhile: it is all that makes
     # the end of the file the end of what anybody wrote.
-    with env.begin(write=True):
+    with write_transaction(env):
         if _left(env, file, page) >= _LEAST:
             return 0
         descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)

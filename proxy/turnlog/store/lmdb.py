@@ -49,6 +49,7 @@ class LmdbStore:
         hands: "_Hands",
         intake: Intake,
         key: bytes,
+        epoch: int,
         recovered: list[Commit],
         epochs: int,
     ) -> None:
@@ -62,6 +63,8 @@ class LmdbStore:
         self._blobs = hands.blobs
         self._intake = intake
         self._key = key
+        self.epoch = epoch
+        """The number of this writer among all that the store has had."""
         self.rekeyed = ""
         """What to say where the store's secret is not the one that was used last; else empty."""
         self._tails = TailCache(hands.tail)
@@ -150,6 +153,7 @@ class LmdbStore:
                 hands=hands,
                 intake=intake,
                 key=key,
+                epoch=epoch,
                 recovered=recovered,
                 epochs=engine.dead_epochs,
             )
@@ -338,7 +342,7 @@ def _notice_key(
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False
         is_fresh = not last_position(txn, tables)
-    with env.begin(write=True) as txn:
+    with folder.write_transaction(env) as txn:
         known = txn.get(KEY_MARK, mark, db=tables.meta)
         txn.put(KEY_MARK, mark, db=tables.meta)
         if is_changed := known != mark or is_new:
@@ -377,7 +381,7 @@ def _take_epoch(
     undo: ExitStack,
 ) -> tuple[int, epochs.EpochLock]:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
-    with env.begin(write=True) as txn:
+    with folder.write_transaction(env) as txn:
         if redo:
             redo.replay(txn, tables)
         epoch = read_number(txn, tables, EPOCH) + 1

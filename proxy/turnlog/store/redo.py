@@ -22,6 +22,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from .folder import write_transaction
 from .keys import number
 from .tables import Appended, Tables, Txn, append, last_position, read_number
 
@@ -138,7 +139,7 @@ def open_redo(
     page = env.stat()["psize"]
     if not boot:
         return None
-    with env.begin(write=True) as txn:
+    with write_transaction(env) as txn:
         mark = txn.get(_MARK, db=tables.meta)
         if mark is None:
             mark = entropy(32)
@@ -161,6 +162,6 @@ def _locate(env: lmdb.Environment, tables: Tables, file: Path, mark: bytes) -> i
             found = content.find(mark + bytes(64))
     if found < 0:
         return None
-    with env.begin(write=True) as txn:
+    with write_transaction(env) as txn:
         txn.put(_OFFSET, number(found), db=tables.meta)
     return found

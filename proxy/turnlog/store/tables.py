@@ -14,6 +14,7 @@ from turnlog.core.standing import CallState
 
 from . import runs
 from .base import StoreError
+from .folder import write_transaction
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import NEWEST_SEAL, SEAL, number, unpack, unpack_many
 
@@ -74,7 +75,7 @@ class Tables:
         else:
             # lmdb waits for the write lock of its own transaction with the interpreter's lock in
             # hand: another writer in this process would never let go.
-            with env.begin(write=create) as txn:
+            with write_transaction(env) if create else env.begin() as txn:
                 handles = [env.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
         (
             self.log,

@@ -1,0 +1,76 @@
+"""Running this program again under another process id, where its own is taken in another pid namespace."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NoReturn
+
+from turnlog.serve.child import dies_with, exit_as
+from turnlog.store.base import ProcessIdTaken
+from turnlog.store.folder import is_id_taken
+
+MOST: Final = 256
+"""Ids that are tried: each process in another container may take one or two."""
+_PASSED_ON: Final = frozenset(
+    {
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+)
+
+
+def run_again(taken: ProcessIdTaken) -> int:
+    """Run this command line in a child whose process id is free, with the same descriptors; return its exit code.
+
+    Signals that others send to this process go to the child. Raises `ProcessIdTaken` where no id is free.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
+    ask_to_die = dies_with(os.getpid())
+    for _ in range(MOST):
+        told, tell = os.pipe()  # closed by exec
+        child = os.fork()
+        if child == 0:
+            if ask_to_die is not None:
+                ask_to_die()
+            _become_this_program(taken.lock, tell, before)
+        os.close(tell)
+        is_taken = bool(os.read(told, 1))
+        os.close(told)
+        code = _wait(child)
+        if not is_taken:
+            return exit_as(code)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    raise taken
+
+
+def _become_this_program(lock: Path, tell: int, mask: Iterable[int]) -> NoReturn:
+    try:
+        if is_id_taken(lock):
+            os.write(tell, b"x")
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program
+    finally:
+        os._exit(127)  # nothing of the parent's may run here
+
+
+def _wait(child: int) -> int:
+    """Pass signals on until a child has ended; return its exit code, below zero for a signal's number.
+
+    As the first process of a container this one also has to wait for orphans.
+    """
+    while True:
+        came = signal.sigwaitinfo(_PASSED_ON | {signal.SIGCHLD})
+        if came.si_signo == signal.SIGCHLD:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    return os.waitstatus_to_exitcode(ended[1])
+        elif came.si_code <= 0:  # not from the terminal, which tells the child as well (SI_KERNEL)
+            os.kill(child, came.si_signo)
