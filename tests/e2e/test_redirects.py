@@ -336,12 +336,16 @@ def settled(proxy: Proxy) -> list[Row] | None:
     return rows if [row.status for row in rows] == ["error", "ok"] else None
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_mounted_server_works_with_the_official_client(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "place"),
+    [("legacy", ""), ("legacy", "/shop"), ("auto", "/s/run/mcp"), ("auto", "/s/run/shop")],
+)
+async def test_a_mounted_server_works_with_the_official_client(
+    tmp_path: Path, mode: str, place: str
+) -> None:
     with slow_server(tmp_path, "mounted") as server:
-        async with running(tmp_path, f"shop={server.url}", f"other={server.url}") as proxy:
-            url = next(url for url in proxy.urls if url.endswith("/shop"))
-            url = url.replace("/shop", "/s/run/shop")
+        async with running(tmp_path, f"shop={server.url}") as proxy:
+            url = proxy.url.removesuffix("/mcp") + place if place else proxy.url
             async with McpClient(url, mode=mode) as agent:
                 result = await agent.call_tool("order", {"item": "tea"})
                 assert result.is_error is False

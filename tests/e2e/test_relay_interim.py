@@ -23,7 +23,8 @@ def test_an_interim_answer_leaves_before_the_final_one_is_there(rig: Rig) -> Non
     rig.upstream.script = script
     with rig.client() as client:
         client.ask("POST", rig.path, call("add"), headers=MCP_HEADERS)
-        hints = (("Link", "</a>"), ("link", "</b>"))
+        here = f"/s/{rig.session}"
+        hints = (("Link", f"<{here}/a>"), ("link", f"<{here}/b>"))
         assert client.head() == Head("HTTP/1.1", 103, "Early Hints", hints)
         go_on.set()
         assert client.head() == Head("HTTP/1.1", 102, "", ())

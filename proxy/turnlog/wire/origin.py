@@ -33,8 +33,11 @@ def allowed_host(host: bytes, allowed: frozenset[str]) -> bool:
     return name in known or f"{name}:{port}" in known
 
 
+_NOTHING: frozenset[str] = frozenset()
+
+
 def allowed_origin(
-    origin: bytes, allowed: frozenset[str], origins: frozenset[str] = frozenset()
+    origin: bytes, allowed: frozenset[str], origins: frozenset[str] = _NOTHING
 ) -> bool:
     """Tell whether a page of this origin may call; empty means the field is absent.
 
@@ -53,7 +56,7 @@ def allowed_origin(
         return True
     if scheme in _WEB:
         return allowed_host(host, allowed)
-    return not allowed_host(host, frozenset()) and allowed_host(host, allowed)
+    return not allowed_host(host, _NOTHING) and allowed_host(host, allowed)
 
 
 def normal_origin(text: str) -> str:
