@@ -14,6 +14,7 @@ from kit.attempts import bench
 from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
 from kit.proxy import until
+from turnlog.core.principal import PrincipalNames
 from turnlog.serve.fault import Progress
 from turnlog.serve.front import IDLE, Asked, Front
 from turnlog.serve.lane import Lane
@@ -34,7 +35,7 @@ async def fronting(
                 "cmd", command, one.log, one.recorder, tasks, lambda: 600.0, str, renames=renames
             )
 
-        front = Front(lane, share)
+        front = Front(lane, share, PrincipalNames())
         yield front
         for left in front.lanes:
             left.end()

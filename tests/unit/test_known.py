@@ -31,7 +31,7 @@ class Where(Struct):
     def lists(self, tool: str) -> None:
         """Let the server list one tool."""
         page = read_tools_list(Raw(f'{{"tools":[{tool}]}}'.encode()))
-        self.catalog.learn("files", "me", page, first=True)
+        self.catalog.learn("here", "me", page, first=True)
 
     def pin(self, digest: bytes) -> None:
         """Pin the tool, and let the lock be read again: what changed has to stay for one look."""
@@ -42,12 +42,12 @@ class Where(Struct):
 
     def tool(self, name: str = "t", arguments: object = None) -> Ask:
         """Return what is known of a tool."""
-        found = self.known.find("files", "me", name)
-        return found or self.known.look("files", "me", name, lambda: arguments)
+        found = self.known.find("files", "here", "me", name)
+        return found or self.known.look("files", "here", "me", name, lambda: arguments)
 
     def is_remembered(self, name: str = "t") -> bool:
         """Tell whether nothing has to be worked out anew."""
-        return self.known.find("files", "me", name) is not None
+        return self.known.find("files", "here", "me", name) is not None
 
 
 def where(folder: Path, *rules: Rule) -> Where:
@@ -71,7 +71,7 @@ def test_another_list_of_tools_counts_at_once(tmp_path: Path) -> None:
     for listed in (READS, WRITES):
         here.lists(listed)
         effects.append(here.tool().effect)
-    here.catalog.forget("files", "me")
+    here.catalog.forget("here", "me")
     effects.append(here.tool().effect)
     assert effects == [Effect.UNKNOWN, Effect.READ, Effect.WRITE, Effect.UNKNOWN]
 

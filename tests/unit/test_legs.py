@@ -10,6 +10,7 @@ from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
 from turnlog.core.policy import Rulebook
+from turnlog.core.principal import PrincipalNames
 from turnlog.core.redact import Redactor
 from turnlog.core.repeats import NeverTwice
 from turnlog.serve.attempt import Ask, Attempt, Reply
@@ -46,6 +47,7 @@ def context(one: Bench) -> Context:
         redactor=Redactor(),
         states=saved_states(Path("/nonexistent")),
         clean=str,
+        principals=PrincipalNames(),
         sessions=Sessions(clock, (), str, one.store.keyed),
         clients=Clients(),
         catalog=catalog,

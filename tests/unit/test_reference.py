@@ -18,6 +18,7 @@ from turnlog.cli.rules import command as rules_command
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, Retry
 from turnlog.core.policy import Policy
+from turnlog.core.principal import DEFAULT_NAMES
 from turnlog.core.rules import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
 from turnlog.core.rules import Retry as RetryRule
 from turnlog.core.values import in_words
@@ -84,7 +85,7 @@ def test_the_schema_of_rules_is_fresh() -> None:
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
     shown = {"1048576": "1MiB", "10737418240": "10GiB", "turnlog-data": "./turnlog-data"}
-    shown |= {"5.0": "5s", "600.0": "10m"}
+    shown |= {"5.0": "5s", "600.0": "10m", str(DEFAULT_NAMES): "[who calls](#who-calls)"}
 
     defaults = {path: str(value) if value else "none" for path, value in _leaves(Settings).items()}
 
@@ -116,8 +117,7 @@ def test_what_is_not_supported_yet_is_listed() -> None:
 
 
 def test_the_example_file_is_accepted(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", _page("configuration.md"), re.DOTALL)
-    (tmp_path / "turnlog.yaml").write_text(example)
+    (tmp_path / "turnlog.yaml").write_text(_example("A file"))
     (tmp_path / "mine.yaml").write_text("rules: []\n")
 
     assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "git", "web"}
@@ -251,3 +251,16 @@ def test_the_parameters_of_every_endpoint_are_listed() -> None:
         for name in endpoint.query.__struct_fields__:
             (line,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
             assert f"`{endpoint.path}`" in line
+
+
+def test_the_names_of_credentials_are_the_built_in_ones(tmp_path: Path) -> None:
+    (tmp_path / "turnlog.yaml").write_text(_example("Who calls"))
+
+    assert load(tmp_path / "turnlog.yaml", Settings).identity.principal == DEFAULT_NAMES
+
+
+def _example(chapter: str) -> str:
+    """Return the only file in a chapter of the page on configuration."""
+    text = _page("configuration.md").partition(f"\n## {chapter}\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    return str(example)

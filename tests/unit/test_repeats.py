@@ -8,6 +8,7 @@ from turnlog.core.repeats import (
     KEY_LIFE,
     Asked,
     Earlier,
+    Likeness,
     NeverTwice,
     Verdict,
     decide,
@@ -137,3 +138,50 @@ def test_what_becomes_of_a_call_whose_caller_is_gone(
     said: OnDisconnect | None, stateless: bool, does: OnDisconnect
 ) -> None:
     assert on_disconnect(said, stateless=stateless) is does
+
+
+PASSES = structs.replace(WRITE, on_duplicate=OnDuplicate.PASS)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "asked", "verdict"),
+    [
+        (runs(), WRITE, Verdict.AGAIN),
+        (runs(abandoned=True), PAYMENT, Verdict.AGAIN),
+        (runs(), PASSES, Verdict.FORWARD),
+        (over(OK), WRITE, Verdict.AGAIN),
+        (over(OK, delivered=True), WRITE, Verdict.FORWARD),
+        (over(OK, LATE), WRITE, Verdict.FORWARD),
+        (over(UNKNOWN), PAYMENT, Verdict.AGAIN),
+        (over(REFUSED), WRITE, Verdict.FORWARD),
+    ],
+)
+def test_a_call_is_never_answered_from_another_principals(
+    earlier: Earlier, asked: Asked, verdict: Verdict
+) -> None:
+    others = structs.replace(earlier, likeness=Likeness.OTHERS)
+    assert decide(others, asked, LIMITS) is verdict
+
+
+@pytest.mark.parametrize(
+    ("earlier", "asked", "verdict"),
+    [
+        (runs(), WRITE, Verdict.FORWARD),
+        (runs(abandoned=True), WRITE, Verdict.UNKNOWN),
+        (runs(), KEYED, Verdict.UNKNOWN),
+        (over(OK), WRITE, Verdict.UNKNOWN),
+        (over(OK, warned=True), WRITE, Verdict.AGAIN),
+        (over(OK, warned=True), PAYMENT, Verdict.UNKNOWN),
+        (over(OK, delivered=True), WRITE, Verdict.FORWARD),
+        (over(OK, delivered=True), KEYED, Verdict.UNKNOWN),
+        (over(OK, same_input=False), KEYED, Verdict.UNKNOWN),
+        (over(OK, KEY_LIFE + 1), KEYED, Verdict.FORWARD),
+        (over(UNKNOWN), WRITE, Verdict.UNKNOWN),
+        (over(REFUSED), WRITE, Verdict.FORWARD),
+    ],
+)
+def test_a_call_that_was_recorded_without_its_target_answers_nothing_and_is_not_forgotten(
+    earlier: Earlier, asked: Asked, verdict: Verdict
+) -> None:
+    untargeted = structs.replace(earlier, likeness=Likeness.UNTARGETED)
+    assert decide(untargeted, asked, LIMITS) is verdict

@@ -1,14 +1,17 @@
 """`serve.request`: which session the calls of a connection mean, and what ends that."""
 
+import hmac
+
 import pytest
+from msgspec import structs
 
 from turnlog.core.identity import Vendor
 from turnlog.core.kinds import Rung
 from turnlog.serve.clock import Clock
-from turnlog.serve.heads import RequestHead, RequestStart
+from turnlog.serve.heads import RequestHead, RequestStart, read_request
 from turnlog.serve.identity import Client, Clients, Meant, Sessions
 from turnlog.serve.request import Request
-from turnlog.serve.routes import Routes, target_of
+from turnlog.serve.routes import Route, Routes, target_of
 
 VENDORS = (Vendor(name="acme", session=(("acme/chat",),)),)
 ONE, OTHER = Client("one"), Client("other")
@@ -63,3 +66,84 @@ def test_a_client_that_tells_its_name_late_counts_from_then_on(told: Told) -> No
     assert told.meant(Client()).identity.client == ""
     told.clients.learn(told.request.scope, OTHER)
     assert told.meant(Client()).identity.client == "other"
+
+
+def told_by(url: str, path: str, *headers: tuple[bytes, bytes]) -> Request:
+    route = Routes([target_of("files", url)]).find(path)
+    assert route is not None
+    head = read_request(headers)
+    asked = RequestStart(method="POST", target=path, version=(1, 1), keeps=True, head=head)
+    return Request(asked, route, keyed, Clients(), 7)
+
+
+def keyed(data: bytes) -> bytes:
+    return hmac.digest(b"key", data, "sha256")
+
+
+BASE = "http://127.0.0.1:1/mcp"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        (BASE, "/other/mcp"),
+        (BASE, "/mcp?project=one"),
+        (f"{BASE}?project=one", "/mcp"),
+        (f"{BASE}?api_key=one", "/mcp"),
+        ("http://127.0.0.1:2/mcp", "/mcp"),
+        ("http://localhost:1/mcp", "/mcp"),
+        ("https://127.0.0.1:1/mcp", "/mcp"),
+    ],
+)
+def test_another_origin_path_or_query_is_another_target(url: str, path: str) -> None:
+    assert told_by(url, path).target != told_by(BASE, "/mcp").target
+
+
+@pytest.mark.parametrize(
+    "path", ["/files", "/s/work/files", "/s/work/mcp", "/mcp?api_key=mine", "/mcp/"]
+)
+def test_names_sessions_and_credentials_are_no_part_of_the_target(path: str) -> None:
+    assert told_by(BASE, path).target == told_by(BASE, "/mcp").target
+
+
+def test_the_configured_port_may_be_the_schemes_own() -> None:
+    assert told_by("http://A/mcp", "/mcp").target == told_by("http://a:80/mcp", "/mcp").target
+
+
+def test_a_lone_credential_names_the_principal_as_before() -> None:
+    headers = (b"Authorization", b"Bearer a"), (b"Accept", b"*/*")
+    request = told_by(BASE, "/mcp", *headers)
+    assert request.credential == request.former_credential != ""
+    both = told_by(BASE, "/mcp", *headers, (b"Private-Token", b"b"))
+    assert both.credential != both.former_credential == request.credential
+
+
+def test_a_key_that_the_operator_configured_is_no_credential_of_the_agents() -> None:
+    assert told_by(f"{BASE}?api_key=one", "/mcp").credential == ""
+    assert told_by(f"{BASE}?api_key=one", "/mcp?api_key=two").credential != ""
+
+
+def test_an_agent_that_asks_another_target_on_its_connection_is_in_another_session() -> None:
+    request = told_by(BASE, "/mcp")
+    clock = Clock(wall=lambda: 0, monotonic=lambda: 0, entropy=bytes)
+    sessions = Sessions(clock, VENDORS, str, keyed)
+    keys: list[str] = []
+    for path in ("/mcp", "/other", "/other?token=a"):
+        route = Routes([target_of("files", BASE)]).find(path)
+        assert route is not None
+        asked = structs.replace(request.asked, target=path)
+        other = Request(asked, route, keyed, Clients(), 7)
+        keys.append(other.meant(sessions, frozenset(), ONE).key)
+    assert len(set(keys)) == 3
+
+
+def test_what_a_connection_told_counts_for_another_path_with_that_paths_target() -> None:
+    request, target = told_by(BASE, "/mcp"), target_of("files", BASE)
+    first = request.target
+    found = [Route(target, "/other", "", "", ""), Route(target, "/mcp", "?token=a", "", "")]
+    asked = structs.replace(request.asked, target="/other")
+    other = request.elsewhere(asked, structs.replace(found[0], target=request.route.target))
+    assert other is not None
+    assert (other.target == first, other.credential) == (False, "")
+    assert other.target == told_by(BASE, "/other").target
+    assert request.elsewhere(asked, structs.replace(found[1], target=request.route.target)) is None

@@ -19,6 +19,7 @@ from turnlog.serve.layers import (
 )
 from turnlog.serve.readers import Address, name_of_command
 from turnlog.serve.settings import (
+    Identity,
     Limits,
     LogFormat,
     LogLevel,
@@ -106,6 +107,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         "TURNLOG_REDACT_HEADERS": "x-one,x-two",
         "TURNLOG_REDACT_KEYS": "pin",
         "TURNLOG_REDACT_PATTERNS": "sk-[a-z]{3,9}\nAKIA[0-9]+",
+        "TURNLOG_IDENTITY_PRINCIPAL": "X-Who, cookie:session",
         "TURNLOG_NEVER_TWICE_JOIN_AFTER": "1s",
         "TURNLOG_NEVER_TWICE_CANCEL_GRACE": "2s",
         "TURNLOG_NEVER_TWICE_DRAIN": "1h",
@@ -130,6 +132,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         redact=Redact(
             headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
         ),
+        identity=Identity(principal=("x-who", "cookie:session")),
         never_twice=NeverTwice(join_after=1.0, cancel_grace=2.0, drain=3600.0, window=60.0),
         log_format=LogFormat.CONSOLE,
         log_level=LogLevel.WARNING,
@@ -247,7 +250,10 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("rules: ['']", "1:9: '' is no file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
-        ("identity: []", "1:1: 'identity' is not supported yet, remove it"),
+        (
+            "identity: {principal: [x who]}",
+            "1:24: 'x who' names no credential, write a header like x-api-key or *-token, or a cookie like cookie:session",
+        ),
         ("retention: {}", "1:1: 'retention' is not supported yet, remove it"),
         ("upstreams: {s: {url: http://a}}", "1:13: 's' is reserved for turnlog's own paths"),
         (

@@ -49,9 +49,7 @@ def command(
     except OSError as failed:
         error = failed
     try:
-        code = _carried(
-            child, error, settings, pins, program=command[0], server=server, session=session
-        )
+        code = _carried(child, error, settings, pins, command, server=server, session=session)
     finally:
         if child is not None:
             child.end()
@@ -79,23 +77,25 @@ def _carried(
     failed: OSError | None,
     settings: "Settings",
     pins: "Pins",
+    command: tuple[str, ...],
     *,
-    program: str,
     server: str,
     session: str | None,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number."""
     from turnlog.observe.events import ProcessFailed
     from turnlog.serve.child import exit_code
+    from turnlog.serve.routes import place_of_command
     from turnlog.serve.wrapped import logging_to, run
 
     with logging_to(settings) as log:
         if child is None:
             assert failed is not None
             log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
-            complain(_not_started(program, failed))
+            complain(_not_started(command[0], failed))
             return exit_code(failed)
-        return run(child, settings, log, pins, server=server, session=session or "")
+        place = place_of_command(command, Path.cwd())
+        return run(child, settings, log, pins, server=server, place=place, session=session or "")
 
 
 def _not_started(program: str, failed: OSError) -> str:

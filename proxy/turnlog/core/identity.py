@@ -75,6 +75,8 @@ class Evidence(Struct, frozen=True, kw_only=True, gc=False):
     mcp_session_id: str = ""
     """A keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
     upstream: str = ""
+    target: str = ""
+    """A keyed digest of what the call is for: several upstreams may have one name in several projects."""
     credential: str = ""
     """A keyed digest of what authenticates the caller."""
     client_name: str = ""
@@ -252,7 +254,7 @@ def _name(value: object) -> str:
 
 
 def _implicit_key(evidence: Evidence) -> str:
-    """Return credential and client name; where both are unknown, the connection.
+    """Return target, credential and client name; where the latter are unknown, the connection.
 
     A client opens several connections, and some one for each call: the connection tells agents
     apart only where nothing else does. A wrapped command has one client, named late or never.
@@ -261,8 +263,8 @@ def _implicit_key(evidence: Evidence) -> str:
         return f"\n\n{evidence.connection}"
     client = _name(evidence.client_name)
     if evidence.credential or client:
-        return f"{evidence.credential}\n{client}"
-    return f"\n\n{evidence.connection}"
+        return f"{evidence.target}\n{evidence.credential}\n{client}"
+    return f"{evidence.target}\n\n\n{evidence.connection}"
 
 
 def _implicit_why(evidence: Evidence) -> str:

@@ -55,6 +55,16 @@ class Verdict(StrEnum):
     """A rule wants no second one."""
 
 
+class Likeness(StrEnum):
+    """How sure it is that an earlier call is the same: by target, principal, tool and input."""
+
+    SAME = "same"
+    OTHERS = "others"
+    """All but the principal is the same: its answer is for somebody else."""
+    UNTARGETED = "untargeted"
+    """It was recorded by 0.1, which wrote no target down: it may have gone to another server."""
+
+
 class Earlier(Struct, frozen=True, kw_only=True, gc=False):
     """The latest call that asked the same, or had the same key. Times are seconds ago."""
 
@@ -74,6 +84,7 @@ class Earlier(Struct, frozen=True, kw_only=True, gc=False):
     """Whether it was sent although nobody knew what one before had done."""
     same_input: bool = True
     """Whether it asked the same; else only its key is the same."""
+    likeness: Likeness = Likeness.SAME
 
 
 class Asked(Struct, frozen=True, kw_only=True, gc=False):
@@ -91,6 +102,38 @@ def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict
     """Return what becomes of a call, with what is known of an earlier one that asked the same."""
     if earlier is None:
         return Verdict.FORWARD
+    match earlier.likeness:
+        case Likeness.SAME:
+            return _decide(earlier, asked, limits)
+        case Likeness.OTHERS:
+            return _after_anothers(earlier, asked, limits)
+        case Likeness.UNTARGETED:
+            return _after_untargeted(earlier, asked, limits)
+
+
+def _after_anothers(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+    """Return what becomes of a call that another principal made before: it is never answered from
+    that one, and says that it may do the same once more."""
+    is_open = earlier.ending is None and asked.on_duplicate is not OnDuplicate.PASS
+    if is_open or _decide(earlier, asked, limits) is not Verdict.FORWARD:
+        return Verdict.AGAIN
+    return Verdict.FORWARD
+
+
+def _after_untargeted(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+    """Return what becomes of a call that was maybe made before: it is neither answered from that one,
+    nor made again without a word."""
+    verdict = _decide(earlier, asked, limits)
+    if verdict in _LEFT_AS_IT_IS:
+        return verdict
+    may_pass = earlier.warned and asked.effect is not Effect.IRREVERSIBLE
+    return Verdict.AGAIN if may_pass else Verdict.UNKNOWN
+
+
+_LEFT_AS_IT_IS: Final = frozenset({Verdict.FORWARD, Verdict.AGAIN, Verdict.UNKNOWN})
+
+
+def _decide(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
     if not earlier.same_input:
         return Verdict.CONFLICT if earlier.began < KEY_LIFE else Verdict.FORWARD
     if earlier.ending is None:

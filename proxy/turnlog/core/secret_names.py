@@ -43,12 +43,12 @@ _WHOLE: Final = {
     # Sealed by an MCP server for one call and its caller (2026-07-28); no one's to keep.
     "requeststate": Hides.ALL,
 }
-# A token after one of these says where a list or a text goes on, or counts; it opens nothing.
-_HARMLESS_TOKEN: Final = re.compile(
+HARMLESS_TOKEN: Final = re.compile(
     r"page|next|prev|previous|continuation|continue|progress|cursor|sync|cancel|cancellation"
     r"|pagination|paging|resume|delta|change|start|end|first|last|stop|eos|bos|pad|unk|mask|sep"
     r"|cls|special|max|min|num|total|count"
 )
+"""A token after one of these says where a list or a text goes on, or counts; it opens nothing."""
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST: Final = 128
@@ -96,7 +96,7 @@ def _token(words: list[str]) -> Hides:
     if not last.endswith("token"):
         return Hides.NOTHING
     before = last.removesuffix("token") or (words[-2] if len(words) > 1 else "")
-    return Hides.NOTHING if _HARMLESS_TOKEN.fullmatch(before) else Hides.STRINGS
+    return Hides.NOTHING if HARMLESS_TOKEN.fullmatch(before) else Hides.STRINGS
 
 
 def _joined(name: str) -> str:

@@ -11,6 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
@@ -175,7 +176,12 @@ async def serving(
         recording(settings, log, reload, pins, apart=apart) as context,
         Upstreams() as upstreams,
         Commands(
-            settings.upstreams, log, context.recorder, context.rules, context.clean
+            settings.upstreams,
+            log,
+            context.recorder,
+            context.rules,
+            context.clean,
+            context.principals,
         ) as commands,
         _threads() as threads,
     ):
@@ -214,7 +220,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 def _target(name: str, upstream: Upstream) -> Target:
     if not upstream.url:
-        return target_of_command(name)
+        return target_of_command(name, upstream.command, Path.cwd())
     proxy: HttpProxy | None = None
     with suppress(ValueError):  # `unusable_proxies` has told of it
         proxy = proxy_for(upstream.proxy, upstream.url, os.environ)

@@ -25,7 +25,7 @@ from .keys import HEADER, effect_link, key_for
 from .legs import Legs
 from .recorder import OFF_LOOP
 from .redirects import call_key
-from .request import Request
+from .request import Request, former
 
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
@@ -92,6 +92,8 @@ class Asking(Struct, frozen=True):
         if self.context.redirected:
             keys = call_key(ask, id_key(message.id)), call_key(ask, "")
             ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
+        if ask.may_be_guarded:
+            ask = structs.replace(ask, former=former(request, identity))
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask
@@ -115,18 +117,20 @@ class Asking(Struct, frozen=True):
     def _place(self, said: mcp.ToolCall, session: SessionRef) -> tuple[SessionRef, bytes, int]:
         """Return the session, the call and the leg: those of the call that goes on, if one does."""
         if said.request_state or said.has_input_responses:
-            before = Legs(self.context, self.request.server).continued(said, session)
+            legs = Legs(self.context, self.request.target)
+            before = legs.continued(said, session)
             if before is not None:
                 return before.session, before.call, before.leg + 1
         return session, self.context.recorder.new_call(), 0
 
     def _model(self, message: Message, name: str, arguments: bytes) -> Ask:
         """Return what a call of the tool with this name asks as others do."""
-        tools, server, credential = self.context.tools, self.request.server, self.request.credential
-        known = tools.find(server, credential, name)
+        tools, request = self.context.tools, self.request
+        whose = request.server, request.target, request.credential
+        known = tools.find(*whose, name)
         if known is not None:
             return known
-        return tools.look(server, credential, name, partial(self._said, message, arguments))
+        return tools.look(*whose, name, partial(self._said, message, arguments))
 
     def _said(self, message: Message, arguments: bytes) -> object:
         """Return the arguments for rules to look at: a body that nobody could read has none."""
@@ -141,13 +145,14 @@ class Asking(Struct, frozen=True):
 
     def is_unlisted(self, tool: str) -> bool:
         """Tell whether the last complete `tools/list` of this caller lacks the tool."""
-        return self.context.catalog.lacks(self.request.server, self.request.credential, tool)
+        return self.context.catalog.lacks(self.request.target, self.request.credential, tool)
 
     def listed(self, result: Raw, *, after: Raw | None) -> None:
         """Take in a page of `tools/list`; `after` is the cursor that was asked for, if any."""
         page = mcp.read_tools_list(result)
         server, credential = self.request.server, self.request.credential
-        learned = self.context.catalog.learn(server, credential, page, first=after is None)
+        target = self.request.target
+        learned = self.context.catalog.learn(target, credential, page, first=after is None)
         self.context.keeper.note(server, credential, page, learned.whole)
         self.context.log.emit(
             ToolsListed(
@@ -163,8 +168,8 @@ class Asking(Struct, frozen=True):
     def unread(self) -> None:
         """Learn that the caller got a list that nobody here could read: what its tools are now is
         not known."""
-        server = self.request.server
-        if self.context.catalog.forget(server, self.request.credential):
+        server, target = self.request.server, self.request.target
+        if self.context.catalog.forget(target, self.request.credential):
             reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
             self.context.log.emit(DefinitionsFailed(reason=reason))
 

@@ -60,21 +60,28 @@ class Links(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digests by which a call that asks the same finds an earlier one; empty for none."""
 
     same: bytes = b""
-    """Of session, tool and input."""
+    """Of session, principal, target, tool and input."""
+    anyone: bytes = b""
+    """Of the same without the principal."""
     key: bytes = b""
-    """Of principal, tool and idempotency key."""
+    """Of principal, target, tool and idempotency key."""
     keyed_input: bytes = b""
     """Of these and the input."""
     told: bytes = b""
     """Of an earlier call: the caller of this one was told that nobody knows what that did."""
     source: bytes = b""
     """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
+    former_same: bytes = b""
+    """What `same` was in 0.1, which knew no target."""
+    former_key: bytes = b""
+    former_keyed_input: bytes = b""
 
     @property
     def stored(self) -> tuple[bytes, ...]:
-        """All there are, as an intent carries them."""
+        """All that an intent carries."""
         source = _SOURCE + self.source if self.source else b""
-        return tuple(filter(None, (self.same, self.key, self.keyed_input, self.told, source)))
+        links = (self.same, self.anyone, self.key, self.keyed_input, self.told, source)
+        return tuple(filter(None, links))
 
 
 _SOURCE: Final = b"answered by\0"
@@ -86,6 +93,16 @@ def source_of(stored: Sequence[bytes]) -> bytes:
 
 
 NO_LINKS: Final = Links()
+
+
+class Former(Struct, frozen=True, gc=False):
+    """Whose a call is as 0.1 wrote it down: the name of its session, empty for none, and its principal."""
+
+    session: str = ""
+    principal: str = ""
+
+
+NOT_FORMER: Final = Former()
 _DEMANDED: Final = Demand.PINNED
 _PINNED: Final = Provenance.PINNED
 
@@ -127,6 +144,10 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The idempotency key that goes to its server, which honours it; empty for none."""
     principal: str = ""
     """Keyed digest of what authenticates its caller."""
+    target: str = ""
+    """Keyed digest of what it is for: calls of other targets are never the same."""
+    former: Former = NOT_FORMER
+    """By what 0.1 would have found it."""
     canonical: tuple[str, bytes] | None = None
     """What `canonical` has made of `arguments`, where it was asked."""
     links: Links = NO_LINKS

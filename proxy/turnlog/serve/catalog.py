@@ -1,4 +1,4 @@
-"""Tool definitions as the upstreams listed them, for each credential apart (they may differ)."""
+"""Tool definitions as each target listed them, for each credential apart (they may differ)."""
 
 from collections import OrderedDict
 from typing import Final
@@ -64,40 +64,40 @@ class Listing:
 
 
 class Catalog:
-    """What each upstream said of its tools. A tool nobody listed is simply not known."""
+    """What each target said of its tools. A tool nobody listed is simply not known."""
 
     def __init__(self) -> None:
         self._listings: OrderedDict[tuple[str, str], Listing] = OrderedDict()
         self.changes = 0
         """How often something was learnt or forgotten."""
 
-    def learn(self, upstream: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
+    def learn(self, target: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
         """Take in one page of a `tools/list` answer; return what it said that was not known.
 
         A listing counts page by page, and once it is complete what it lacks is gone.
         """
         self.changes += 1
-        key = (upstream, credential)
+        key = (target, credential)
         listing = self._listings.setdefault(key, Listing())
         self._listings.move_to_end(key)
         if len(self._listings) > _LISTINGS:
             self._listings.popitem(last=False)
         return listing.take(page, first=first)
 
-    def forget(self, upstream: str, credential: str) -> bool:
+    def forget(self, target: str, credential: str) -> bool:
         """Forget what this credential was listed, as it was shown something else; tell whether there
         was anything."""
         self.changes += 1
-        return self._listings.pop((upstream, credential), None) is not None
+        return self._listings.pop((target, credential), None) is not None
 
-    def find(self, upstream: str, credential: str, tool: str) -> Definition | None:
+    def find(self, target: str, credential: str, tool: str) -> Definition | None:
         """Return the definition that this credential saw last."""
-        listing = self._listings.get((upstream, credential))
+        listing = self._listings.get((target, credential))
         return listing.known.get(tool) if listing is not None else None
 
-    def lacks(self, upstream: str, credential: str, tool: str) -> bool:
+    def lacks(self, target: str, credential: str, tool: str) -> bool:
         """Tell whether a complete listing is known, and this tool is not in it."""
-        listing = self._listings.get((upstream, credential))
+        listing = self._listings.get((target, credential))
         return listing is not None and listing.complete and tool not in listing.known
 
 

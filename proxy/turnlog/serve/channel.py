@@ -20,11 +20,13 @@ _AWAITED: Final = 1024
 class Channel:
     """One stream. `endpoint` is the target of its requests as the server sees it."""
 
-    def __init__(self, server: str, endpoint: str) -> None:
+    def __init__(self, server: str, endpoint: str, target: str = "") -> None:
         self.server = server
         self.endpoint = endpoint
         self.places = {endpoint}
         """Targets of its requests: the endpoint, and where the server has redirected them to."""
+        self.target = target
+        """Digest of the stream's URL: each stream has another endpoint."""
         self.is_open = True
         self._awaited: OrderedDict[str, Message] = OrderedDict()
 
@@ -52,9 +54,9 @@ class Channels:
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], Channel] = {}
 
-    def open(self, server: str, endpoint: str) -> Channel:
+    def open(self, server: str, endpoint: str, target: str = "") -> Channel:
         """Take in a stream that has named its endpoint; of several with one endpoint the last counts."""
-        channel = Channel(server, endpoint)
+        channel = Channel(server, endpoint, target)
         self._open[server, endpoint] = channel
         return channel
 

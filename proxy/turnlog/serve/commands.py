@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from turnlog.core.kinds import Phase
+from turnlog.core.principal import PrincipalNames
 from turnlog.observe.event import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
@@ -41,8 +42,10 @@ class Commands:
         recorder: Recorder,
         rules: Rules,
         clean: Callable[[str], str],
+        principals: PrincipalNames,
     ) -> None:
         self._clean = clean
+        self._principals = principals
         self._tasks = asyncio.TaskGroup()
         self._recorder = recorder
         self._rules = rules
@@ -67,7 +70,7 @@ class Commands:
                 renames=renames,
             )
 
-        return Front(lane, upstream.share)
+        return Front(lane, upstream.share, self._principals)
 
     async def __aenter__(self) -> "Commands":
         """Begin."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from turnlog.core.principal import PrincipalNames
 from turnlog.core.redact import Redactor
 from turnlog.observe.event import Log
 from turnlog.store.base import Store
@@ -41,6 +42,7 @@ class Context(Struct, frozen=True, kw_only=True):
     """States of sessions that were worked out before."""
     clean: Callable[[str], str]
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
+    principals: PrincipalNames
     sessions: Sessions
     clients: Clients
     catalog: Catalog

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
+from turnlog.core.principal import PrincipalNames
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
@@ -31,7 +32,6 @@ from turnlog.wire.splice import with_id
 from .fault import Failure, Progress
 from .lane import Declined, Lane, Met, unopened
 from .reply import Replied, Reply, Said
-from .request import CREDENTIALS
 from .seat import Seat
 from .settings import Share
 from .texts import texts_of
@@ -83,9 +83,12 @@ class _Opening(Struct, frozen=True):
 class Front:
     """One command upstream and its sessions. `lane` makes a way to it, with or without own ids."""
 
-    def __init__(self, lane: Callable[[bool], Lane], share: Share) -> None:
+    def __init__(
+        self, lane: Callable[[bool], Lane], share: Share, principals: PrincipalNames
+    ) -> None:
         self._lane = lane
         self._share = share
+        self._principals = principals
         self.lanes: set[Lane] = set()
         """All that may have a process."""
         self._common: Lane | None = None
@@ -144,8 +147,8 @@ class Front:
         return await self._exchange(asked, messages, self._place_of(asked), cancel=True)
 
     def _place_of(self, asked: Asked) -> Place:
-        told = b"\0".join(asked.fields.get(name, b"") for name in CREDENTIALS)
-        credential = sha256(told).digest()
+        told = self._principals.credentials(asked.fields.items())
+        credential = sha256(repr(told).encode()).digest()
         if credential not in self._stateless:
             lane = self._stateless_lane()
             self._stateless[credential] = Place(lane, lane.seat())

@@ -160,8 +160,15 @@ class Handler:
             return before
         request = before.elsewhere(asked, route) if before is not None else None
         if request is None or channel is not None:
-            digest, clients = self._context.digest, self._context.clients
-            request = Request(asked, route, digest, clients, agent.number)
+            context = self._context
+            request = Request(
+                asked,
+                route,
+                context.digest,
+                context.clients,
+                agent.number,
+                principals=context.principals,
+            )
         if channel is not None:
             request.joins(channel)
         agent.told = request if asked.is_ordinary and channel is None else None

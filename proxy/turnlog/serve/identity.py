@@ -138,6 +138,7 @@ class Sessions:
             evidence.header_turn,
             evidence.mcp_session_id,
             evidence.upstream,
+            evidence.target,
             evidence.credential,
             evidence.client_name,
             evidence.connection,

@@ -49,29 +49,36 @@ class KnownTools:
         self._rules = rules
         self._trusted = trusted
         self._clean = clean
-        self._tools: dict[tuple[str, str, str], Ask] = {}
+        self._tools: dict[tuple[str, str, str, str], Ask] = {}
         self._book = rules.book
         self._pinned: object = pins.digests
         self._listed = catalog.changes
         """What the tools remembered were worked out from."""
 
-    def find(self, server: str, credential: str, name: str) -> Ask | None:
+    def find(self, server: str, target: str, credential: str, name: str) -> Ask | None:
         """Return what is remembered of a tool."""
         if (
             self._book is self._rules.book
             and self._pinned is self._pins.digests
             and self._listed == self._catalog.changes
         ):
-            return self._tools.get((server, credential, name))
+            return self._tools.get((server, target, credential, name))
         # Noted before anything is worked out anew: the pins are read in a thread of their own.
         self._book, self._pinned = self._rules.book, self._pins.digests
         self._listed = self._catalog.changes
         self._tools.clear()
         return None
 
-    def look(self, server: str, credential: str, name: str, arguments: Callable[[], object]) -> Ask:
+    def look(
+        self,
+        server: str,
+        target: str,
+        credential: str,
+        name: str,
+        arguments: Callable[[], object],
+    ) -> Ask:
         """Work out what a call of a tool with these `arguments` asks, as far as others may alike."""
-        definition = self._catalog.find(server, credential, name)
+        definition = self._catalog.find(target, credential, name)
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._trusted)
         subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
@@ -93,9 +100,10 @@ class KnownTools:
             standing=standing,
             is_named=effect not in _UNNAMED,
             principal=credential,
+            target=target,
         )
         if book.settles(subject) and len(name) <= TOOL_CHARS:
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()
-            self._tools[server, credential, name] = model
+            self._tools[server, target, credential, name] = model
         return model

@@ -26,7 +26,6 @@ DEFAULT_UPSTREAM = "default"
 LATER = frozenset(
     {
         "retention",
-        "identity",
         "upstreams.*.transport=sse",
     }
 )
@@ -46,6 +45,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "TURNLOG_REDACT_HEADERS": ("redact", "headers"),
     "TURNLOG_REDACT_KEYS": ("redact", "keys"),
     "TURNLOG_REDACT_PATTERNS": ("redact", "patterns"),
+    "TURNLOG_IDENTITY_PRINCIPAL": ("identity", "principal"),
     "TURNLOG_NEVER_TWICE_JOIN_AFTER": ("never_twice", "join_after"),
     "TURNLOG_NEVER_TWICE_CANCEL_GRACE": ("never_twice", "cancel_grace"),
     "TURNLOG_NEVER_TWICE_DRAIN": ("never_twice", "drain"),
@@ -57,7 +57,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 CONFIG_VARIABLE = "TURNLOG_CONFIG"
 
 _PREFIX = "TURNLOG_"
-_COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "rules"})
+_COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "principal", "rules"})
 
 
 class Flags(Struct, frozen=True, kw_only=True):

@@ -29,10 +29,10 @@ _NOT_KEPT: Final = b"{}"
 
 
 class Legs(Struct, frozen=True):
-    """The legs of one upstream's calls."""
+    """The legs of one target's calls."""
 
     context: Context
-    server: str
+    target: str
 
     def links(self, ask: Ask, said: mcp.Answer) -> tuple[bytes, ...]:
         """Return the keys under which the next leg of a call will be found."""
@@ -103,7 +103,7 @@ class Legs(Struct, frozen=True):
         return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
 
     def _key(self, what: str, value: bytes) -> bytes:
-        return self.context.store.keyed(f"{what}\0{self.server}\0".encode() + value)
+        return self.context.store.keyed(f"{what}\0{self.target}\0".encode() + value)
 
     def _stored(self, link: bytes) -> Attempt | None:
         """Rebuild a parked attempt of an earlier process from the log."""

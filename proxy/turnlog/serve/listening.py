@@ -49,7 +49,8 @@ class Listening:
         route, named = self._request.route, event.data.decode("utf-8", "surrogateescape")
         host = self._request.field(b"host")
         if endpoint := endpoint_of(route, named, host):
-            self._channel = self._context.channels.open(self._request.server, endpoint)
+            server, target = self._request.server, self._request.target
+            self._channel = self._context.channels.open(server, endpoint, target)
             self._request.joins(self._channel)
             self._renamed = renamed(route, named, host)
         return True

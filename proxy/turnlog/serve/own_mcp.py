@@ -78,8 +78,14 @@ class AgentTools:
             detail = f"the body is larger than {_LARGEST} bytes"
             return problem(413, "Content Too Large", detail, {})
         route = Route(_HERE, AGENT_TOOLS, "", session, "")
+        context = self._context
         request = Request(
-            down.asked, route, self._context.digest, self._context.clients, connection
+            down.asked,
+            route,
+            context.digest,
+            context.clients,
+            connection,
+            principals=context.principals,
         )
         try:
             made = await self._answer(request, parse(body, most=BATCH_LIMIT))

@@ -26,7 +26,7 @@ from .found import Repeated
 from .judging import judged, waiting
 from .keys import HEADER, effect_link, key_for
 from .redirects import FOLLOWED, Lead, lead, plain_key
-from .request import Request
+from .request import Request, former
 from .running import Running
 from .upstream import Answer, Content
 from .verdicts import Text, answered_plainly
@@ -319,7 +319,7 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
 def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     path, query = request.route.text, request.route.query[1:]
     sessions, client = context.sessions, request.client
-    meant = request.meant(sessions, context.vendor_headers, client)
+    meant = request.meant(sessions, context.vendor_headers, client, target=request.upstream)
     session, identity = sessions.find(meant, client), meant.identity
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
 
@@ -345,6 +345,8 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     if whole and context.redirected:
         key = plain_key(ask, request.route.resource, body)
         ask = context.redirected.followed(ask, context.clock.monotonic(), key)
+    if ask.may_be_guarded:
+        ask = structs.replace(ask, former=former(request, identity))
     policy = ask.policy
     if policy.idempotency is None and not policy.effect_key:
         return ask

@@ -69,4 +69,5 @@ class PlainTools:
             protocol=f"http/{request.http_version}",
             is_named=policy.effect not in _NO_WRITES,
             principal=request.credential,
+            target=request.upstream,
         )

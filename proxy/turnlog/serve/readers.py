@@ -14,6 +14,7 @@ from msgspec import Struct
 from turnlog.core.identity import Evidence, identify
 from turnlog.core.kinds import Rung
 from turnlog.core.pattern import pattern
+from turnlog.core.principal import COOKIE
 from turnlog.core.rules import read_pattern
 from turnlog.core.values import size
 from turnlog.packs.sources import RuleSource, pack
@@ -94,6 +95,17 @@ def allowed_host(value: object) -> str:
 def allowed_origin(value: object) -> str:
     """Read an origin that pages may have, such as `chrome-extension://ID`."""
     return normal_origin(value if isinstance(value, str) else str(value))
+
+
+def principal_name(value: object) -> str:
+    """Read a name of `identity.principal`: that of a header, or `cookie:` and that of a cookie."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if _HEADER.fullmatch(text.removeprefix(COOKIE)) is None:
+        raise ValueError(
+            f"{str(value)!r} names no credential, write a header like x-api-key or *-token, or a "
+            "cookie like cookie:session"
+        )
+    return text
 
 
 def session_name(value: str) -> str:

@@ -227,7 +227,7 @@ class Reading(Struct, eq=False):
 
     @property
     def _legs(self) -> Legs:
-        return Legs(self._context, self._request.server)
+        return Legs(self._context, self._request.target)
 
     # -- closing attempts ------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.principal import PrincipalNames
 from turnlog.core.redact import Redactor
 from turnlog.observe.call_events import CallExpired, CallRecovered
 from turnlog.observe.event import Event, Log
@@ -194,6 +195,7 @@ def _context(
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
+        principals=PrincipalNames(settings.identity.principal),
         sessions=Sessions(clock, table, clean, store.keyed),
         clients=Clients(),
         catalog=catalog,

@@ -6,7 +6,7 @@ proxy sees what another one has under way in the same store. What is decided is 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from msgspec import structs
@@ -15,6 +15,7 @@ from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
     Asked,
+    Likeness,
     NeverTwice,
     Verdict,
     decide,
@@ -52,6 +53,12 @@ _SAYS: Final = {
     Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
     "sent again",
 }
+
+
+_SAYS_UNTARGETED: Final = (
+    "an earlier version of turnlog recorded the same call without saying to which server it went; "
+    "nobody knows whether it was executed here; it was not sent again"
+)
 
 
 Waits = Callable[[Awaitable[None]], Awaitable[None]]
@@ -116,8 +123,10 @@ class Repeats:
         if ask.links is NO_LINKS and not ask.is_named:
             return ask, None
         seen = self._stored.position(ask)
-        if (found := self._find(ask)) is not None:
-            ask = self._after(ask, found, since=since, doubts=doubts)
+        for found in self._find(ask):
+            flags, ask = ask.flags, self._after(ask, found, since=since, doubts=doubts)
+            if ask.flags != flags:
+                break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
@@ -266,20 +275,39 @@ class Repeats:
         )
         return decide(earlier, asked, self._limits)
 
-    def _find(self, ask: Ask) -> Found | None:
-        """Return the latest call with the same key, else the latest that asked the same."""
+    def _find(self, ask: Ask) -> Iterator[Found]:
+        """Yield the latest call with the same key, else the latest that asked the same; then the latest
+        that asked it for another principal."""
         links = ask.links
+        found = self._same(links)
+        if found is not None:
+            yield found
+        if links.anyone:
+            others = self._latest(links.anyone, links, keyed=False, likeness=Likeness.OTHERS)
+            if others is not None:
+                yield others
+
+    def _same(self, links: Links) -> Found | None:
         found = self._latest(links.key, links, keyed=True) if links.key else None
         if found is None and links.same:
             found = self._latest(links.same, links, keyed=False)
             if found and found.running and _differ(found.running.ask.links.key, links.key):
                 return None  # by another key its caller says that it is another call
+        untargeted = Likeness.UNTARGETED
+        if found is None and links.former_key:
+            found = self._stored.find(links.former_key, links, keyed=True, likeness=untargeted)
+        if found is None and links.former_same:
+            found = self._stored.find(links.former_same, links, keyed=False, likeness=untargeted)
         return found
 
-    def _latest(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+    def _latest(
+        self, link: bytes, links: Links, *, keyed: bool, likeness: Likeness = Likeness.SAME
+    ) -> Found | None:
         """Return the latest call with a link, be it of this process or of another."""
-        stored = self._stored.find(link, links, keyed=keyed)
+        stored = self._stored.find(link, links, keyed=keyed, likeness=likeness)
         here = self._known.get(link)
+        if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
+            return None  # it is the same principal's
         if stored and stored.by_source:
             here = self._called(stored.call)
         if here is None or (stored and stored.commits and _is_later(stored, here)):
@@ -293,6 +321,7 @@ class Repeats:
         earlier = structs.replace(
             here.seen(),
             same_input=same_input,
+            likeness=likeness,
             warned=mine is not None and mine.earlier.warned,
         )
         commits = mine.commits if mine is not None else ()
@@ -331,7 +360,7 @@ class Repeats:
                 links = Links(told=self._stored.told(found.call))
         if verdict is Verdict.REPLAY or verdict is Verdict.LATE:
             links = _answered(ask.links, found)
-        said = "" if answer is not None else _SAYS[verdict]
+        said = "" if answer is not None else _said(verdict, found)
         # It is not found by what it asks: nothing is answered from an answer.
         asked = structs.replace(ask, links=links)
         reply = Reply(flags=flags, detail=said, said=said)
@@ -372,6 +401,12 @@ class Repeats:
         for link in running.found_by:
             if self._known.get(link) is running:
                 del self._known[link]
+
+
+def _said(verdict: Verdict, found: Found) -> str:
+    if found.earlier.likeness is Likeness.UNTARGETED:
+        return _SAYS_UNTARGETED
+    return _SAYS[verdict]
 
 
 def _waited(since: float | None) -> float:

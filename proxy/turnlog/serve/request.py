@@ -3,18 +3,23 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from turnlog.core.identity import Evidence
+from turnlog.core.identity import Evidence, Identity
+from turnlog.core.kinds import Rung
+from turnlog.core.principal import Pairs, PrincipalNames
+from turnlog.store.base import alias
 from turnlog.wire.http import Headers, content_length, decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
 
+from .attempt import Former
 from .calls import Scope
 from .channel import Channel
 from .heads import RequestStart
 from .identity import Client, Clients, Meant, Sessions
 from .routes import Route
 
-CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
-"""Headers that authenticate a caller; the first that is there names the principal."""
+_FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+"""In 0.1 the first of these headers that is there was the principal."""
+PRINCIPAL_NAMES: Final = PrincipalNames()
 MCP_LIMIT: Final = 16 << 20
 """bytes: an MCP message that is larger streams through and is recorded by its start."""
 Digest = Callable[[bytes], bytes]
@@ -38,6 +43,7 @@ class Request:
         clients: Clients,
         connection: int | str,
         environment: Mapping[str, str] = _NOWHERE,
+        principals: PrincipalNames = PRINCIPAL_NAMES,
     ) -> None:
         self.asked = asked
         self.method = asked.method
@@ -52,11 +58,13 @@ class Request:
         self._environment = environment
         self._digest = digest
         self._clients = clients
+        self._principals = principals
+        self._target = ""
         self._session = self.field(b"turnlog-session")
         self._turn = self.field(b"turnlog-turn")
         self._agent = self.field(b"user-agent")
         self.credential = self._credential()
-        """Keyed digest of what authenticates the caller; empty where nothing does."""
+        """Keyed digest of what authenticates the caller: the principal; empty where nothing does."""
         # The stateless revisions have no sessions: an id that comes along says nothing.
         stateless = is_stateless(self.field(b"mcp-protocol-version"))
         given = "" if stateless else self.field(b"mcp-session-id")
@@ -64,7 +72,7 @@ class Request:
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
         """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
-        self.kin = "" if self.mcp_session else self._kin()
+        self.kin = self._kin(route)
         """What the requests of one client have in common where its ids are unique within a connection.
 
         Empty where nothing tells, or a protocol session does.
@@ -77,8 +85,9 @@ class Request:
         """Why the caller makes the call, as its header says."""
         self.channel: Channel | None = None
         """The stream on which it is answered (2024-11-05)."""
-        self._meant: tuple[str, Meant] | None = None
-        """Which session the calls of a client with this name mean, whose messages have no say."""
+        self._meant: tuple[str, str, Meant] | None = None
+        """Which session the calls of a client with this name mean to this target, whose messages have
+        no say."""
 
     def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
         """Return a request that tells the same as this one, maybe of another place of its server.
@@ -91,13 +100,21 @@ class Request:
         tells_same = asked.head is self.asked.head and asked.method == self.method
         if not (tells_same and route.target is before.target and route.session == before.session):
             return None
+        # A protocol session is that of its URL, and a query may hold a credential.
+        if self.mcp_session or self._query_credentials(route) != self._query_credentials(before):
+            return None
         other = Request.__new__(Request)
-        vars(other).update(vars(self), asked=asked, route=route)
+        kin = self._kin(route)
+        vars(other).update(vars(self), asked=asked, route=route, _target="", kin=kin)
         return other
+
+    def _query_credentials(self, route: Route) -> Pairs:
+        return self._principals.credentials((), route.given_query) if route.query else ()
 
     def joins(self, channel: Channel) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
         self.channel, self._meant = channel, None
+        self._target = channel.target
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
@@ -107,9 +124,32 @@ class Request:
         """Whether it came through a pipe, and not over HTTP."""
         return not self.method
 
-    def _kin(self) -> str:
-        told = (self.route.session, self._session, self.credential, self._agent)
-        return "\0".join((self.server, *told)) if any(told) else ""
+    def _kin(self, route: Route) -> str:
+        told = (route.session, self._session, self.credential, self._agent)
+        if self.mcp_session or not any(told):
+            return ""
+        return "\0".join((self.server, route.resource, *told))
+
+    @property
+    def target(self) -> str:
+        """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
+        of another target are never the same."""
+        if not self._target:
+            route = self.route
+            if route.target.is_command:
+                self._target = self.upstream
+            else:
+                given = self._principals.without_credentials(route.given_query)
+                # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
+                path = route.path.rstrip("/")
+                where = (route.target.place, path, route.target.query, given)
+                self._target = self._digest(_joined("target", *where)).hex()[:32]
+        return self._target
+
+    @property
+    def upstream(self) -> str:
+        """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
+        return self._digest(_joined("target", self.route.target.place)).hex()[:32]
 
     @property
     def http_version(self) -> str:
@@ -122,17 +162,34 @@ class Request:
         return self._text.get(name, "")
 
     def _credential(self) -> str:
-        for name in CREDENTIALS:
-            if name in self.fields:
-                return self._digest(b"credential\0%b\0%b" % (name, self.fields[name])).hex()[:32]
-        return ""
+        pairs = self._principals.credentials(self.asked.head.raw, self.route.given_query)
+        return self._principal(pairs) if pairs else ""
+
+    def _principal(self, pairs: Pairs) -> str:
+        # Of a lone header the same as in 0.1, so that sessions go on.
+        named = b"".join([b"\0%b\0%b" % pair for pair in pairs])
+        return self._digest(b"credential" + named).hex()[:32]
+
+    @property
+    def former_credential(self) -> str:
+        """The principal as 0.1 had it."""
+        names = (name for name in _FORMER_CREDENTIALS if name in self.fields)
+        return next((self._principal(((name, self.fields[name]),)) for name in names), "")
 
     def session_digest(self, session_id: str) -> str:
         """Return the keyed digest of a protocol session's id."""
         if not session_id:
             return ""
-        name = f"mcp-session\0{self.server}\0{session_id}"
-        return self._digest(name.encode("utf-8", "surrogatepass")).hex()[:32]
+        return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
+
+    @property
+    def former_mcp_session(self) -> str:
+        """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
+        if not self.mcp_session:
+            return ""
+        channel, given = self.channel, self.field(b"mcp-session-id")
+        session_id = f"{channel.endpoint} of HTTP+SSE" if channel is not None else given
+        return self._digest(_joined("mcp-session", self.server, session_id)).hex()[:32]
 
     @property
     def client(self) -> Client:
@@ -165,19 +222,22 @@ class Request:
         names: frozenset[bytes],
         client: Client,
         meta: Mapping[str, bytes] = _NO_META,
+        *,
+        target: str = "",
     ) -> Meant:
-        """Return which session a call means; `names` are the headers that vendors use.
+        """Return which session a call means; `names` are the headers that vendors use, and `target`
+        its target where that is not `self.target`.
 
         What all of them mean whose messages name none is worked out once, as long as the client is
         called the same.
         """
-        name = self._called(client.name)
+        name, target = self._called(client.name), target or self.target
         tells, known = bool(meta) and sessions.tells(meta), self._meant
-        if known is not None and known[0] == name and not tells:
-            return known[1]
-        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name))
+        if known is not None and known[:2] == (name, target) and not tells:
+            return known[2]
+        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name, target))
         if not tells:
-            self._meant = name, meant
+            self._meant = name, target, meant
         return meant
 
     def _called(self, name: str) -> str:
@@ -185,7 +245,11 @@ class Request:
         return name or self.client.name or self._agent
 
     def evidence(
-        self, meta: Mapping[str, bytes], headers: Mapping[str, str], client_name: str
+        self,
+        meta: Mapping[str, bytes],
+        headers: Mapping[str, str],
+        client_name: str,
+        target: str = "",
     ) -> Evidence:
         """Return what this request shows of its session; `headers` are those vendors use."""
         return Evidence(
@@ -197,10 +261,24 @@ class Request:
             environment=self._environment,
             mcp_session_id=self.mcp_session,
             upstream=self.server,
+            target=target or self.target,
             credential=self.credential,
             client_name=self._called(client_name),
             connection=self.connection,
         )
+
+
+def former(request: Request, identity: Identity) -> Former:
+    """Return whose a call is as 0.1 wrote it down."""
+    name, principal = identity.name, request.former_credential
+    if identity.rung is Rung.TRANSPORT:
+        name = f"{request.server}/{request.former_mcp_session}"
+    named = alias(identity.rung, name, principal) if name else ""
+    return Former(named, principal)
+
+
+def _joined(*parts: str) -> bytes:
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
 def length_of(headers: Headers) -> int:

@@ -1,6 +1,9 @@
 """Which upstream a path means, and where there. Pure; one dictionary look-up per request."""
 
+import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -41,6 +44,9 @@ class Target(Struct, frozen=True, kw_only=True):
     """What the upstream reads in `Host`."""
     host: str
     port: int
+    place: str = ""
+    """What tells it from every other upstream, whatever it is called: its origin; of a command
+    program, arguments and working directory."""
     proxy: HttpProxy | None = None
     """The proxy that leads there."""
     ca: str = ""
@@ -77,6 +83,14 @@ class Route(Struct, frozen=True):
     def resource(self) -> str:
         """The request target as the upstream sees it."""
         return self.path + self.query
+
+    @property
+    def given_query(self) -> str:
+        """The query that the agent gave, without `?` and what the configured URL has."""
+        configured, query = self.target.query, self.query[1:]
+        if configured and self.path == self.target.path:
+            return query.removeprefix(configured).removeprefix("&")
+        return query
 
     @property
     def text(self) -> str:
@@ -174,21 +188,23 @@ class Endpoints:
 def target_of(name: str, url: str, *, proxy: HttpProxy | None = None, ca: str = "") -> Target:
     """Return the routing entry of a configured URL, whose form was checked before."""
     parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     return Target(
         name=name,
         origin=f"{parts.scheme}://{parts.netloc}",
         path=parts.path or "/",
         query=parts.query,
         authority=parts.netloc.encode("ascii"),
-        host=parts.hostname or "",
-        port=parts.port or (443 if parts.scheme == "https" else 80),
+        host=host,
+        port=port,
+        place=f"{parts.scheme}://{host}:{port}",
         proxy=proxy,
         ca=ca,
     )
 
 
-def target_of_command(name: str) -> Target:
-    """Return the routing entry of a command upstream."""
+def target_of_command(name: str, command: Sequence[str], folder: Path) -> Target:
+    """Return the routing entry of a command upstream that runs in `folder`."""
     return Target(
         name=name,
         origin=f"{COMMAND}{name}",
@@ -197,7 +213,13 @@ def target_of_command(name: str) -> Target:
         authority=name.encode(),
         host="",
         port=0,
+        place=place_of_command(command, folder),
     )
+
+
+def place_of_command(command: Sequence[str], folder: Path) -> str:
+    """Return what tells a command from every other one."""
+    return json.dumps([COMMAND, *command, str(folder)])
 
 
 def is_own(path: str) -> bool:

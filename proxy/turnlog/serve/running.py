@@ -44,7 +44,8 @@ class Running:
         self, ask: Ask, recorder: Recorder, limits: NeverTwice, *, stateless: bool
     ) -> None:
         self.ask = ask
-        self.found_by = tuple(filter(None, (ask.links.key, ask.links.same)))
+        links = ask.links
+        self.found_by = tuple(filter(None, (links.key, links.same, links.anyone)))
         """Links by which it is found."""
         self.attempt: Attempt | None = None
         """The latest one."""

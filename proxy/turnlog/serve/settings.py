@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from turnlog.core.breaker import Breaker
 from turnlog.core.kinds import Durability, WhenFull
+from turnlog.core.principal import DEFAULT_NAMES
 from turnlog.core.quota import RetryQuota
 from turnlog.core.repeats import NeverTwice
 from turnlog.core.values import Size, reads
@@ -26,6 +27,7 @@ from .readers import (
     folder,
     header_name,
     pack_name,
+    principal_name,
     proxy_setting,
     rule_source,
     secret_pattern,
@@ -105,6 +107,13 @@ class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patterns: tuple[Annotated[str, reads(secret_pattern)], ...] = ()
 
 
+class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """By what callers are told apart."""
+
+    principal: tuple[Annotated[str, reads(principal_name)], ...] = DEFAULT_NAMES
+    """Names of headers, parameters and cookies that authenticate a caller, in place of the defaults."""
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that an operator may set."""
 
@@ -119,6 +128,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files of rules, the first ones first; found and absolute once `read_settings` made them."""
     limits: Limits = Limits()
     redact: Redact = Redact()
+    identity: Identity = Identity()
     never_twice: NeverTwice = NeverTwice()
     log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO

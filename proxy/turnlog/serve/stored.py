@@ -1,16 +1,18 @@
 """What the store has of earlier calls that asked the same, whichever process made them."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
 
 from msgspec import structs
 
 from turnlog.core.canon import canonical
 from turnlog.core.kinds import Effect
-from turnlog.core.repeats import NeverTwice
+from turnlog.core.repeats import Likeness, NeverTwice
 from turnlog.observe.event import Log
 from turnlog.observe.events import StoreFailed
-from turnlog.store.base import Corrupt, Store, StoreError, View
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Store, StoreError, View
 
 from .answers import Made, retold_answer
 from .attempt import Ask, Links, source_of
@@ -20,6 +22,8 @@ from .recorder import OFF_LOOP
 
 _MOST: Final = 2_048
 """Calls of others that are remembered because their answers arrived by way of this process."""
+
+_SAME: Final = Likeness.SAME
 
 
 class StoredCalls:
@@ -40,18 +44,47 @@ class StoredCalls:
         named = aliases[0] if aliases and ask.is_named else ""
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
             return ask
-        tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
         scheme, form = canon = ask.canonical or canonical(ask.arguments)
-        asks = b"%b\0%b" % (scheme.encode(), form)
-        key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
-        links = Links(
-            same=self._digest("same call", f"{named}\0{tool}", asks) if named else b"",
-            key=self._digest("key", key) if key else b"",
-            keyed_input=self._digest("key and input", key, asks) if key else b"",
-        )
+        links = self._links(ask, named, b"%b\0%b" % (scheme.encode(), form))
         # A large form would lie beside the input for as long as the call runs.
         kept = canon if len(form) <= OFF_LOOP else None
         return structs.replace(ask, canonical=kept, links=links)
+
+    def _links(self, ask: Ask, named: str, asks: bytes) -> Links:
+        """Return the links of a call with the input `asks`, in the session that is `named`, if any."""
+        tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
+        key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
+        input_digest = sha256(asks).digest()
+        links = Links()
+        if named:
+            session = named.rpartition(ALIAS_SEPARATOR)[0]  # without the principal
+            links = structs.replace(
+                links,
+                same=self._digest("call", f"{named}\0{tool}", input_digest),
+                anyone=self._digest("anyone's call", f"{session}\0{tool}", input_digest),
+            )
+        if key:
+            links = structs.replace(
+                links,
+                key=self._digest("key to target", key),
+                keyed_input=self._digest("key to target, input", key, input_digest),
+            )
+        return self._with_former(links, ask, asks)
+
+    def _with_former(self, links: Links, ask: Ask, asks: bytes) -> Links:
+        """Add the links by which 0.1 would have found the call."""
+        former, tool = ask.former, f"{ask.server}\0{ask.tool}\0{ask.method}"
+        if links.same and former.session:
+            whose = f"{former.session}\0{tool}"
+            links = structs.replace(links, former_same=self._digest("same call", whose, asks))
+        if links.key:
+            key = f"{former.principal}\0{tool}\0{ask.key}"
+            links = structs.replace(
+                links,
+                former_key=self._digest("key", key),
+                former_keyed_input=self._digest("key and input", key, asks),
+            )
+        return links
 
     def told(self, call: bytes) -> bytes:
         """Return what finds that somebody was told that nobody knows what a call did."""
@@ -61,21 +94,27 @@ class StoredCalls:
         name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
         return self._store.keyed(name + value)
 
-    def find(self, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+    def find(
+        self, link: bytes, links: Links, *, keyed: bool, likeness: Likeness = _SAME
+    ) -> Found | None:
         """Return the newest call with a link."""
         try:
             with self._store.view() as view:
-                return self._read(view, link, links, keyed=keyed)
+                return self._read(view, link, links, keyed=keyed, likeness=likeness)
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
 
-    def _read(self, view: View, link: bytes, links: Links, *, keyed: bool) -> Found | None:
+    def _read(
+        self, view: View, link: bytes, links: Links, *, keyed: bool, likeness: Likeness
+    ) -> Found | None:
         try:
             intent = view.linked(link)
             if intent is None:
                 return None
             stored = intent.body.links if intent.body is not None else ()
+            if likeness is Likeness.OTHERS and links.same in stored:
+                return None  # it is the same principal's
             source = source_of(stored)
             if source:
                 intent = source_in(view, source)
@@ -89,7 +128,8 @@ class StoredCalls:
         earlier = structs.replace(
             earlier,
             delivered=earlier.delivered or intent.facts.call in self._arrived,
-            same_input=not keyed or links.keyed_input in stored,
+            same_input=not keyed or _same_input(links, stored),
+            likeness=likeness,
             warned=self._is_warned(view, intent.facts.call),
         )
         return Found(
@@ -138,3 +178,7 @@ class StoredCalls:
             return view.linked(self.told(call)) is not None
         except Corrupt:
             return True  # that much can be read of it
+
+
+def _same_input(links: Links, stored: Sequence[bytes]) -> bool:
+    return links.keyed_input in stored or links.former_keyed_input in stored

@@ -210,10 +210,12 @@ _NOTHING: Final = RequestStart(
 
 
 def request_of(
-    context: Context, server: str, session: str, environment: Mapping[str, str]
+    context: Context, server: str, place: str, session: str, environment: Mapping[str, str]
 ) -> Request:
     """Return what all lines have in common: where they go, and whose conversation they are."""
-    target = Target(name=server, origin="", path="", query="", authority=b"", host="", port=0)
+    target = Target(
+        name=server, origin="", path="", query="", authority=b"", host="", port=0, place=place
+    )
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     wanted = wanted_variables(table)
     return Request(
@@ -257,17 +259,33 @@ def _log_file(folder: Path) -> FileIO:
 
 
 def run(
-    child: Child, settings: Settings, log: Log, pins: Pins, *, server: str, session: str
+    child: Child,
+    settings: Settings,
+    log: Log,
+    pins: Pins,
+    *,
+    server: str,
+    place: str,
+    session: str,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number.
 
-    Raises `StoreError` and `ConfigError` at start.
+    `place` tells the command from others, see `place_of_command`. Raises `StoreError` and `ConfigError` at
+    start.
     """
-    return asyncio.run(_run(child, settings, log, pins, server=server, session=session))
+    carried = _run(child, settings, log, pins, server=server, place=place, session=session)
+    return asyncio.run(carried)
 
 
 async def _run(
-    child: Child, settings: Settings, log: Log, pins: Pins, *, server: str, session: str
+    child: Child,
+    settings: Settings,
+    log: Log,
+    pins: Pins,
+    *,
+    server: str,
+    place: str,
+    session: str,
 ) -> int:
     signals = Signals()
     async with recording(settings, log, None, pins) as context:
@@ -280,7 +298,8 @@ async def _run(
                 pid=os.getpid(),
             )
         )
-        wrapped = Wrapped(child, context, request_of(context, server, session, os.environ))
+        request = request_of(context, server, place, session, os.environ)
+        wrapped = Wrapped(child, context, request)
         signals.go_to(wrapped.told)
         code = await wrapped.relay()
         log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
