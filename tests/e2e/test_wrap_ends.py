@@ -25,6 +25,7 @@ def test_environment_folder_and_stderr_are_the_commands_as_well(tmp_path: Path) 
         asked = "[os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), os.getsid(0)]"
         folder, environ, leads, session = wrap.server.do(asked)
         assert folder == str(tmp_path)
+        assert environ.pop("PUPPET")
         assert environ == environment({"PLAIN": "é"})
         assert (leads, session) == (True, os.getsid(0))
         wrap.server.do("os.write(2, b'from the server\\n')")

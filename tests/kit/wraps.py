@@ -27,7 +27,7 @@ from .proxy import data_of, environment, events_in, rows
 PUPPET: Final = """
 import json, os, signal, socket, subprocess, sys, time
 me = socket.socket(socket.AF_UNIX)
-me.connect(sys.argv[1])
+me.connect(os.environ["PUPPET"])
 socket.send_fds(me, [b"x"], [0, 1])
 told = me.makefile("rw")
 for line in told:
@@ -298,7 +298,9 @@ def wrapping(
         listener.bind(str(address))
         listener.listen()
         listener.settimeout(BOUND)
-        command = (sys.executable, "-I", "-S", "-c", PUPPET, str(address))
+        # In the environment: all puppets are one command, and so one target.
+        environ = {**(environ or {}), "PUPPET": str(address)}
+        command = (sys.executable, "-I", "-S", "-c", PUPPET)
         with wrapped(
             folder, command, *flags, "--name", name, environ=environ, sockets=sockets, **more
         ) as wrap:
