@@ -229,7 +229,8 @@ def test_a_call_that_differs_is_one_of_its_own(rig: Rig, change: str) -> None:
     assert [row.attempt for row in rows] == [1, 1]
 
 
-def test_redirects_that_follow_each_other_are_one_call(rig: Rig) -> None:
+@pytest.mark.parametrize("named", ["name", "protocol session", "nothing"])
+def test_redirects_that_follow_each_other_are_one_call(rig: Rig, named: str) -> None:
     def script(peer: Peer) -> None:
         request = peer.read()
         place = request.target.rpartition(b"/")[2].decode()
@@ -240,14 +241,14 @@ def test_redirects_that_follow_each_other_are_one_call(rig: Rig) -> None:
         peer.send(f"HTTP/1.1 308 X\r\nLocation: /{then}\r\nContent-Length: 0\r\n\r\n".encode())
 
     rig.upstream.script = script
+    headers = rig.session_headers if named == "protocol session" else MCP_HEADERS
     with rig.client() as client:
-        path: str | None = rig.path
+        path: str | None = rig.path if named == "name" else "/mcp"
         for _ in range(4):
             assert path is not None
-            path = client.request("POST", path, call("add"), headers=MCP_HEADERS).head.one(
-                "location"
-            )
-    rows = rig.ended_rows(4)
+            answer = client.request("POST", path, call(f"add by {named}"), headers=headers)
+            path = answer.head.one("location")
+    rows = ended(rig.proxy, f"add by {named}", 4)
     assert len({row.call for row in rows}) == 1
     assert [(row.attempt, row.executed) for row in rows] == [
         (1, "no"),

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.canon import canonical
-from turnlog.core.kinds import Executed
+from turnlog.core.kinds import Executed, Rung
 from turnlog.wire.http import Headers, fields
 
 from .attempt import Ask, Attempt, onward
@@ -25,6 +25,7 @@ FOLLOWED: Final = 60 * _SECOND
 CONSENTED: Final = 15 * 60 * _SECOND
 """ns within which a call is repeated that waited for a person."""
 _MOST: Final = 1024
+_OF_ONE_TARGET: Final = frozenset({Rung.TRANSPORT, Rung.IMPLICIT})
 
 
 class Lead(Struct, frozen=True):
@@ -56,12 +57,19 @@ def call_key(ask: Ask, id_key: str) -> Hashable:
     if not (ask.complete and ask.says_all):
         return None
     asked = ask.canonical[1] if ask.canonical is not None else canonical(ask.arguments)[1]
-    return (ask.session.candidate, ask.server, ask.tool, id_key, sha256(asked).digest())
+    return (_caller(ask), ask.server, ask.tool, id_key, sha256(asked).digest())
 
 
 def plain_key(ask: Ask, resource: str, body: bytes) -> Hashable:
     """Return the same for a plain HTTP tool, whose request goes to `resource`."""
-    return (ask.session.candidate, ask.server, ask.method, resource, sha256(body).digest())
+    return (_caller(ask), ask.server, ask.method, resource, sha256(body).digest())
+
+
+def _caller(ask: Ask) -> Hashable:
+    """Return who calls: the session, but where that is another one at the place that is led to."""
+    if ask.session.rung in _OF_ONE_TARGET:
+        return (ask.principal, ask.client)
+    return ask.session.candidate
 
 
 class Redirected:
