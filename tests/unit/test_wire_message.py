@@ -95,3 +95,34 @@ def test_nothing_fed_is_an_empty_text() -> None:
     reader = MessageReader()
     assert reader.finish() == b""
     assert reader.content == Malformed(Reason.EMPTY)
+
+
+@pytest.mark.parametrize("limit", [1000, 10])
+def test_a_text_that_may_end_here_is_read_and_may_go_on(limit: int) -> None:
+    reader = fed(limit, TEXT[:20])
+    assert reader.so_far is None
+    reader.feed(TEXT[20:])
+    found = reader.so_far
+    assert isinstance(found, Message | Outline)
+    reader.feed(b"\n")
+    assert isinstance(reader.so_far, Message | Outline)
+    reader.finish()
+    assert isinstance(reader.content, Message | Outline)
+    assert reader.size == len(TEXT) + 1
+
+
+@pytest.mark.parametrize("limit", [1000, 1])
+@pytest.mark.parametrize("text", [b"", b"  ", b'{"id":1', b'{"id":{}', b"12", b'"}', b"[[]"])
+def test_a_text_that_cannot_end_here_says_nothing_so_far(limit: int, text: bytes) -> None:
+    found = fed(limit, text).so_far
+    assert found is None or isinstance(found, Malformed)
+
+
+def test_a_text_in_many_pieces_is_read_so_far_only_now_and_then() -> None:
+    reader = MessageReader()
+    reader.feed(b"[")
+    found = 0
+    for _ in range(10_000):
+        reader.feed(b"{},{}")
+        found += reader.so_far is not None
+    assert found < 150

@@ -65,6 +65,10 @@ class Audience:
         """Tell whether the agent has ended its side: it may be gone."""
         return self._down.half_closed
 
+    def is_there(self) -> bool:
+        """Tell whether what is said goes to the agent."""
+        return not self._gone
+
     @property
     def has_heard(self) -> bool:
         """Whether the agent was there until the answer had been handed to it whole."""

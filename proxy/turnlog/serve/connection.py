@@ -158,6 +158,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return self.complete and not self._pieces
+
     def finish(self) -> bool:
         """End the exchange; tell whether the connection can carry another."""
         self._busy = False

@@ -70,6 +70,17 @@ class Watcher(Protocol):
         """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
         ...
 
+    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
+        """Tell whether what has come of an answer that is no stream is all that is waited for.
+
+        Its transfer was `cut`, or goes on.
+        """
+        ...
+
+    def handed_over(self) -> None:
+        """Note that what `whole` or `event` read last has been written to the agent."""
+        ...
+
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should."""
         ...

@@ -462,6 +462,15 @@ class McpExchange:
         """Read an answer that is no stream, once it is complete."""
         return self._reading.whole(body, media, size)
 
+    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
+        """Tell whether what has come is a response to each request, be its transfer cut or not."""
+        return self._reading.is_answered_by(body)
+
+    def handed_over(self) -> None:
+        """Note that the response has been written to the agent."""
+        if self.running is not None and not self._underway.attempts:
+            self.running.handed_over()
+
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""
         self._reading.unanswered()

@@ -25,6 +25,11 @@ class Peeked:
         self._answer = answer
         self._first = first
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return not self._first and self._answer.at_end
+
     async def read(self) -> bytes:
         """Return that piece, then the others. Raises `Failure`, be it the one that was met."""
         first, self._first = self._first, b""

@@ -13,6 +13,7 @@ from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_input
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
+from turnlog.wire.jsonrpc import Malformed, Reason
 from turnlog.wire.message import MessageReader
 from turnlog.wire.rawjson import read_value
 from turnlog.wire.splice import as_event
@@ -277,6 +278,21 @@ class PlainCall:
                 self._context.clock.monotonic() + FOLLOWED,
             )
         return self._end(*judged(ask, ending, reply))
+
+    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
+        """Tell whether an answer that was cut is a whole JSON text all the same.
+
+        One that goes on may bring more of them, as streams of JSON lines do.
+        """
+        if not cut or self.attempt is None or self.attempt.ended:
+            return False
+        found = body.so_far
+        return found is not None and (
+            not isinstance(found, Malformed) or found.reason is Reason.NOT_JSONRPC
+        )
+
+    def handed_over(self) -> None:
+        """Note nothing: the answer ends where its transfer does."""
 
     def ended(self) -> Sequence[Ticket]:
         """Record the answer that came as events."""

@@ -139,6 +139,20 @@ class Reading(Struct, eq=False):
         if self._request.channel is not None:
             self._context.channels.move(self._request.channel, leads.resource)
 
+    def is_answered_by(self, body: MessageReader) -> bool:
+        """Tell whether what has come of a body is a response to each request that is open."""
+        awaited = self._underway.awaited
+        if not (self._underway.attempts and awaited) or self._request.channel is not None:
+            return False
+        found = body.so_far
+        messages = found.items if isinstance(found, Batch) else (found,)
+        answered = {
+            self._key_of(message)
+            for message in messages
+            if isinstance(message, Message | Outline) and is_answer(message)
+        }
+        return awaited.keys() <= answered
+
     def misfits(self) -> Sequence[Ticket]:
         """End what is open by what came in the place of its response, where something did."""
         tickets: list[Ticket] = []

@@ -6,6 +6,7 @@ JSON of known and moderate length goes out in one piece, and so does an event of
 which may get a word of turnlog's. While a rule may want another attempt, so does everything.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, TypeVarTuple
 
@@ -147,15 +148,25 @@ class Relay(Struct, eq=False):
         await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
 
     async def _in_one_piece(self) -> None:
-        answer, size = self._answer, 0
+        size = 0
         pieces: list[bytes] = []
+        so_far = MessageReader(self._keep)
         try:
-            while size <= HOLD and size != self._length and (chunk := await answer.read()):
-                answer.heard()
+            while size <= HOLD and size != self._length:
+                if not (chunk := await self._read_into(so_far)):
+                    break
                 pieces.append(chunk)
                 size += len(chunk)
+                if size != self._length:
+                    so_far.feed(chunk)
+                    if self._is_answered(so_far, cut=False):
+                        await self._before_its_end(b"".join(pieces))
+                        return
         except Failure as failure:
-            await self._broken(failure, b"".join(pieces))
+            if self._is_answered(so_far, cut=True):
+                await self._read_whole(b"".join(pieces))
+            else:
+                await self._broken(failure, b"".join(pieces))
             return
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if size > HOLD:
@@ -163,7 +174,11 @@ class Relay(Struct, eq=False):
             await self._start(self._length)
             await self._chunks(raw, keep_one=self._head.is_json and self._watcher.waits)
             return
-        text, body = raw, MessageReader(self._keep)
+        await self._read_whole(raw)
+
+    async def _read_whole(self, raw: bytes) -> None:
+        """Relay a body that is all here."""
+        text, body, size = raw, MessageReader(self._keep), len(raw)
         if self._head.codings:
             text = self._decoded(raw)
             body.unread = self._gave_up
@@ -207,6 +222,68 @@ class Relay(Struct, eq=False):
             return self._out.answer(status, reason, told, amended or text)
         return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
 
+    # -- answers whose transfer does not end where they do --------------------------------------
+
+    def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
+        """Tell whether all that is waited for has come, though the transfer was cut or goes on."""
+        is_plain = self._decoder is None and not self._unreadable
+        goes_on = cut or not self._answer.at_end
+        return is_plain and goes_on and self._watcher.is_answered_by(body, cut=cut)
+
+    async def _before_its_end(self, raw: bytes) -> None:
+        """Relay a response that is all here, and then whatever its transfer still brings."""
+        body = MessageReader(self._keep)
+        clean = self._clean(raw, body)
+        if clean is not None:
+            await self._judged(raw, clean, body, len(raw), changed=True)
+            return
+        body.feed(raw)
+        await self._observed(self._watcher.whole, body, self._head.media, len(raw))
+        self._out.judged()
+        attempt = self._watcher.attempt
+        if attempt is not None and attempt.amends:
+            await self._whole(raw, raw, changed=False)
+            return
+        await self._start(self._length)
+        await self._pass_on(raw)
+
+    async def _pass_on(self, held: bytes) -> None:
+        """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
+        try:
+            await self._out.write(held)
+            self._watcher.handed_over()
+            while chunk := await self._read():
+                await self._out.write(self._masked(chunk))
+        except Failure:
+            await self._out.cut()
+        else:
+            await self._out.end(self._left_over())
+
+    async def _cut_off(self, failure: Failure, body: MessageReader, held: bytes) -> None:
+        """End a body of which some has left and whose transfer was cut; `held` is its last piece."""
+        if self._is_answered(body, cut=True):
+            await self._observed(self._watcher.whole, body, self._head.media, body.size)
+            await self._out.write(held)
+            await self._out.cut()
+        else:
+            await self._broken(failure, held + self._left_over())
+
+    async def _read_into(self, body: MessageReader) -> bytes:
+        """Return the next piece of a body, of which `body` has what came before.
+
+        Where the agent does not wait for its transfer's end, a response that is all here is recorded.
+        """
+        try:
+            return await self._read()
+        except asyncio.CancelledError:
+            self._record_left(body)
+            raise
+
+    def _record_left(self, body: MessageReader) -> None:
+        if self._is_answered(body, cut=True):
+            self._clean(body.finish(), body)
+            self._watched(self._watcher.whole, body, self._head.media, body.size)
+
     # -- larger ones --------------------------------------------------------------------------
 
     async def _start(self, length: int | None) -> None:
@@ -228,7 +305,7 @@ class Relay(Struct, eq=False):
         body = MessageReader(self._keep)
         held, seen = b"", 0
         try:
-            while chunk := chunk or await self._read():
+            while chunk := chunk or await self._read_into(body):
                 text = self._decoded(chunk)
                 if not seen:
                     self._begin_mask(text)
@@ -240,11 +317,14 @@ class Relay(Struct, eq=False):
                 body.feed(text)
                 await self._out.write(held)
                 held, chunk = chunk if self._keeps_coded else text, b""
+                if self._is_answered(body, cut=False):
+                    await self._flow_on(body, held, seen)
+                    return
                 if not keep_one and (seen != self._length or not self._watcher.waits):
                     await self._out.write(held)
                     held = b""
         except Failure as failure:
-            await self._broken(failure, held + self._left_over())
+            await self._cut_off(failure, body, held)
             return
         rest = self._left_over()
         body.feed(rest)
@@ -258,6 +338,13 @@ class Relay(Struct, eq=False):
             await self._out.cut()  # the rest cannot be read any more
         else:
             await self._out.end(self._amended(held) if seen == len(held) else held)
+
+    async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
+        """Pass on a response whose last piece is `held`, and the rest of its transfer."""
+        self._note(body)
+        await self._observed(self._watcher.whole, body, self._head.media, seen)
+        self._out.judged()
+        await self._pass_on(self._amended(held) if seen == len(held) else held)
 
     # -- what a server says in turnlog's name --------------------------------------------------
 
@@ -392,6 +479,8 @@ class Relay(Struct, eq=False):
                 await self._recorder.settle(tickets)
             ready.append(self._seen(event, raw, changed=event is not piece.event))
         await self._out.write(b"".join(ready))
+        if self._is_judged:
+            self._watcher.handed_over()
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
         """Tell whether an event's start waits for its end, so that a word can be put into it."""

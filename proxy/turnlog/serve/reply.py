@@ -188,6 +188,9 @@ class Replied:
         messages = await self._reply.some()
         return b"".join(messages if self._single else map(as_event, messages))
 
+    at_end = True
+    """Whether the whole answer has come: each message has."""
+
     def heard(self) -> None:
         """Note that a message came."""
         if self._patience is not None:
@@ -219,6 +222,9 @@ class Said:
         """Return the body, once."""
         body, self._body = self._body, b""
         return body
+
+    at_end = True
+    """Whether the whole answer has come."""
 
     def heard(self) -> None:
         """Nothing waits."""

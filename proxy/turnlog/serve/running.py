@@ -73,6 +73,7 @@ class Running:
         self._withdraw: Callable[[], object] | None = None
         self._outlived: Outlived = _untold
         self._doubted: Callable[[], bool] = _certain
+        self._hears: Callable[[], bool] = _certain
         self._gone: asyncio.Event | None = None
         """That its caller has left, where somebody wants to know."""
 
@@ -137,9 +138,10 @@ class Running:
         """Learn who carries it out: `withdraw` gives it up, and lets `Repeats` know that it is over."""
         self._withdraw, self._outlived = withdraw, outlived
 
-    def heard_by(self, doubted: Callable[[], bool]) -> None:
-        """Learn who hears its answer: `doubted` tells whether that one may be gone without a word."""
-        self._doubted = doubted
+    def heard_by(self, doubted: Callable[[], bool], hears: Callable[[], bool]) -> None:
+        """Learn who hears its answer: `doubted` tells whether that one may be gone without a word,
+        `hears` whether what is written goes there."""
+        self._doubted, self._hears = doubted, hears
 
     @property
     def is_in_doubt(self) -> bool:
@@ -213,6 +215,11 @@ class Running:
             if self._abandoned or self.ask.links is not NO_LINKS:
                 self._note(_DELIVERED, self.attempt.outcome)
 
+    def handed_over(self) -> None:
+        """Note that its answer was written to its caller, though the transfer may go on."""
+        if not self._abandoned and not self.is_in_doubt and self._hears():
+            self.arrived()
+
     def time_out(self, failure: Failure) -> bool:
         """Learn that its caller's time is over; tell whether it runs on all the same.
 
@@ -229,6 +236,8 @@ class Running:
     def left(self) -> None:
         """Learn that its caller is gone."""
         attempt = self.attempt
+        if self.delivered and not self.is_over and self._withdraw is not None:
+            self._withdraw()  # nobody waits for the end of the transfer
         if self._abandoned or self.delivered or attempt is None:
             return
         if self.is_over and attempt.ending is None:
@@ -280,7 +289,8 @@ class Running:
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended: many of these are remembered."""
-        self._withdraw, self._outlived, self._doubted = None, _untold, _certain
+        self._withdraw, self._outlived = None, _untold
+        self._doubted, self._hears = _certain, _certain
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask

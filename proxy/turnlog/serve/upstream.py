@@ -127,6 +127,11 @@ class Answer(Protocol):
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         ...
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        ...
+
     def heard(self) -> None:
         """Note that something came that counts: an event, or a piece of a body."""
         ...
@@ -157,6 +162,11 @@ class HttpAnswer(Struct, eq=False):
     def read(self) -> Coroutine[None, None, bytes]:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         return self._connection.read()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return self._connection.at_end
 
     def heard(self) -> None:
         """Note that something came that counts: an event, or a piece of a body."""

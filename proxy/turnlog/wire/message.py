@@ -10,6 +10,8 @@ from turnlog.core.kinds import Flag
 from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
 from .skim import Outline, Skimmer
 
+_ENDS = (b"}", b"]")
+_LOOKS = 32
 LIMIT = 1 << 20
 """Bytes kept unless told otherwise."""
 
@@ -40,6 +42,10 @@ class MessageReader(Struct, eq=False):
     """Of what came, once that is more than is kept."""
     _skimmer: Skimmer | None = None
     _content: Message | Batch | Malformed | Outline | None = None
+    _looks: int = 0
+    """How often `so_far` has read a text that goes on."""
+    _looked: int = 0
+    """How long it was the last time."""
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
@@ -61,6 +67,23 @@ class MessageReader(Struct, eq=False):
         self._pieces.append(data[:room])
         self._skimmer = skimmer
         self.truncated = True
+
+    @property
+    def so_far(self) -> Message | Batch | Malformed | Outline | None:
+        """What the text says if it ends here; `None` where that is not known, or it cannot.
+
+        More may be fed after this.
+        """
+        if self._skimmer is not None:
+            return self._skimmer.outline
+        if not self._pieces or not self._pieces[-1].rstrip().endswith(_ENDS):
+            return None
+        # So that a text in many pieces is not read anew for each.
+        if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
+            return None
+        found = parse(b"".join(self._pieces))
+        self._looks, self._looked = self._looks + 1, self.size
+        return found
 
     def finish(self) -> bytes:
         """Return what was kept of the text. May be called again."""

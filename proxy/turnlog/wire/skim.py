@@ -136,6 +136,12 @@ class Skimmer:
         return Outline(self._tokens, complete)
 
     @property
+    def outline(self) -> Outline | None:
+        """What was read, if the text may end here: `None` amid a value, and for a bare number."""
+        is_whole = self._step == self._after and not self._levels
+        return Outline(self._tokens, is_whole) if is_whole else None
+
+    @property
     def failed(self) -> bool:
         """Whether the text was seen not to be JSON."""
         return self._step == self._fail
