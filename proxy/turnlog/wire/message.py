@@ -12,6 +12,8 @@ from .skim import Outline, Skimmer
 
 _ENDS = (b"}", b"]")
 _LOOKS = 32
+_LAST = 3
+"""Pieces that are looked at for the end of a text: blanks may come alone."""
 LIMIT = 1 << 20
 """Bytes kept unless told otherwise."""
 
@@ -76,7 +78,7 @@ class MessageReader(Struct, eq=False):
         """
         if self._skimmer is not None:
             return self._skimmer.outline
-        if not self._pieces or not self._pieces[-1].rstrip().endswith(_ENDS):
+        if not b"".join(self._pieces[-_LAST:]).rstrip().endswith(_ENDS):
             return None
         # So that a text in many pieces is not read anew for each.
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
