@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from itertools import pairwise
 
 import pytest
 
 from kit.clients import BOUND
-from turnlog.serve.agent import AgentConnection, AgentServer
-from turnlog.serve.downstream import Downstream
+from turnlog.serve.agent import UNFINISHED, AgentConnection, AgentServer
+from turnlog.serve.downstream import Downstream, Gone
 from turnlog.serve.requests import RequestReader
 from turnlog.serve.starts import AgentRequest
 
@@ -172,3 +172,124 @@ async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
         assert len(reader._begun or b"") <= 256 * 1024  # pyright: ignore[reportPrivateUsage]
     ((message, _),) = reader.feed_data(REQUESTS[0])[0]
     assert message.start.target == "/1"
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock a test can put forward."""
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
+def skip(seconds: float) -> None:
+    """Let time go by."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SkippingLoop)
+    loop.skipped += seconds
+
+
+def with_time(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(test())
+
+
+@contextlib.asynccontextmanager
+async def noting() -> AsyncGenerator[tuple[int, asyncio.Queue[bytes]]]:
+    """Serve requests, and note the pieces of their bodies as they are read."""
+    seen = asyncio.Queue[bytes]()
+
+    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
+        down = Downstream(agent, request)
+        if isinstance(down.content, bytes):
+            seen.put_nowait(down.content)
+        else:
+            try:
+                async for piece in down.rest(b""):
+                    seen.put_nowait(piece)
+            except Gone:
+                return down.done()
+        await down.answer(200, b"OK", b"", b"done")
+        return down.done()
+
+    server = AgentServer(answer, lambda status, _: b"%d" % status, access_log=None)
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    try:
+        yield listener.sockets[0].getsockname()[1], seen
+    finally:
+        listener.close()
+        await server.shutdown(0.1)
+
+
+BODY_BEGUN = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"G",
+        b"\r\nPOST / HTTP/1.1\r\nHost: h\r\n",
+        b"FOO / HTTP/1.1\r\nHost: h\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
+        BODY_BEGUN,
+    ],
+)
+@pytest.mark.parametrize("before", [b"", REQUESTS[0], REQUESTS[4]])
+def test_a_request_that_does_not_go_on_is_answered_and_closed(begun: bytes, before: bytes) -> None:
+    async def test() -> None:
+        async with noting() as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            if before:
+                writer.write(before)
+                assert await said(reader) == b"done"
+            writer.write(begun)
+            async with asyncio.TaskGroup() as group:
+                ended = group.create_task(reader.read())
+                while not ended.done():
+                    # Until the server has read the start there is no time that could be over.
+                    skip(UNFINISHED)
+                    await asyncio.sleep(0.001)
+            assert ended.result() == b"408"
+            writer.close()
+
+    with_time(test)
+
+
+def test_a_body_that_goes_on_is_waited_for() -> None:
+    async def test() -> None:
+        async with noting() as (port, seen):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(BODY_BEGUN)
+            assert await seen.get() == b""
+            for _ in range(50):
+                skip(0.9 * UNFINISHED)
+                writer.write(b"x")
+                assert await seen.get() == b"x"
+            assert await said(reader) == b"done"
+            writer.close()
+
+    with_time(test)
+
+
+@pytest.mark.parametrize("stray", [b"", b"\r\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("before", [REQUESTS[0], REQUESTS[2], REQUESTS[4]])
+def test_an_idle_connection_is_not_closed(before: bytes, stray: bytes) -> None:
+    async def test() -> None:
+        async with noting() as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            other, closing = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(3):
+                writer.write(before)
+                assert await said(reader) == b"done"
+                writer.write(stray)
+                # What another connection is answered comes behind what was stray on this one.
+                closing.write(REQUESTS[0])
+                assert await said(other) == b"done"
+                skip(2 * UNFINISHED)
+                closing.write(REQUESTS[0])
+                assert await said(other) == b"done"
+            closing.close()
+            writer.close()
+
+    with_time(test)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from .bell import Bell
 from .request import Request
-from .requests import AnyMethodParser, RequestReader
+from .requests import AnyMethodParser, RequestReader, UnfinishedError
 from .starts import AgentRequest, Starts
 
 _FIRST_LOOK: Final = 0.005
@@ -25,6 +26,9 @@ _LONGEST: Final = 1.0
 
 Refuse = Callable[[int, BaseException | None], bytes]
 """Returns a whole answer to what could not be read or handled, given the status and the error."""
+UNFINISHED: Final = 600.0
+"""s: an agent that goes on with its request for so long is not waited for any more: with a head from
+its first byte on, with a body from its latest. Docs: reference/configuration.md."""
 _OVER: Final = web.PayloadAccessError()
 """What whoever reads a body gets once its request is over."""
 
@@ -59,6 +63,7 @@ class AgentConnection(web.RequestHandler):
         "_body",
         "_reader",
         "_refuse",
+        "_unfinished",
         "answering",
         "half_closed",
         "number",
@@ -87,6 +92,8 @@ class AgentConnection(web.RequestHandler):
         self.answering: Answering | None = None
         self.half_closed = False
         """Whether the agent has ended its side while answers are outstanding."""
+        self._unfinished: asyncio.TimerHandle | None = None
+        """Runs while the start of a head is all there is."""
         slow = partial(
             AnyMethodParser,
             self,
@@ -110,9 +117,26 @@ class AgentConnection(web.RequestHandler):
         request = self._reader.at_once(data) if self._is_idle() else None
         if request is None:
             super().data_received(data)
+            self._watch_head(data)
             return
         self._messages.append((request, EMPTY_PAYLOAD))  # type: ignore[arg-type]  # ours, as all
         self._bell.ring()
+
+    def _watch_head(self, data: bytes) -> None:
+        """Start the time for a head of which only the start is here; end it once all of it is."""
+        if self._is_idle():
+            # Line ends between requests begin nothing (RFC 9112, 2.2).
+            if self._unfinished is None and data.strip(b"\r\n"):
+                self._unfinished = self._loop.call_later(UNFINISHED, self.give_up)
+        elif self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
+    def give_up(self) -> None:
+        """Answer an agent that does not go on with its request, and close the connection."""
+        self._failed(HTTPStatus.REQUEST_TIMEOUT, UnfinishedError(UNFINISHED))
+        if self.transport is not None:
+            self.transport.close()
 
     async def start(self) -> None:
         """Answer requests until the connection has carried its last one.
@@ -184,6 +208,8 @@ class AgentConnection(web.RequestHandler):
         self._next_keepalive_close_time = at = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(at, self._process_keepalive)
+        if not self._messages and self._unfinished is None and self._reader.has_begun:
+            self._unfinished = self._loop.call_later(UNFINISHED, self.give_up)
 
     def _decline(self) -> None:
         """Read what came behind an offer of another protocol, which nobody took up."""
@@ -268,6 +294,8 @@ class AgentConnection(web.RequestHandler):
         """Let go of what refers to this connection: else all of it would wait for the collector, which
         hardly looks, and lie between what comes and goes meanwhile."""
         super().connection_lost(exc)
+        if self._unfinished is not None:
+            self._unfinished.cancel()
         self.answering = None
         self.told = None
         self._body = EMPTY_PAYLOAD

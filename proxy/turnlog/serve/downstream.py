@@ -4,13 +4,15 @@ aiohttp parses requests and owns connections; answers are written below its resp
 which would add fields of their own and split head from body.
 """
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from typing import Final
 
 from aiohttp import web
+from aiohttp.streams import StreamReader
 
-from .agent import AgentConnection
+from .agent import UNFINISHED, AgentConnection
 from .starts import AgentRequest
 
 _AT_ONCE: Final = b"\1\0\0\0\0\0\0\0"
@@ -72,11 +74,7 @@ class Downstream:
         pieces: list[bytes] = []
         size = 0
         while size <= limit:
-            try:
-                piece = await content.readany()
-            except web.RequestPayloadError as error:
-                raise Gone(str(error)) from error
-            if not piece:
+            if not (piece := await self._piece(content)):
                 return b"".join(pieces), True
             pieces.append(piece)
             size += len(piece)
@@ -86,8 +84,22 @@ class Downstream:
         """Yield `start` and then what is left of a body too large to be held."""
         assert not isinstance(self.content, bytes)  # that is never too large
         yield start
-        while piece := await self.content.readany():
+        while piece := await self._piece(self.content):
             yield piece
+
+    async def _piece(self, content: StreamReader) -> bytes:
+        """Return what has come of the body; nothing at its end. Wait for the agent, but not for ever."""
+        limit = asyncio.timeout(UNFINISHED)
+        try:
+            async with limit:
+                return await content.readany()
+        except web.RequestPayloadError as error:
+            raise Gone(str(error)) from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            self._agent.give_up()
+            raise Gone("the agent does not go on with its request") from error
 
     def _invite(self) -> None:
         # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.

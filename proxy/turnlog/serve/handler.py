@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
@@ -183,7 +184,7 @@ class Handler:
         if status >= 500:  # 504 is aiohttp's name for a time limit that nobody caught
             made = problem(500, "Internal Server Error", _FAULT, {})
         else:
-            made = problem(status, "Bad Request", refusal_of(error), {})
+            made = problem(status, HTTPStatus(status).phrase, refusal_of(error), {})
             event = RequestRefused(reason=Refusal.FRAMING, http_status=status)
             self._context.log.emit(event)
         head = (made.status, made.reason, lines(made.headers), len(made.body))

@@ -98,6 +98,13 @@ def _repeats_harmless(data: bytes) -> bool:
     return _told_apart(lines) != lines
 
 
+class UnfinishedError(Exception):
+    """An agent did not go on with its request for that many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the rest of the request did not come within {seconds:g} s")
+
+
 class RequestReader:
     """One connection's parser. Once a head was refused that may be forwarded the slow parser reads the rest.
 
@@ -145,6 +152,11 @@ class RequestReader:
         self.message_consumed = parser.message_consumed
         self.pause_reading = parser.pause_reading
         self.set_upgraded = parser.set_upgraded
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the start of a request is known to be here whose head is not whole."""
+        return bool(self._begun and self._begun.strip(b"\r\n"))
 
     def at_once(self, data: bytes) -> AgentRequest | None:
         """Return the request that `data` is from its first byte to its last, if its head is known.
@@ -230,6 +242,8 @@ def _may_be_read(data: bytes, error: BadHttpMessage) -> bool:
 def refusal_of(error: BaseException | None) -> str:
     """Return what an agent is told of a request that could not be read."""
     match error:
+        case UnfinishedError():
+            return str(error)
         case BadHttpMethod() if "HTTPS" in error.message:
             return "this is the start of a TLS connection, and turnlog speaks plain http here"
         case BadStatusLine():

@@ -78,7 +78,10 @@ class MessageReader(Struct, eq=False):
         """
         if self._skimmer is not None:
             return self._skimmer.outline
-        if not b"".join(self._pieces[-_LAST:]).rstrip().endswith(_ENDS):
+        last = next(
+            (piece for piece in self._pieces[: -_LAST - 1 : -1] if not piece.isspace()), b""
+        )
+        if not last.rstrip().endswith(_ENDS):
             return None
         # So that a text in many pieces is not read anew for each.
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
