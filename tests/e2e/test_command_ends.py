@@ -170,6 +170,17 @@ def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
         assert proxy.events("process.failed") == []
 
 
+def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
+    tmp_path: Path,
+) -> None:
+    says = r"read line; printf 'Content-Length: 36\r\n\r\n'; exec sleep 300"
+    with serving(tmp_path, says) as proxy, Client(proxy.url) as client:
+        asked = {"protocolVersion": REVISION, "capabilities": {}}
+        client.ask("POST", "/mcp", message("initialize", asked), headers=MCP_HEADERS)
+        (failed,) = events(proxy, "process.failed", 1)
+        assert "Content-Length" in failed["turnlog.reason"]
+
+
 # -- timeout.startup -----------------------------------------------------------------------
 
 
@@ -178,7 +189,7 @@ def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, MUTE, SOON) as proxy, Client(proxy.url) as client:
-        assert initialize(client).status == 502
+        assert initialize(client).status == 504
         assert verdict(alone(client)) == ("connect_timeout", "no", "safe")
         kinds = [event["turnlog.kind"] for event in events(proxy, "upstream.failed", 2)]
         assert kinds == ["connect_timeout"] * 2
@@ -193,7 +204,7 @@ def test_a_command_that_read_the_call_and_says_nothing_in_time_did_not_answer(
 ) -> None:
     with serving(tmp_path, READS, SOON) as proxy, Client(proxy.url) as client:
         assert verdict(alone(client)) == ("response_timeout", "maybe", "unsafe")
-        assert initialize(client).status == 502
+        assert initialize(client).status == 504
         assert events(proxy, "upstream.failed", 2)[1]["turnlog.kind"] == "connect_timeout"
 
 
@@ -208,7 +219,7 @@ def test_a_command_that_has_said_something_has_started(tmp_path: Path) -> None:
             folder.mkdir()
             (folder / "rules.yaml").write_text(SOON.replace("cmd", "mute"))
             with proxy_beside(folder, settings=mute) as second, Client(second.url) as third:
-                assert initialize(third).status == 502
+                assert initialize(third).status == 504
             assert text_of(asked(other, headers, "say", text="here")) == "here"
         assert proxy.events("process.failed") == []
 

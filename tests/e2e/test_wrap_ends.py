@@ -279,6 +279,54 @@ def test_a_command_that_dies_ends_open_calls_and_answers_nothing_else(tmp_path: 
         assert (row.status, row.kind, row.flags) == ("unknown", "connection_lost", ["process_exit"])
 
 
+def test_calls_behind_the_answer_that_the_command_died_are_answered_and_recorded(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put", request_id=1))
+        wrap.server.die(signal.SIGKILL)
+        assert outcome(wrap.stdout.json())["kind"] == "connection_lost"
+        lines = (
+            call("put", request_id=2),
+            message("tools/list", request_id=3),
+            b"[" + call("get", request_id=4) + b"]",
+        )
+        for number, line in enumerate(lines, 2):
+            wrap.send(line)
+            if number != 3:
+                answer = wrap.stdout.json()
+                (one,) = answer if isinstance(answer, list) else [answer]
+                assert (one["id"], outcome(one)["kind"]) == (number, "connect_failed")
+                assert (outcome(one)["executed"], outcome(one)["retry"]) == ("no", "safe")
+        wrap.stdin.close()
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == -signal.SIGKILL
+    assert [row.kind for row in wrap.rows()] == ["connection_lost", *["connect_failed"] * 2]
+
+
+def test_a_large_call_behind_the_answer_that_the_command_died_is_answered(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put", request_id=1))
+        wrap.server.die(signal.SIGKILL)
+        assert outcome(wrap.stdout.json())["kind"] == "connection_lost"
+        wrap.send(call("put", {"text": "x" * 17_000_000}, request_id=2))
+        assert outcome(wrap.stdout.json())["kind"] == "connect_failed"
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b"\n"])
+def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
+    tmp_path: Path, ending: bytes
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("initialize", {}))
+        body = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+        wrap.server.stdout.send(b"Content-Length: %d" % len(body) + ending * 2 + body)
+        wait_until(lambda: bool(wrap.events("process.failed")), "the log says so")
+        (failed,) = wrap.events("process.failed")
+        assert "Content-Length" in failed["turnlog.reason"]
+        wrap.server.exit()
+
+
 def test_of_a_batch_only_calls_that_are_open_are_answered_when_the_command_dies(
     tmp_path: Path,
 ) -> None:

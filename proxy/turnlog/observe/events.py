@@ -80,7 +80,7 @@ class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
 
 
 class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
-    """A command could not be started, or ended before it answered anything."""
+    """A command could not be started, ended before it answered anything, or speaks no lines of JSON."""
 
     level: ClassVar[Level] = Level.ERROR
     server: str = field(name="turnlog.server")

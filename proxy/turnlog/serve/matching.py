@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from turnlog.core.kinds import Flag
 from turnlog.observe.call_events import StrayOutput
+from turnlog.observe.events import ProcessFailed
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key
@@ -15,7 +16,7 @@ from .errand import Awaited, Errand
 from .given_up import GivenUp, Opening, Past
 from .piped import PipedExchange
 from .request import Request
-from .startup import Startup
+from .startup import FRAMED, Startup
 from .verdicts import Text, is_answer, nameless_error, raw_id
 
 
@@ -93,6 +94,8 @@ class Matching:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
+        if self._startup.is_foreign(text.body.finish()):
+            self._context.log.emit(ProcessFailed(server=self._request.server, reason=FRAMED))
         self._context.log.emit(StrayOutput(server=self._request.server, size=text.size))
 
     def opening(self, start: bytes) -> Opening:

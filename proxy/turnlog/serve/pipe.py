@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
@@ -33,6 +34,8 @@ from .startup import Startup
 from .texts import texts_of
 from .turns import Turns
 from .verdicts import JSON, Text, is_answer
+
+_CALL: Final = "tools/call"
 
 
 class Pipe:
@@ -90,10 +93,10 @@ class Pipe:
         return True
 
     async def forward(self, content: Message | Batch | Malformed, line: bytes) -> None:
-        """Record what a line asks, and pass it on; nothing of it where the server is gone."""
-        if self._gone:
-            return
+        """Record what a line asks, and pass it on; where the server is gone, answer its calls."""
         messages = messages_of(content)
+        if self._gone and not any(message.method == _CALL for message in messages):
+            return
         if not messages:
             self.to_server.line(line)
             return
@@ -143,11 +146,9 @@ class Pipe:
 
     async def forward_piece(self, piece: Piece) -> None:
         """Pass on a piece of a line that is too large to hold; record what its start asks."""
-        if self._gone:
-            return
         if piece.starts:
             self._large, self._large_passes = None, await self._begins(piece.raw)
-        if self._large_passes:
+        if self._large_passes and not self._gone:
             self.to_server.piece(piece.raw, ends=piece.ends)
         if piece.ends and self._large is not None:
             self._large.sent()
@@ -155,7 +156,7 @@ class Pipe:
     async def _begins(self, start: bytes) -> bool:
         """Record what the start of a line asks; tell whether it may pass."""
         message = mcp.start_of(start)
-        if message is None:
+        if message is None or (self._gone and message.method != _CALL):
             return True
         exchange = PipedExchange(
             self.context,
@@ -199,7 +200,7 @@ class Pipe:
     def _still_goes(self) -> None:
         """Raise `Failure` where nothing can be sent any more."""
         if self._gone or self.deaf:
-            detail = "the command reads nothing any more"
+            detail = "the command has ended" if self._gone else "the command reads nothing any more"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail)
 
     def _refuse(self, exchange: PipedExchange, failure: Failure) -> None:
@@ -352,14 +353,16 @@ class Pipe:
         for errand in (*self.matching.awaited, *self.turns, *self.unheard):
             errand.left()
 
-    async def lost(self, detail: str, *, untouched: bool) -> None:
-        """Learn that the server is gone: every open call ends, and nothing else is answered.
+    async def lost(self, detail: str, *, untouched: bool) -> bool:
+        """End every open call, and answer nothing else; return whether there was one.
 
-        `untouched` tells whether it has read nothing.
+        The server is gone; `untouched` tells whether it has read nothing.
         """
         self.stop()
         self._gone = True
+        answered = False
         for errand in self.turns:
+            answered = True
             self._refuse(errand.exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
             errand.over()
         for errand in self.matching.awaited:
@@ -367,10 +370,13 @@ class Pipe:
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
             if attempts:
+                answered = True
                 phase = Phase.CONNECTING if untouched else errand.exchange.progress.phase
                 errand.lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
         self.matching.lost()
         for errand in self.unheard:
             errand.exchange.over()
+        answered = answered or bool(self._joining)
         await self._joining.over()
         self._count()
+        return answered

@@ -8,9 +8,15 @@ from typing import Final
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import ErrorKind
 from turnlog.core.policy import Subject
+from turnlog.wire.lines import is_length_header
 
 from .known import Rules
 
+FRAMED: Final = (
+    "it frames its messages with Content-Length, as the Language Server Protocol does; "
+    "MCP over stdio is one message a line"
+)
+"""What the log says of a command that speaks something else, and is not understood."""
 ENDED: Final = "it ended before it answered anything"
 """What the log says of a command that failed to start."""
 _DEFAULT: Final = 600.0
@@ -32,6 +38,8 @@ class Startup:
         """Whether it has said anything."""
         self.over = False
         """Whether the limit was reached before."""
+        self._framed = False
+        """Whether it was seen to speak something else than lines."""
 
     @property
     def is_awaited(self) -> bool:
@@ -40,7 +48,9 @@ class Startup:
 
     @property
     def detail(self) -> str:
-        """Say that the limit was reached."""
+        """Say that the limit was reached, or why it would be."""
+        if self._framed:
+            return FRAMED
         return f"the limit timeout.startup of {self._limit:g} s was reached"
 
     def ask(self) -> None:
@@ -55,6 +65,13 @@ class Startup:
         """Learn that it has said something."""
         self.heard = True
         self.close()
+
+    def is_foreign(self, line: bytes) -> bool:
+        """Tell of a line that is no message whether it shows, for the first time, that none will come."""
+        if self._framed or self.heard or not is_length_header(line):
+            return False
+        self._framed = True
+        return True
 
     def close(self) -> None:
         """Wait no more."""

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.call_events import QuestionRefused, StrayOutput
 from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessFailed
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
@@ -23,7 +24,7 @@ from .questions import refusal
 from .recorder import Recorder
 from .reply import Reply
 from .seat import Seat
-from .startup import Startup
+from .startup import FRAMED, Startup
 from .texts import changed, texts_of
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -271,6 +272,8 @@ class Switchboard:
         """Note a line that is no message: something else in the server writes to its stdout."""
         for reply in self._pending.replies:
             reply.mark(Flag.STRAY_OUTPUT)
+        if self._startup.is_foreign(line):
+            self._log.emit(ProcessFailed(server=self._name, reason=FRAMED))
         self._log.emit(StrayOutput(server=self._name, size=len(line)))
 
     def _said(self, message: Message, line: bytes) -> None:

@@ -49,6 +49,8 @@ _QUEUED: Final = 64
 """Lines of the client's that wait for the disk before no more are read."""
 _LOG_SIZE: Final = 16 << 20
 """bytes: a longer log is set aside when a command is wrapped."""
+_LAST_LOOKS: Final = 3
+"""Times `GRACE` that a client which asks on is answered when its command has ended."""
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
@@ -75,14 +77,17 @@ class Wrapped:
         self._pipe = Pipe(context, request, self._to_agent, self._to_server, self._startup)
         self._incoming = Incoming(self._pipe, self._to_agent)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
+        self._asked = False
+        """Whether the client has said anything since that was looked at."""
         self._name = request.server
         self._has_failed = False
 
     async def relay(self) -> int:
         """Relay until the command has ended; return its exit code, below zero for a signal's."""
         async with own_tasks() as tasks, self._pipe.attempts(tasks):
-            chores = (self._read_agent(), self._forward(tasks), self._watch_server())
-            running = [tasks.create_task(chore) for chore in chores]
+            self._reading = tasks.create_task(self._read_agent())
+            chores = (self._forward(tasks), self._watch_server())
+            running = [self._reading, *map(tasks.create_task, chores)]
             self._delivery = tasks.create_task(self._write_agent())
             code = await self._process.run(self)
             for task in (*running, self._delivery):
@@ -115,6 +120,7 @@ class Wrapped:
     async def _read_agent(self) -> None:
         reader = LineReader(MOST)
         while chunk := await self._agent.read():
+            self._asked = True
             for piece in reader.feed(chunk):
                 await self._take(piece)
         for piece in reader.finish():
@@ -135,6 +141,8 @@ class Wrapped:
             else:
                 await self._pipe.forward_piece(line.piece)
             await self._to_server.room()
+            self._lines.task_done()
+        self._lines.task_done()
         first = asyncio.FIRST_COMPLETED
         left = tasks.create_task(self._unread())
         sent = tasks.create_task(self._pipe.all_sent())
@@ -192,11 +200,28 @@ class Wrapped:
         """End what is open, and wait until the client has read it, or does not want to."""
         self._incoming.finish()
         said = self._startup.detail if self._startup.over else "the command has ended"
-        await self._pipe.lost(said, untouched=self._process.is_untouched)
+        if await self._pipe.lost(said, untouched=self._process.is_untouched):
+            await self._answer_last_calls()
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
         await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
+
+    async def _answer_last_calls(self) -> None:
+        """Answer the client until it has been quiet for `GRACE`, so that it does not lose a call.
+
+        Behind the answer that says that the command has ended it may make the next call before it
+        sees its pipe closed.
+        """
+        gone = {self._reading, self._delivery, self._process.leaving}
+        for _ in range(_LAST_LOOKS):
+            self._asked = False
+            left, _ = await asyncio.wait(gone, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+            if left or not self._asked:
+                break
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._lines.join()
 
 
 _NOTHING: Final = RequestStart(

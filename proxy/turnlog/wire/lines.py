@@ -4,7 +4,12 @@ Lines stay as they came, with what ends them. A line of up to `most` bytes comes
 in pieces, as they come in.
 """
 
+import re
+from typing import Final
+
 from msgspec import Struct
+
+_LENGTH_LINE: Final = re.compile(rb"content-length: *[0-9]+\s*", re.IGNORECASE)
 
 
 class Piece(Struct, frozen=True):
@@ -14,6 +19,14 @@ class Piece(Struct, frozen=True):
     starts: bool
     ends: bool
     """Whether the line is over; true as well of the last one, which may have no newline."""
+
+
+def is_length_header(line: bytes) -> bool:
+    """Return whether a line begins a message of the Language Server Protocol, which are no lines.
+
+    Nothing ends such a message as a line, so a reader of lines waits for it for ever.
+    """
+    return _LENGTH_LINE.fullmatch(line) is not None
 
 
 class LineReader:
