@@ -114,7 +114,9 @@ def test_a_table_is_for_people(data: Path) -> None:
     done = turnlog("log", "work", data=data)
 
     header, first, second = done.stdout.splitlines()[:3]
-    assert header.split() == ["TIME", "SEQ", "TURN", "TOOL", "STATUS", "RAN", "MS", "SUMMARY"]
+    assert header.split() == [
+        "TIME", "SEQ", "TURN", "TOOL", "STATUS", "RAN", "MS", "INPUT", "SUMMARY",
+    ]  # fmt: skip
     assert first.split()[:7] == [
         "2026-11-27",
         "00:00:00.000",

@@ -28,6 +28,8 @@ E = TypeVar("E", bound=Event)
 class Collected:
     """A log that keeps what it is told."""
 
+    tells_content = False
+
     def __init__(self) -> None:
         self.events: list[Event] = []
 

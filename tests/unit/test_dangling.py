@@ -11,8 +11,8 @@ from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Effect, Flag, NoteKind, Status
 from turnlog.serve.attempt import Settled
+from turnlog.sessions.contents import Kept
 from turnlog.sessions.dangling import Dangling, Standing, Wanted, count, dangling
-from turnlog.sessions.payloads import Kept
 from turnlog.store.base import Blob, Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 

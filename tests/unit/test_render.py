@@ -84,10 +84,21 @@ def test_a_table_that_is_too_wide_takes_narrow_texts_then_leaves_columns_out() -
     columns = [Column("ID", whole=True), Column("N", whole=True, spare=1), Column("TEXT")]
     row = [Cell("i" * 20, narrow="iiii"), Cell("12345"), Cell("t" * 30)]
 
-    assert rendered(columns, [row], width=37)[1] == f"{'i' * 20}  12345  {'t' * 7}…"
-    assert rendered(columns, [row], width=36)[1] == f"iiii  12345  {'t' * 22}…"
+    assert rendered(columns, [row], width=41)[1] == f"{'i' * 20}  12345  {'t' * 11}…"
+    assert rendered(columns, [row], width=40)[1] == f"iiii  12345  {'t' * 26}…"
     assert rendered(columns, [row], width=20) == ["ID    TEXT", f"iiii  {'t' * 13}…"]
+    assert rendered(columns, [row], width=11) == ["ID    TEXT", "iiii  tttt…"]
     assert rendered(columns, [row], width=10) == ["ID", "iiii"]
+
+
+def test_a_column_that_is_cut_last_is_whole_while_others_can_give_room() -> None:
+    columns = [Column("TOOL", cut_last=True), Column("N", whole=True, spare=1), Column("TEXT")]
+    row = [Cell("t" * 10), Cell("12345"), Cell("x" * 30)]
+
+    assert rendered(columns, [row], width=31)[1] == f"{'t' * 10}  12345  {'x' * 11}…"
+    assert rendered(columns, [row], width=24)[1] == f"{'t' * 10}  {'x' * 11}…"
+    assert rendered(columns, [row], width=17)[1] == f"{'t' * 10}  xxxx…"
+    assert rendered(columns, [row], width=15)[1] == f"{'t' * 7}…  xxxx…"
 
 
 @given(
@@ -123,14 +134,14 @@ def _row(*texts: str) -> list[Cell]:
 def test_lines_that_go_on_fit_a_terminal(width: int | None, expected: list[str]) -> None:
     row = _row("ok", "files/write_everything_now", "a long summary")
 
-    assert aligned([row], (4, 6, 0), elastic=1, width=width) == expected
+    assert aligned([row], (4, 6, 0), elastic=(1,), width=width) == expected
 
 
 def test_lines_that_go_on_stand_below_those_before() -> None:
     lines = [
-        *aligned([_row("A", "B", "C")], (4, 6, 0), elastic=1, width=40),
-        *aligned([_row("ok", "漢字", "x" * 90)], (4, 6, 0), elastic=1, width=40),
-        *aligned([], (4, 6, 0), elastic=1, width=40),
+        *aligned([_row("A", "B", "C")], (4, 6, 0), elastic=(1,), width=40),
+        *aligned([_row("ok", "漢字", "x" * 90)], (4, 6, 0), elastic=(1,), width=40),
+        *aligned([], (4, 6, 0), elastic=(1,), width=40),
     ]
 
     assert lines == ["A     B       C", "ok    漢字    " + "x" * 25 + "…"]

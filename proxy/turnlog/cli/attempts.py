@@ -3,23 +3,23 @@
 from collections.abc import Callable
 
 from turnlog.core.kinds import Executed, Status
-from turnlog.core.provenance import Provenance
 from turnlog.sessions.rows import Row
 from turnlog.store.base import View
 
-from .render import Cell, Column, Style
+from .render import Cell, Column, Style, local_time
 
 OUTCOME = ("STATUS", "RAN", "MS", "SUMMARY")
 """Heads of the columns that `outcome_cells` fills."""
 COLUMNS = (
     Column("SESSION", whole=True),
-    Column("TIME", whole=True),
+    Column("TIME", whole=True, is_time=True),
     Column("SEQ", whole=True),
-    Column("TURN", whole=True),
-    Column("TOOL"),
-    Column("STATUS"),
-    Column("RAN", whole=True),
-    Column("MS", whole=True, spare=1),
+    Column("TURN", whole=True, spare=3),
+    Column("TOOL", cut_last=True),
+    Column("STATUS", whole=True),
+    Column("RAN", whole=True, spare=2),
+    Column("MS", whole=True, spare=4),
+    Column("INPUT", spare=1),
     Column("SUMMARY"),
 )
 """What `cells` fills."""
@@ -35,20 +35,23 @@ _STYLES = {
 
 def cells(row: Row) -> list[Cell]:
     """Return what `log` and `tail` show of an attempt."""
+    *outcome, summary = outcome_cells(row)
     return [
         session_cell(row),
         time_cell(row.timestamp, digits=23),
         Cell(str(row.seq)),
         Cell(f"{row.turn}.{row.step}"),
         tool_cell(row),
-        *outcome_cells(row),
+        *outcome,
+        Cell(row.input_summary),
+        summary,
     ]
 
 
 def time_cell(timestamp: str, *, digits: int = 19) -> Cell:
-    """Return a time to the second, or to so many characters; narrow, to the minute."""
-    text = timestamp[:digits].replace("T", " ")
-    return Cell(text, Style.FAINT, text[5:16])
+    """Return a time to the second, or to so many characters; narrow, to what tells it from others."""
+    text, narrow = local_time(timestamp, digits)
+    return Cell(text, Style.FAINT, narrow)
 
 
 def call_cell(view: View, row: Row) -> Cell:
@@ -88,7 +91,6 @@ def outcome_cells(row: Row) -> list[Cell]:
 
 def _summary(row: Row) -> str:
     """Return what is marked first: the end of the line is cut where the terminal is too narrow."""
-    pinned = [row.provenance] if row.provenance == Provenance.PINNED else []
-    marks = "".join(f"[{mark}] " for mark in (*row.flags, *pinned))
+    marks = "".join(f"[{mark}] " for mark in row.flags)
     again = f"(attempt {row.attempt}) " if row.attempt > 1 else ""
     return f"{marks}{again}{row.output_summary}".strip()

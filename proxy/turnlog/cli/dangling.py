@@ -14,12 +14,12 @@ from .options import Moment, data_option, json_option, open_view, printout, warn
 from .render import Cell, Column, Style, json_line, table, terminal_width
 
 _COLUMNS = (
-    Column("SINCE", whole=True),
+    Column("SINCE", whole=True, is_time=True),
     Column("SESSION", whole=True, spare=2),
     Column("CALL", whole=True),
-    Column("TOOL"),
+    Column("TOOL", cut_last=True),
     Column("STANDING"),
-    Column("STATUS"),
+    Column("STATUS", whole=True),
     Column("RAN", whole=True),
     Column("RETRY", whole=True, spare=1),
     Column("INPUT"),

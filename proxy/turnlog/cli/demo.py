@@ -139,7 +139,7 @@ class _Printer:
             _say("agent", cut(clean(line), _WIDTH))
         rows = self._new()
         cells = [outcome_cells(row) for row in rows]
-        for line in aligned(cells, _LEAST, elastic=0, width=_WIDTH):
+        for line in aligned(cells, _LEAST, elastic=(0,), width=_WIDTH):
             _say("log", line)
         if any(row.provenance == Provenance.MISMATCH for row in rows):
             _say("log", "provenance: mismatch")

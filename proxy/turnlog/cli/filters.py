@@ -13,7 +13,7 @@ from .failures import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NAMES = ("tool", "server", "error", "kind", "flag")
+_NAMES = ("tool", "server", "error", "kind", "flag", "input", "trace")
 _OPTIONS = (
     click.option(
         "--tool",
@@ -32,6 +32,10 @@ _OPTIONS = (
     click.option(
         "--flag", metavar="FLAG", help=f"Attempts that carry the flag: {', '.join(Flag)}."
     ),
+    click.option(
+        "--input", metavar="TEXT", help="Attempts whose recorded input holds TEXT, in any case."
+    ),
+    click.option("--trace", metavar="ID", help="Attempts of this trace."),
 )
 
 MOST = 10**12

@@ -9,6 +9,7 @@ from msgspec import structs
 from turnlog.core.table import Field
 from turnlog.sessions import log
 from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
+from turnlog.sessions.payloads import attempt_of, with_payloads
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Filter, View
 
@@ -27,6 +28,7 @@ from .options import (
     warn_of_damage,
 )
 from .render import Cell, Column, json_line, table, terminal_width
+from .show import attempt_text
 from .values import changed
 
 _NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
@@ -58,9 +60,12 @@ _SET_BY = {
 @click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
 @click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
+@click.option(
+    "--payloads", is_flag=True, help="With whole inputs and outputs, as redaction left them."
+)
 @data_option
 @json_option
-def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> None:
+def command(session: str | None, payloads: bool, data: str, as_json: bool, **wanted: Any) -> None:
     """List attempts, the newest last; the last 50 unless a range is named.
 
     The order is that of the log. Where several processes write to one store, calls that only read
@@ -77,13 +82,23 @@ def command(session: str | None, data: str, as_json: bool, **wanted: Any) -> Non
     match = filter_of(wanted)
     with printout() as write, open_view(data) as view:
         query = _query(view, session, wanted, match)
-        rows = log.read(view, query)
-        lines = map(json_line, rows) if as_json else _text(rows, query, session is None)
-        for line in lines:
+        for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
         warn_of_damage(view)
     if other := _SET_BY.get(wanted["field"]):
         complain(f"no attempt sets {wanted['field']}, {other}")
+
+
+def _lines(
+    view: View, query: Query, with_session: bool, *, payloads: bool, as_json: bool
+) -> Iterable[str]:
+    if not payloads:
+        rows = log.read(view, query)
+        return map(json_line, rows) if as_json else _text(rows, query, with_session)
+    found = log.read_commits(view, query)
+    if as_json:
+        return (json_line(with_payloads(view, attempt)) for attempt in found)
+    return (attempt_text(attempt_of(view, attempt)) for attempt in found)
 
 
 def _check(wanted: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 
@@ -20,8 +21,8 @@ _WIDE = frozenset({"W", "F"})
 _BLOCK = 1000
 """Rows that are aligned together, so that a table of any length streams in bounded memory."""
 _NARROWEST = 12
-_NARROWEST_CUT = 8
-"""Columns that a table leaves of a cell that is cut, so that its beginning still says something."""
+_NARROWEST_CUT = 5
+"""Columns that are left of a cell that is cut, before a column to spare is left out and after."""
 
 
 class Style(StrEnum):
@@ -48,8 +49,17 @@ class Column(msgspec.Struct, frozen=True):
     name: str
     whole: bool = False
     """Whether half of what stands there is of no use: an id, a number, a time."""
+    cut_last: bool = False
+    """Whether it is cut only where all others are cut or left out already."""
     spare: int = 0
     """Where the terminal is too narrow for all, the highest is left out first; 0 stays."""
+    is_time: bool = False
+    """Whether the cells are times: its head names their zone on a terminal."""
+
+    @property
+    def head(self) -> str:
+        """Return what stands above the cells."""
+        return f"{self.name}({zone()})" if self.is_time and sys.stdout.isatty() else self.name
 
 
 def clean_lines(text: str) -> str:
@@ -78,9 +88,10 @@ def table(
     Without rows, `empty` is all that is yielded where it says something.
 
     The widest column that may be cut gives way first, then cells take their narrow text, then
-    columns are left out: those to spare, and what stands on the right.
+    columns to spare are left out, then those are cut that are cut last, and in the end what stands
+    on the right is left out.
     """
-    head = [Cell(column.name, Style.FAINT) for column in columns]
+    head = [Cell(column.head, Style.FAINT) for column in columns]
     rows = iter(rows)
     first = _cleaned(islice(rows, _BLOCK))
     yield from [empty] if empty and not first else _block(columns, [head, *first], width)
@@ -93,23 +104,37 @@ def _block(columns: Sequence[Column], lines: list[list[Cell]], width: int | None
         widths = _widest(lines, [0] * len(columns))
         return [_line(row, widths) for row in lines]
     shown = list(range(len(columns)))
-    if _least(columns, lines, shown) > width:
+    if _least(columns, lines, shown, least=_NARROWEST) > width:
         lines = [[Cell(cell.narrow or cell.text, cell.style) for cell in row] for row in lines]
-    while len(shown) > 1 and _least(columns, lines, shown) > width:
-        shown.remove(max(shown, key=lambda at: (columns[at].spare, at)))
+    while any(columns[at].spare for at in shown):
+        if _least(columns, lines, shown, least=_NARROWEST) <= width:
+            break
+        shown.remove(max(shown, key=lambda at: columns[at].spare))
+    while len(shown) > 1 and _least(columns, lines, shown, cut_last=True) > width:
+        shown.pop()
     kept = [[row[at] for at in shown] for row in lines]
     widths = _given(columns, kept, shown, width)
     return [_line(row, widths) for row in kept]
 
 
-def _least(columns: Sequence[Column], lines: Sequence[Sequence[Cell]], shown: list[int]) -> int:
-    """Return the columns of a terminal that a table needs when all is cut that may be."""
+def _least(
+    columns: Sequence[Column],
+    lines: Sequence[Sequence[Cell]],
+    shown: list[int],
+    *,
+    cut_last: bool = False,
+    least: int = _NARROWEST_CUT,
+) -> int:
+    """Return the columns of a terminal that a table needs when all is cut to `least` that may be."""
     widths = _widest(lines, [0] * len(columns))
-    return sum(_floor(columns[at], widths[at]) for at in shown) + 2 * (len(shown) - 1)
+    floors = (_floor(columns[at], widths[at], cut_last=cut_last, least=least) for at in shown)
+    return sum(floors) + 2 * (len(shown) - 1)
 
 
-def _floor(column: Column, width: int) -> int:
-    return width if column.whole else min(width, max(_NARROWEST_CUT, len(column.name)))
+def _floor(column: Column, width: int, *, cut_last: bool, least: int = _NARROWEST_CUT) -> int:
+    if column.whole or (column.cut_last and not cut_last):
+        return width
+    return min(width, least)
 
 
 def _given(
@@ -117,28 +142,56 @@ def _given(
 ) -> list[int]:
     """Return the widths of the columns that are shown, the widest cut until all fit."""
     widths = _widest(lines, [0] * len(shown))
-    floors = [_floor(columns[at], wide) for at, wide in zip(shown, widths, strict=True)]
     over = sum(widths) + 2 * (len(widths) - 1) - width
-    while over > 0 and (spare := [at for at, n in enumerate(widths) if n > floors[at]]):
-        widest = max(spare, key=widths.__getitem__)
-        widths[widest] -= 1
-        over -= 1
+    for cut_last in (False, True):
+        floors = [
+            _floor(columns[at], wide, cut_last=cut_last)
+            for at, wide in zip(shown, widths, strict=True)
+        ]
+        while over > 0 and (spare := [at for at, n in enumerate(widths) if n > floors[at]]):
+            widest = max(spare, key=widths.__getitem__)
+            widths[widest] -= 1
+            over -= 1
     return [min(wide, width) for wide in widths]
 
 
 def aligned(
-    rows: Iterable[Sequence[Cell]], least: Sequence[int], *, elastic: int, width: int | None
+    rows: Iterable[Sequence[Cell]],
+    least: Sequence[int],
+    *,
+    elastic: Sequence[int],
+    width: int | None,
 ) -> list[str]:
     """Return lines whose columns are at least so wide, so that those to come stand below them.
 
-    No line is wider than `width`: first the last column gives room, then column number `elastic`,
-    then what stands on the right is left out. `None` leaves all whole.
+    No line is wider than `width`: first the last column gives room down to `_NARROWEST`, then the
+    columns `elastic`, in that order, then what stands on the right is left out. `None` leaves all
+    whole.
     """
     lines = _cleaned(rows)
     widths = _widest(lines, least)
     if width is not None:
         widths = _fitted(widths, elastic, width)
     return [_line(row, widths) for row in lines]
+
+
+def local_time(timestamp: str, digits: int) -> tuple[str, str]:
+    """Return a row's RFC 3339 time as a terminal shows it: local there, UTC elsewhere.
+
+    The second form is for narrow tables: the time of day where it is today, else the day as well.
+    """
+    text = timestamp[:digits].replace("T", " ")
+    if not sys.stdout.isatty():
+        return text, text[5:16]
+    at = datetime.fromisoformat(timestamp).astimezone()
+    text = at.strftime("%Y-%m-%d %H:%M:%S.%f")[:digits]
+    today = at.date() == datetime.now().astimezone().date()
+    return text, text[11:19] if today else text[5:16]
+
+
+def zone() -> str:
+    """Return the name of the local time zone, as `CET` or `+0530`."""
+    return datetime.now().astimezone().strftime("%Z")
 
 
 def terminal_width() -> int | None:
@@ -178,10 +231,12 @@ def _widest(lines: Sequence[Sequence[Cell]], least: Sequence[int]) -> list[int]:
     return [max(n, *(_width(row[at].text) for row in lines), 0) for at, n in enumerate(least)]
 
 
-def _fitted(widths: Sequence[int], elastic: int, width: int) -> list[int]:
+def _fitted(widths: Sequence[int], elastic: Sequence[int], width: int) -> list[int]:
     wanted = [*widths[:-1], min(widths[-1], _NARROWEST)]
-    over = sum(wanted) + 2 * (len(wanted) - 1) - width
-    wanted[elastic] = max(wanted[elastic] - max(over, 0), min(wanted[elastic], _NARROWEST))
+    for at in elastic:
+        over = sum(wanted) + 2 * (len(wanted) - 1) - width
+        least = _NARROWEST_CUT if at == len(wanted) - 1 else _NARROWEST
+        wanted[at] = max(wanted[at] - max(over, 0), min(wanted[at], least))
     wanted[-1] = widths[-1]
     fitted: list[int] = []
     left = width

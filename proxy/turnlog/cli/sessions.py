@@ -15,8 +15,8 @@ from .render import Cell, Column, Style, json_line, table, terminal_width
 _COLUMNS = (
     Column("SESSION", whole=True),
     Column("NAMED BY", spare=2),
-    Column("OPENED", whole=True, spare=4),
-    Column("ACTIVE", whole=True),
+    Column("OPENED", whole=True, is_time=True, spare=4),
+    Column("ACTIVE", whole=True, is_time=True),
     Column("TURNS", whole=True),
     Column("COMMITS", whole=True, spare=1),
     Column("OPEN", whole=True),

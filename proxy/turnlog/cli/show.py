@@ -8,12 +8,11 @@ from turnlog.core.diff import Comparison
 from turnlog.core.escapes import clean
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
+from turnlog.sessions.contents import Kept, Payload
 from turnlog.sessions.log import NotFoundError, find_session
 from turnlog.sessions.payloads import (
     Attempt,
     Entry,
-    Kept,
-    Payload,
     attempts,
     entry,
     find_call,
@@ -32,20 +31,21 @@ _SEQ_DIGITS = 18
 
 
 @click.command("show")
-@click.argument("what", metavar="CALL | SESSION:SEQ")
+@click.argument("named", metavar="CALL | SESSION:SEQ ...", nargs=-1, required=True)
 @click.option("--full", is_flag=True, help="Whole inputs and outputs.")
 @data_option
 @json_option
-def command(what: str, full: bool, data: str, as_json: bool) -> None:
-    """Show a call with every attempt, its input and its output, or one commit.
+def command(named: tuple[str, ...], full: bool, data: str, as_json: bool) -> None:
+    """Show calls with every attempt, its input and its output, or single commits.
 
     A call is named by its id or the beginning of one, a commit by session and seq. Inputs and
     outputs are as redaction left them.
     """
     with printout() as write, open_view(data) as view:
-        for found in _items(view, what):
-            item = found if isinstance(found, Entry) else with_changes(_folder(data), found)
-            write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
+        for what in named:
+            for found in _items(view, what):
+                item = found if isinstance(found, Entry) else with_changes(_folder(data), found)
+                write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
 
 
 def _folder(data: str) -> Path:
@@ -75,7 +75,7 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
 def _text(item: Attempt | Entry, shown: int | None) -> str:
     match item:
         case Attempt():
-            return _attempt(item, shown)
+            return attempt_text(item, shown)
         case Entry():
             return _entry(item)
 
@@ -103,19 +103,22 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else json_line(value)
 
 
-def _attempt(item: Attempt, shown: int | None) -> str:
+def attempt_text(item: Attempt, shown: int | None = None) -> str:
+    """Return an attempt as lines, with at most so many characters of its input and of its output."""
     row = item.row
     upstream = row.upstream
-    fields = {
+    asked = {
         "call": row.call,
+        "tool": f"{row.server}/{row.tool}",
+        "status": row.kind or row.error or row.status,
+    }
+    fields = {
         "attempt": f"{row.attempt} (leg {row.leg})",
         "session": row.session,
         "turn": f"{row.turn}.{row.step} ({row.turn_source})",
-        "tool": f"{row.server}/{row.tool}",
         "client": row.client or "",
         "method": row.method,
         "effect": row.effect,
-        "status": row.kind or row.error or row.status,
         "executed": f"{row.executed} (phase {row.phase})",
         "retry": row.retry or "",
         "upstream": " ".join(str(part) for part in (upstream.protocol, upstream.code) if part),
@@ -133,7 +136,14 @@ def _attempt(item: Attempt, shown: int | None) -> str:
     commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
     payloads = "\n".join(_payload(*side, shown) for side in sides)
-    parts = (_fields(fields), _changes(row.delta), commits, payloads, difference(item.difference))
+    parts = (
+        _fields(asked),
+        payloads,
+        _fields(fields),
+        _changes(row.delta),
+        commits,
+        difference(item.difference),
+    )
     return "\n".join(part for part in parts if part) + "\n"
 
 

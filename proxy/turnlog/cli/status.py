@@ -18,11 +18,11 @@ from .options import data_option, json_option, open_view, printout
 from .render import Cell, Column, Style, counted, json_line, table, terminal_width
 
 _COLUMNS = (
-    Column("SINCE", whole=True),
+    Column("SINCE", whole=True, is_time=True),
     Column("SESSION", whole=True, spare=1),
     Column("CALL", whole=True),
-    Column("TOOL"),
-    Column("STATUS"),
+    Column("TOOL", cut_last=True),
+    Column("STATUS", whole=True),
     Column("EFFECT"),
 )
 _UNITS = ("KiB", "MiB", "GiB", "TiB")

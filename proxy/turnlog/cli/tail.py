@@ -19,13 +19,19 @@ from .options import Number, data_option, json_option, warn_of_damage
 from .render import Cell, Style, aligned, json_line, terminal_width
 from .stream import pause, write_now
 
-_WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 0)
+_WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 24, 0)
 """Columns of the terminal for each: what most attempts need, as those to come are not known."""
-_TOOL = 4
 _NARROW = 120
-"""Columns of a terminal below which the date and MS make room for SUMMARY."""
+"""Columns of a terminal below which the date, TURN, RAN and MS make room for INPUT and SUMMARY."""
+_NARROWER = 100
 _CLOCK = slice(11, 19)
-_MS = 7
+_CLOCK_WIDTH = 8
+_TIME = 1
+_TOOL = 4
+_INPUT = 8
+_SUMMARY = 9
+_KEPT = (0, _TIME, 2, _TOOL, 5, _INPUT, _SUMMARY)
+"""Columns that stay where the terminal is narrow; below `_NARROWER` without INPUT."""
 _PAUSE = 0.15
 """s between two looks: soon enough for people, and an idle machine does not notice."""
 
@@ -68,7 +74,7 @@ def _open(data: str) -> Reader:
 
 
 def _print(looks: Iterator[News], *, as_json: bool) -> None:
-    head = [] if as_json else [[Cell(column.name, Style.FAINT) for column in COLUMNS]]
+    head = [] if as_json else [[Cell(column.head, Style.FAINT) for column in COLUMNS]]
     awaited = ""
     for news in looks:
         if news.awaited and news.awaited != awaited:
@@ -85,14 +91,15 @@ def _print(looks: Iterator[News], *, as_json: bool) -> None:
 def _text(rows: Iterable[list[Cell]]) -> list[str]:
     width = terminal_width()
     if width is None or width >= _NARROW:
-        return aligned(rows, _WIDTHS, elastic=_TOOL, width=width)
-    least = [*_WIDTHS[:_MS], *_WIDTHS[_MS + 1 :]]
-    least[1] = _CLOCK.stop - _CLOCK.start
-    return aligned(map(_narrow, rows), least, elastic=_TOOL, width=width)
+        return aligned(rows, _WIDTHS, elastic=(_INPUT, _SUMMARY, _TOOL), width=width)
+    kept = [at for at in _KEPT if at != _INPUT or width >= _NARROWER]
+    least = [_CLOCK_WIDTH if at == _TIME else _WIDTHS[at] for at in kept]
+    elastic = [kept.index(at) for at in (_INPUT, _SUMMARY, _TOOL) if at in kept]
+    narrow = ([_narrow(line)[at] for at in kept] for line in rows)
+    return aligned(narrow, least, elastic=elastic, width=width)
 
 
 def _narrow(line: list[Cell]) -> list[Cell]:
-    """Return a line without its date, and without MS."""
-    session, time, *rest = line
-    clock = Cell(time.text[_CLOCK] or time.text, time.style)
-    return [session, clock, *rest[: _MS - 2], *rest[_MS - 1 :]]
+    """Return a line whose time has no date."""
+    time = line[_TIME]
+    return [*line[:_TIME], Cell(time.text[_CLOCK] or time.text, time.style), *line[_TIME + 1 :]]

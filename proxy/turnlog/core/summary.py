@@ -4,6 +4,7 @@ What comes in is redacted already, and may be cut or broken. What goes out is sh
 printable characters only, blanks folded, bounded in bytes.
 """
 
+import json
 import re
 from collections import Counter
 from functools import lru_cache
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 SUMMARY_BYTES = 512
-PREVIEW_BYTES = 256
+PREVIEW_BYTES = 200
 EMPTY = "empty"
 _MEDIA = 256
 """Characters of a media type that are looked at."""
@@ -83,6 +84,20 @@ def summarize(
 def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
     """Return the head of a call's arguments, in at most `limit` bytes."""
     return _cut(_fold(_head(arguments, limit)), limit)
+
+
+def contains(content: bytes, text: str) -> bool:
+    """Return whether content holds a text, in any case; in JSON also one that escapes spell."""
+    wanted = text.casefold()
+    if wanted in content.decode("utf-8", "replace").casefold():
+        return True
+    if b"\\" not in content:
+        return False
+    try:
+        plain = msgspec.json.encode(msgspec.json.decode(content)).decode().casefold()
+    except (ValueError, RecursionError):
+        return False
+    return wanted in plain or json.dumps(wanted, ensure_ascii=False)[1:-1] in plain
 
 
 def human_size(size: int) -> str:

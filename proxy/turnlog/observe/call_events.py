@@ -38,6 +38,10 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
 
     session: str = field(name="turnlog.session")
     call: str = field(name="turnlog.call")
+    input_summary: str = field(name="turnlog.input.summary", default="")
+    """At level debug and on a terminal: what was asked, as redaction left it, at most 200 bytes."""
+    output_summary: str = field(name="turnlog.output.summary", default="")
+    """Likewise what was answered, at most 512 bytes."""
     seq: int = field(name="turnlog.seq", default=0)
     turn: int = field(name="turnlog.turn", default=0)
     step: int = field(name="turnlog.step", default=0)
@@ -65,6 +69,12 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     bytes_out: int = field(name="turnlog.output.size", default=0)
     flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
     trace: str = field(name="trace_id", default="")
+
+
+class CallFailed(CallEnded, frozen=True, kw_only=True, tag="call.ended"):
+    """An attempt has failed, or nobody knows how it ended."""
+
+    level: ClassVar[Level] = Level.WARNING
 
 
 class _AttemptFailed(Event, frozen=True, kw_only=True):

@@ -24,6 +24,11 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ev
 class Log(Protocol):
     """What takes events."""
 
+    @property
+    def tells_content(self) -> bool:
+        """Whether calls are logged with short forms of what was asked and answered."""
+        ...
+
     def wants(self, kind: type[Event]) -> bool:
         """Tell whether an event of this kind would be written, to save making one."""
         ...

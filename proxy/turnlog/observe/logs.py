@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from shutil import get_terminal_size
 from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
@@ -12,6 +13,7 @@ from structlog.dev import ConsoleRenderer
 
 from turnlog.core.escapes import clean
 
+from .call_events import CallEnded
 from .event import Event, Level, Log
 from .events import LogDropped, ProxyFaulted, ProxyReady
 from .spool import Spool
@@ -26,6 +28,11 @@ QUIET: Final = 1.0
 _encode: Final = msgspec.json.Encoder().encode
 _DELETE: Final = b"\x7f"
 _URGENT: Final = Level.WARNING
+_CLOCK: Final = len("00:00:00  ")
+_ENDED: Final = "32"
+"""ANSI: green."""
+_FAILED: Final = "31"
+"""ANSI: red."""
 _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
 """What stands between a line's timestamp and its fields."""
 
@@ -33,9 +40,12 @@ _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level
 class Logs:
     """The log of one process, open until `close`. Is a `Log`."""
 
-    def __init__(self, spool: Spool, level: Level, render: Render) -> None:
+    def __init__(
+        self, spool: Spool, level: Level, render: Render, *, tells_content: bool = False
+    ) -> None:
         self._spool = spool
         self._level = level
+        self.tells_content = tells_content
         self._write: Callable[[Event], None] = (
             structlog.wrap_logger(spool, processors=[render], wrapper_class=_Logger).bind().write
         )
@@ -104,12 +114,15 @@ def configure(
     clock: Clock = time.time_ns,
 ) -> Logs:
     """Return a log that writes to `stream`."""
-    render = console_lines(clock, stream.isatty()) if format == "console" else json_lines(clock)
+    for_people = format == "console"
+    render = console_lines(clock, stream.isatty()) if for_people else json_lines(clock)
+    least = Level[level.upper()]
 
     def gap_line(lines: int) -> bytes:
         return render(None, "", LogDropped(lines=lines))
 
-    return Logs(Spool(stream, gap_line), Level[level.upper()], render)
+    tells_content = for_people or least <= Level.DEBUG
+    return Logs(Spool(stream, gap_line), least, render, tells_content=tells_content)
 
 
 def json_lines(clock: Clock) -> Render:
@@ -131,20 +144,41 @@ def json_lines(clock: Clock) -> Render:
 
 
 def console_lines(clock: Clock, colors: bool) -> Render:
-    """Return what makes lines for people."""
-    stamp = _stamps(clock)
+    """Return what makes lines for people: a short one for each call, and times that are local."""
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
     def render(_: object, __: str, event: Event) -> bytes:
+        now = datetime.fromtimestamp(clock() / 1e9).astimezone()
+        if isinstance(event, CallEnded):
+            columns = get_terminal_size().columns if colors else None
+            return f"{now:%H:%M:%S}  {call_line(event, columns, colors=colors)}\n".encode()
         fields = _plain(event)
         if isinstance(event, ProxyReady):
             ways = "".join(f", {way}" for way in event.proxies)
             fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
         level = event.level.name.lower()
-        line = console(None, level, {"timestamp": stamp().decode(), "level": level, **fields})
+        at = now.isoformat(" ", "seconds")
+        line = console(None, level, {"timestamp": at, "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"
 
     return render
+
+
+def call_line(event: CallEnded, columns: int | None, *, colors: bool) -> str:
+    """Return one line on a call that ended, cut to the columns of a terminal."""
+    status = str(event.kind or event.error or event.status)
+    marks = "".join(f"[{flag}] " for flag in event.flags)
+    again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+    asked = f"  {event.input_summary}" if event.input_summary else ""
+    told = f"  -> {event.output_summary}" if event.output_summary else ""
+    rest = f"{event.server}/{event.tool}{again}  {event.duration_ns / 1e6:.0f} ms  {marks}"
+    line = clean(f"{status:<12}  {rest.rstrip()}{asked}{told}")
+    if columns is not None and len(line) > (room := columns - _CLOCK):
+        line = f"{line[: room - 1]}…"
+    if not colors:
+        return line
+    style = _FAILED if event.level >= Level.WARNING else _ENDED
+    return f"\x1b[{style}m{line[: len(status)]}\x1b[0m{line[len(status) :]}"
 
 
 def _plain(event: Event) -> dict[str, Any]:

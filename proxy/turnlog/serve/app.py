@@ -32,7 +32,7 @@ from .proxies import HttpProxy, proxy_for
 from .readers import Address
 from .recording import end, recording
 from .routes import Routes, Target, target_of, target_of_command
-from .settings import Settings, Upstream
+from .settings import LogFormat, Settings, Upstream
 from .upstream import Upstreams
 
 GRACE: Final = 7.0
@@ -49,7 +49,9 @@ _HEADERS_LIMIT: Final = 1024
 
 def run(settings: Settings, pins: Pins) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
-    logs = configure(settings.log_format.value, settings.log_level.value, sys.stdout.buffer)
+    by_itself = LogFormat.CONSOLE if sys.stdout.isatty() else LogFormat.JSON
+    form = settings.log_format or by_itself
+    logs = configure(form.value, settings.log_level.value, sys.stdout.buffer)
     handler = StandardLogging(logs)
     logging.getLogger().addHandler(handler)
     try:

@@ -299,6 +299,8 @@ class Attempt(Struct, eq=False):
     """Why no other attempt follows one that failed, where a rule could have wanted it."""
     event_ids: deque[str] | None = None
     """Of the latest events of its stream, behind which another one may go on."""
+    preview: str = ""
+    """A short form of its input, where the log tells that."""
 
     @property
     def is_due(self) -> bool:

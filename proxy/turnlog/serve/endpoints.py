@@ -42,6 +42,7 @@ from .parameters import (
     CallQuery,
     DanglingQuery,
     DiffQuery,
+    FullLogQuery,
     ListQuery,
     LogQuery,
     NoQuery,
@@ -145,9 +146,10 @@ def log_of(view: View, asked: Asked) -> LogPage:
     """Return a page of a log."""
     query: LogQuery = asked.query
     wanted = log_query(view, _named(view, asked), query, asked.now)
+    payloads = isinstance(query, FullLogQuery) and query.payloads
     if wanted.around is not None:
-        return around(view, wanted)
-    return log_page(view, wanted, query.order, query.cursor, query.limit)
+        return around(view, wanted, payloads=payloads)
+    return log_page(view, wanted, query.order, query.cursor, query.limit, payloads=payloads)
 
 
 def dangling_of(view: View, asked: Asked) -> DanglingPage:
@@ -253,9 +255,9 @@ _resolution = msgspec.json.Decoder(Resolution).decode
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Read("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
     Read("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
-    Read("/sessions/{session}/log", "List a session's attempts", LogQuery, LogPage, log_of),
+    Read("/sessions/{session}/log", "List a session's attempts", FullLogQuery, LogPage, log_of),
     Read("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
-    Read("/log", "List attempts of all sessions", LogQuery, LogPage, log_of),
+    Read("/log", "List attempts of all sessions", FullLogQuery, LogPage, log_of),
     Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
     Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
     Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),

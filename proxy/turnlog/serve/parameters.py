@@ -71,6 +71,18 @@ Head = Annotated[
         description="The newest commit that you have seen: needed where a fact is known already.",
     ),
 ]
+Asking = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=_LONGEST,
+        description="Attempts whose recorded input holds this text, in any case.",
+    ),
+]
+Trace = Annotated[
+    str, Meta(min_length=1, max_length=_LONGEST, description="Attempts of this trace.")
+]
+Payloads = Annotated[bool, Meta(description="With what went in and came out, as text.")]
 Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
 Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
 Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
@@ -123,14 +135,22 @@ class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True)
     flag: Mark | None = None
     field: FieldName | None = None
     path: Path | None = None
+    input: Asking | None = None
+    trace: Trace | None = None
     since: Since | None = None
     until: Until | None = None
+
+
+class FullLogQuery(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of logs that may be whole."""
+
+    payloads: Payloads = False
 
 
 class CallQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of one call."""
 
-    payloads: Annotated[bool, Meta(description="With what went in and came out, as text.")] = False
+    payloads: Payloads = False
 
 
 class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,6 +213,8 @@ def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Q
         error=asked.error or "",
         kind=asked.kind or "",
         flag=asked.flag or "",
+        input=asked.input or "",
+        trace=asked.trace or "",
         since=since,
         until=until,
     )

@@ -91,6 +91,7 @@ class Recorder:
         self._ids = ids.Ids(clock.entropy)
         self._unwaited = _unwaited(durability)
         self._says_started = log.wants(CallStarted)
+        self._tells_content = log.tells_content
         self._when_full = when_full
         self._full = False
         """Whether `store.full` was said and is still true."""
@@ -112,6 +113,8 @@ class Recorder:
         else:
             draft = self._drafter.intent(ask)
         attempt = self._attempt(ask, draft.facts)
+        if self._tells_content and draft.body is not None:
+            attempt.preview = draft.body.preview
         try:
             # A session's id is the store's to give, and the answer names it.
             is_new = ask.session.id is None
@@ -164,7 +167,13 @@ class Recorder:
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         unrecorded = attempt.intent is None
-        self._log.emit(reports.ended(attempt, outcome.facts, unrecorded=unrecorded))
+        if self._tells_content and draft.body is not None:
+            attempt.preview = draft.body.preview
+        self._log.emit(
+            reports.ended(
+                attempt, outcome.facts, unrecorded=unrecorded, summary=self._summary(outcome)
+            )
+        )
         return attempt
 
     def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
@@ -233,14 +242,18 @@ class Recorder:
 
     def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
         # Only who waits for the disk is told of an answer that was handed on without it.
-        told = partial(self._tell, attempt, draft.facts) if attempt.waits else None
+        summary = self._summary(draft)
+        told = partial(self._tell, attempt, draft.facts, summary) if attempt.waits else None
         ticket = self._submit_outcome(draft, told)
         if ticket is None or told is None:
-            self._tell(attempt, draft.facts, ticket is not None)
+            self._tell(attempt, draft.facts, summary, ticket is not None)
         return ticket
 
-    def _tell(self, attempt: Attempt, facts: Facts, written: bool) -> None:
-        self._log.emit(reports.ended(attempt, facts, unrecorded=not written))
+    def _summary(self, outcome: Draft) -> str:
+        return outcome.body.summary if self._tells_content and outcome.body is not None else ""
+
+    def _tell(self, attempt: Attempt, facts: Facts, summary: str, written: bool) -> None:
+        self._log.emit(reports.ended(attempt, facts, unrecorded=not written, summary=summary))
 
     def _met(self, session: SessionRef) -> None:
         # Those whose intent fails never get an id; they must not pile up.

@@ -5,9 +5,15 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import Flag
+from turnlog.core.kinds import Flag, Status
 from turnlog.core.retry import Reason
-from turnlog.observe.call_events import CallEnded, CallRetried, CallStarted, RetryAbandoned
+from turnlog.observe.call_events import (
+    CallEnded,
+    CallFailed,
+    CallRetried,
+    CallStarted,
+    RetryAbandoned,
+)
 
 from .attempt import Ask, Attempt
 
@@ -31,14 +37,14 @@ def started(ask: Ask) -> CallStarted:
     )
 
 
-def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
+def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool, summary: str = "") -> CallEnded:
     """Return what is said once an attempt has its outcome, whose facts are `facts`."""
     ask, mcp = attempt.ask, attempt.ask.is_mcp
     flags = facts.flags
     if attempt.facts.flags:
         # As the call's row has them: what was said of its input counts as well.
         flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
-    said = CallEnded(
+    said = (CallFailed if facts.error or facts.status is Status.UNKNOWN else CallEnded)(
         session=_session_of(ask),
         call=ids.to_text(ask.call),
         server=ask.server,
@@ -56,6 +62,8 @@ def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool) -> CallEnded:
         flags=(*flags, Flag.UNRECORDED) if unrecorded else flags,
     )
     # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+    if attempt.preview or summary:
+        said = structs.replace(said, input_summary=attempt.preview, output_summary=summary)
     if not mcp:
         version = ask.protocol.partition("/")[2]
         said = structs.replace(said, http_method=ask.method, http_version=version)

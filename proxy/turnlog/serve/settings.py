@@ -130,7 +130,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redact: Redact = Redact()
     identity: Identity = Identity()
     never_twice: NeverTwice = NeverTwice()
-    log_format: LogFormat = LogFormat.JSON
+    log_format: LogFormat | None = None
+    """`None` is `console` where stdout is a terminal, else `json`."""
     log_level: LogLevel = LogLevel.INFO
 
     def sources(self) -> Sources:

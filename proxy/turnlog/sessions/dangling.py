@@ -27,7 +27,7 @@ from turnlog.core.kinds import (
 from turnlog.core.outliving import runs_on
 from turnlog.store.base import Filter, View
 
-from .payloads import Kept, Payload, payload
+from .contents import Kept, Payload, payload
 from .rows import Row, row_of
 
 _NS: Final = 1_000_000_000

@@ -8,6 +8,7 @@ from itertools import islice
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.commit import Commit
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.store.base import Filter, SessionRow, View
 
@@ -86,17 +87,26 @@ def only_session(view: View) -> bytes | None:
 
 def read(view: View, query: Query) -> Iterator[Row]:
     """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
+    return map(row_of, read_commits(view, query))
+
+
+def read_commits(view: View, query: Query) -> Iterator[list[Commit]]:
+    """Yield the commits of each attempt, oldest first. Raises `NotFoundError`."""
     wanted = filter_of(view, query)
     if query.around is not None:
         return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
     if query.last is not None:
         return iter(_newest(view, query, wanted, query.last))
-    return _rows(view, query, wanted, newest_first=False)
+    return _attempts(view, query, wanted, newest_first=False)
 
 
-def _rows(view: View, query: Query, wanted: Filter, *, newest_first: bool) -> Iterator[Row]:
-    rows = map(row_of, view.attempts(wanted, newest_first=newest_first))
-    return (row for row in rows if is_wanted(row, query))
+def _attempts(
+    view: View, query: Query, wanted: Filter, *, newest_first: bool
+) -> Iterator[list[Commit]]:
+    found = view.attempts(wanted, newest_first=newest_first)
+    if not (query.field or query.path):
+        return found
+    return (attempt for attempt in found if is_wanted(row_of(attempt), query))
 
 
 def is_wanted(row: Row, query: Query) -> bool:
@@ -120,11 +130,11 @@ def _is_named(operation: Operation, path: str) -> bool:
     return any(fnmatchcase(name, path) for name in (operation.key, operation.to) if name)
 
 
-def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
-    return list(islice(_rows(view, query, wanted, newest_first=True), count))[::-1]
+def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[list[Commit]]:
+    return list(islice(_attempts(view, query, wanted, newest_first=True), count))[::-1]
 
 
-def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
+def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[Commit]]:
     """Return `count` attempts with the one that holds the query's seq in the middle."""
     seq = query.around or 0
     if query.session is not None and view.get(query.session, seq) is None:
@@ -132,7 +142,7 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[Row]:
         newest = f", its newest is {row.head_seq}" if row is not None else ""
         raise NotFoundError(f"the session has no commit {seq}{newest}")
     until = _newest(view, query, structs.replace(wanted, before=seq + 1), count // 2 + 1)
-    later = _rows(view, query, structs.replace(wanted, after=seq), newest_first=False)
+    later = _attempts(view, query, structs.replace(wanted, after=seq), newest_first=False)
     return until + list(islice(later, count - len(until)))
 
 

@@ -7,16 +7,21 @@ it was, whatever is written meanwhile.
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
+from typing import Final
 
 from msgspec import Struct, structs
 
 from turnlog.store.base import View
 
+from .contents import Payload
 from .dangling import Dangling, Wanted, described, find
 from .listing import SessionLine, session_line
-from .log import Query, filter_of, is_wanted
-from .log import read as read_log
+from .log import Query, filter_of, is_wanted, read_commits
+from .payloads import with_payloads
 from .rows import Row, row_of
+
+PAGE_BYTES: Final = 16 << 20
+"""Bytes of inputs and outputs that one page holds, but for the last attempt on it."""
 
 
 class Order(StrEnum):
@@ -53,8 +58,19 @@ class DanglingPage(Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-def log_page(view: View, query: Query, order: Order, cursor: int | None, limit: int) -> LogPage:
-    """Return the page that begins at `cursor`. Raises `NotFoundError`."""
+def log_page(
+    view: View,
+    query: Query,
+    order: Order,
+    cursor: int | None,
+    limit: int,
+    *,
+    payloads: bool = False,
+) -> LogPage:
+    """Return the page that begins at `cursor`. Raises `NotFoundError`.
+
+    With `payloads` a page ends early where inputs and outputs come to more than `PAGE_BYTES`.
+    """
     newest_first = order is Order.NEWEST
     match = filter_of(view, query)
     match = structs.replace(
@@ -62,13 +78,20 @@ def log_page(view: View, query: Query, order: Order, cursor: int | None, limit: 
         ahead_of=cursor if newest_first else None,
         behind=None if newest_first else cursor,
     )
-    attempts = view.attempts(match, newest_first=newest_first)
-    read = ((attempt[0].position, row_of(attempt)) for attempt in attempts)
-    found = list(islice((one for one in read if is_wanted(one[1], query)), limit + 1))
-    shown = found[:limit]
-    last = shown[-1][0] if shown else cursor or 0
-    rows = [row for _, row in shown]
-    more = len(found) > limit
+    found = (
+        attempt
+        for attempt in view.attempts(match, newest_first=newest_first)
+        if is_wanted(row_of(attempt), query)
+    )
+    rows: list[Row] = []
+    last, room, more = cursor or 0, PAGE_BYTES, False
+    for attempt in found:
+        if more := len(rows) == limit or room <= 0:
+            break
+        row = with_payloads(view, attempt) if payloads else row_of(attempt)
+        room -= sum(side.size for side in (row.input, row.output) if isinstance(side, Payload))
+        rows.append(row)
+        last = attempt[0].position
     return LogPage(
         items=rows[::-1] if newest_first else rows,
         next=str(last) if more or not newest_first else None,
@@ -77,9 +100,12 @@ def log_page(view: View, query: Query, order: Order, cursor: int | None, limit: 
     )
 
 
-def around(view: View, query: Query) -> LogPage:
+def around(view: View, query: Query, *, payloads: bool = False) -> LogPage:
     """Return the attempts around a commit: a page without another. Raises `NotFoundError`."""
-    rows = list(read_log(view, query))
+    rows = [
+        with_payloads(view, attempt) if payloads else row_of(attempt)
+        for attempt in read_commits(view, query)
+    ]
     return LogPage(items=rows, next=None, more=False, left_out=view.left_out)
 
 

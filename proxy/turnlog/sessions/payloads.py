@@ -1,7 +1,6 @@
 """A call in full: its commits, and the input and output as redaction left them."""
 
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,38 +14,11 @@ from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
 from turnlog.core.times import timestamp
 from turnlog.store import definitions
-from turnlog.store.base import Gone, View
+from turnlog.store.base import View
 
+from .contents import Kept, Payload, payload
 from .log import NotFoundError
 from .rows import Row, row_of
-
-
-class Kept(StrEnum):
-    """What is left of a payload."""
-
-    NONE = "none"
-    WHOLE = "whole"
-    CUT = "cut"
-    TRIMMED = Gone.TRIMMED.value
-    EXPIRED = Gone.EXPIRED.value
-    PURGED = Gone.PURGED.value
-    UNSAVED = Gone.UNSAVED.value
-    DAMAGED = Gone.DAMAGED.value
-
-    @property
-    def is_gone(self) -> bool:
-        """Tell whether there was content that cannot be read any more."""
-        return self.value in set(Gone)
-
-
-class Payload(Struct, frozen=True, kw_only=True):
-    """An input or output. `text` is its bytes as UTF-8, what is none of it replaced."""
-
-    kept: Kept
-    redacted: bool = False
-    size: int = 0
-    """Bytes that are kept."""
-    text: str = ""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -89,6 +61,23 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """Why the caller made the call, as it said itself."""
     changed: list[Part] = []
     """What of the definition differed from the pinned one, as far as both are kept."""
+
+
+def with_payloads(view: View, attempt: list[Commit]) -> Row:
+    """Return an attempt's row with its input and its output, as redaction left them."""
+    bodies = [commit.body for commit in attempt if commit.body]
+    return structs.replace(
+        row_of(attempt), input=_input(view, bodies), output=_output(view, bodies)
+    )
+
+
+def _input(view: View, bodies: Sequence[Body]) -> Payload:
+    return payload(view, next((body.input_blob for body in bodies if body.input_blob), b""))
+
+
+def _output(view: View, bodies: Sequence[Body]) -> Payload:
+    newest_first = reversed(bodies)
+    return payload(view, next((b.output_blob for b in newest_first if b.output_blob), b""))
 
 
 def find_call(view: View, name: str) -> bytes:
@@ -144,10 +133,8 @@ def attempt_of(view: View, group: list[Commit]) -> Attempt:
         preview=_first(body.preview for body in bodies),
         detail=_first(body.detail for body in reversed(bodies)),
         commits=[entry(commit) for commit in group],
-        input=payload(view, next((body.input_blob for body in bodies if body.input_blob), b"")),
-        output=payload(
-            view, next((body.output_blob for body in reversed(bodies) if body.output_blob), b"")
-        ),
+        input=_input(view, bodies),
+        output=_output(view, bodies),
         said=_first(body.said for body in reversed(bodies)),
         why=_first(body.why for body in bodies),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
@@ -190,22 +177,6 @@ def _said(body: Body) -> dict[str, object]:
     note = decode_note(body.note) if body.note else None
     told: dict[str, object] = msgspec.to_builtins(note)
     return {} if note is None else {name: told[name] for name in told if name != "kind"}
-
-
-def payload(view: View, handle: bytes) -> Payload:
-    """Return what is kept of what a body names."""
-    if not handle:
-        return Payload(kept=Kept.NONE)
-    blob = view.blob(handle)
-    if blob is None:
-        # Where it is there by now after all, a writer had not finished when it was looked for.
-        return Payload(kept=Kept(view.gone(handle) or Gone.UNSAVED))
-    return Payload(
-        kept=Kept.CUT if blob.cut else Kept.WHOLE,
-        redacted=blob.redacted,
-        size=len(blob.data),
-        text=blob.data.decode("utf-8", "replace"),
-    )
 
 
 def _first(texts: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from turnlog.core.times import timestamp
 from turnlog.store.base import View
 from turnlog.wire.content import blocks_of_result, only_text
 
-from .payloads import Kept, Payload, payload
+from .contents import Kept, Payload, payload
 from .state import endings
 
 

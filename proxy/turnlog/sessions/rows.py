@@ -9,6 +9,8 @@ from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase,
 from turnlog.core.operation import Operation, had_effect, used
 from turnlog.core.times import timestamp
 
+from .contents import Payload
+
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
 _NO_RESULT = frozenset(
@@ -43,6 +45,8 @@ class Row(Struct, frozen=True, kw_only=True):
     attempt: int
     method: str
     input_hash: str | None
+    input_summary: str
+    """What was asked: the beginning of the input as redaction left it, at most 200 bytes."""
     output_summary: str
     delta: list[Operation]
     """That the tool was used, then what the call changed."""
@@ -72,6 +76,9 @@ class Row(Struct, frozen=True, kw_only=True):
     """What the caller calls itself."""
     epoch: int
     """Which process wrote the newest commit: each proxy has a number of its own."""
+    input: UnsetType | Payload = UNSET
+    """What was asked, as redaction left it; absent unless payloads are asked for."""
+    output: UnsetType | Payload = UNSET
 
 
 def row_of(attempt: list[Commit]) -> Row:
@@ -94,6 +101,7 @@ def row_of(attempt: list[Commit]) -> Row:
         attempt=intent.facts.attempt,
         method=intent.facts.method,
         input_hash=intent.body.input_hash if intent.body else None,
+        input_summary=intent.body.preview if intent.body else "",
         output_summary="" if pending else body.summary,
         delta=[used(intent.facts.server, intent.facts.tool), *changes(attempt)],
         status=Status.PENDING if pending else facts.status,

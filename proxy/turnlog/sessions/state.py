@@ -18,8 +18,8 @@ from turnlog.core.times import timestamp
 from turnlog.store.base import SessionRow, View
 from turnlog.store.states import SavedStates
 
+from .contents import Kept, Payload, payload
 from .log import NotFoundError, turn_number
-from .payloads import Kept, Payload, payload
 
 EVERY: Final = 1024
 """Commits between two states that are saved."""

@@ -89,6 +89,7 @@ def wants_intent(want: Filter, intent: Entry) -> bool:
         and _within(link.turn, want.first_turn, want.last_turn, exclusive=False)
         and _within(facts.at, want.since, want.until, exclusive=False)
         and wants_tool(want, facts.server, facts.tool)
+        and want.trace in ("", facts.trace)
     )
 
 

@@ -243,6 +243,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     is looked at: an attempt may come whose last outcome says otherwise."""
     path: str = ""
     """The name, old or new, of a file that a commit of the attempt says it changed."""
+    trace: str = ""
+    input: str = ""
+    """Text that the recorded input holds, or its summary where no input is kept; in any case."""
     since: int | None = None
     """Wall clock, ns UTC, inclusive."""
     until: int | None = None

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
-from turnlog.core.commit import Commit
+from turnlog.core.commit import Body, Commit
 from turnlog.core.ids import begins
 from turnlog.core.kinds import NoteKind, Rung
+from turnlog.core.summary import contains
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
 from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
@@ -99,12 +100,25 @@ class LmdbView:
     @guarded_iterator
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
         for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
-            yield [self._snapshot.readable_commit(entry) for entry in attempt]
+            commits = [self._snapshot.readable_commit(entry) for entry in attempt]
+            if not want.input or self._asks(commits[0].body, want.input):
+                yield commits
 
     @guarded_iterator
     def ended(self, want: Filter, *, after: int, until: int) -> Iterator[list[Commit]]:
         for attempt in ended_attempts(self._snapshot, want, range(after + 1, until + 1)):
-            yield [self._snapshot.readable_commit(entry) for entry in attempt]
+            commits = [self._snapshot.readable_commit(entry) for entry in attempt]
+            if not want.input or self._asks(commits[0].body, want.input):
+                yield commits
+
+    def _asks(self, body: Body | None, text: str) -> bool:
+        """Return whether the input that an intent names holds a text, however it spells it."""
+        if body is None:
+            return False
+        blob = self._blobs.get(body.input_blob) if body.input_blob else None
+        if blob is None:
+            return text.casefold() in body.preview.casefold()
+        return contains(blob.data, text)
 
     @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
