@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 
 import h11
@@ -205,26 +205,28 @@ STRAY = st.sampled_from([b"", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n"])
 async def on_one_connection(answers: list[tuple[bytes, list[int]]]) -> list[Seen]:
     """Read answers one after the other; on a new connection only where the last one cannot go on."""
     seen: list[Seen] = []
-    connection: Connection | None = None
-    for data, cuts in answers:
-        if connection is None:
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(Connection, sock=ours)
-        connection.begin("POST", Progress())
-        connection.sent()
-        places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-        for start, end in pairwise(places):
-            connection.data_received(data[start:end])
-        seen.append(await read(connection))
-        if not connection.finish():
-            theirs.close()
-            connection = None
-    if connection is not None:
-        connection.close()
-        theirs.close()
+    with ExitStack() as opened:
+        connection = await connected(opened)
+        for data, cuts in answers:
+            connection.begin("POST", Progress())
+            connection.sent()
+            places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+            for start, end in pairwise(places):
+                connection.data_received(data[start:end])
+            seen.append(await read(connection))
+            if not connection.finish():
+                connection = await connected(opened)
     return seen
+
+
+async def connected(opened: ExitStack) -> Connection:
+    """Return a connection to a server that says nothing by itself, until `opened` is closed."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    opened.enter_context(theirs)
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+    opened.callback(connection.close)
+    return connection
 
 
 @settings(max_examples=200, deadline=None)
