@@ -170,15 +170,31 @@ def test_a_write_that_failed_is_not_made_again(ruled: Wrap) -> None:
     assert [row.attempt for row in ended(ruled, "write_again")] == [1]
 
 
-def test_a_word_is_added_to_a_success_that_a_rule_makes_an_error(ruled: Wrap) -> None:
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("meta", [b"", b'"_meta": null, ', b'"_meta": {}, '])
+def test_a_word_is_added_to_a_success_that_a_rule_makes_an_error(
+    ruled: Wrap, mark: bytes, meta: bytes
+) -> None:
     number = next(LAST)
     ruled.asked(call("get_content", request_id=number))
-    ruled.server.stdout.send(b'{"jsonrpc":"2.0","id":%d, "result":{"content":[]}}\r\n' % number)
+    said = b'%b{"jsonrpc":"2.0","id":%d, "result":{%b"content":[]}}\r\n' % (mark, number, meta)
+    ruled.server.stdout.send(said)
     line = ruled.stdout.line()
+    assert line.startswith(mark + b"{")
     assert line.endswith(b"}\r\n")
-    got = json.loads(line)
+    got = json.loads(line.removeprefix(mark))
     assert outcome(got)["kind"] == "null_result"
     assert got["result"]["content"] == []
+
+
+def test_the_agents_id_is_put_into_an_answer_behind_a_byte_order_mark(ruled: Wrap) -> None:
+    number = next(LAST)
+    ruled.asked(call("read_again", request_id=number))
+    ruled.server.say(error_of(-32603)(number))
+    second = ruled.server.request()
+    answer = json.dumps(text_answer(second["id"])).encode()
+    ruled.server.stdout.send(b"\xef\xbb\xbf" + answer + b"\n")
+    assert json.loads(ruled.stdout.line().decode("utf-8-sig")) == text_answer(number)
 
 
 LONG = 3_000_000
