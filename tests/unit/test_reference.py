@@ -84,7 +84,7 @@ def test_the_schema_of_rules_is_fresh() -> None:
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
-    shown = {"1048576": "1MiB", "10737418240": "10GiB", "turnlog-data": "./turnlog-data"}
+    shown = {"1048576": "1MiB", "10737418240": "10GiB", ".": "the user's state folder"}
     shown |= {"5.0": "5s", "600.0": "10m", str(DEFAULT_NAMES): "[who calls](#who-calls)"}
 
     defaults = {path: str(value) if value else "none" for path, value in _leaves(Settings).items()}

@@ -24,9 +24,17 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_DATA = "./turnlog-data"
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
+
+
+def _default_data() -> str:
+    from turnlog.store.place import default_place
+
+    place = default_place(os.environ, Path.cwd())
+    if place.hint:
+        complain(place.hint)
+    return str(place.path)
 
 
 def data_option(command: F) -> F:
@@ -36,8 +44,8 @@ def data_option(command: F) -> F:
         metavar="DIR",
         type=FolderName(),
         envvar="TURNLOG_DATA",
-        default=DEFAULT_DATA,
-        show_default=True,
+        default=_default_data,
+        show_default="the user's state folder",
         show_envvar=True,
         help="The folder that holds the store.",
     )(command)
@@ -51,7 +59,7 @@ def writing_options(command: F) -> F:
         help="The proxy's YAML file of settings, for `redact` and `data`.  [env: TURNLOG_CONFIG]",
     )
     data = click.option(
-        "--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]"
+        "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
     )
     return config(data(command))
 
@@ -161,7 +169,7 @@ class FolderName(click.ParamType[str]):
     ) -> str:
         """Read `value`."""
         if not value:
-            self.fail("'' is no folder, write a path like ./turnlog-data", param, ctx)
+            self.fail("'' is no folder, write a path like /srv/turnlog", param, ctx)
         return str(value)
 
 

@@ -31,7 +31,9 @@ _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
     help="Rules for all servers; may be given again. They count before those of --config.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:7411]")
-@click.option("--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]")
+@click.option(
+    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
+)
 @click.option(
     "--durability",
     metavar="balanced|strict|relaxed",
@@ -52,7 +54,11 @@ def command(**given: Any) -> int:
     flags = Flags(**given)
     settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
     from turnlog.serve.proxies import unusable_proxies
+    from turnlog.store.place import default_place
 
+    place = default_place(os.environ, Path.cwd())
+    if place.hint and settings.data == place.path:
+        complain(place.hint)
     ways = {name: (up.proxy, up.url) for name, up in settings.upstreams.items() if up.url}
     for warning in unusable_proxies(ways, os.environ):
         complain(warning)

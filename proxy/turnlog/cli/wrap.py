@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     metavar="PACK_OR_FILE",
     help="Rules for this server; may be given again. They count before those of --config.",
 )
-@click.option("--data", metavar="DIR", help="The store's folder.  [default: ./turnlog-data]")
+@click.option(
+    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
+)
 @click.option("--session", metavar="NAME", help="The session that all calls belong to.")
 @click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")

@@ -82,7 +82,8 @@ def noted_lock(data: Path) -> Path | None:
         noted = load.read_regular(data / _NOTE, LARGEST)
     except OSError:
         return None
-    return Path(os.fsdecode(noted))
+    path = Path(os.fsdecode(noted))
+    return path if path.parent.is_dir() else None  # the folder may have been moved since
 
 
 def read_lock(path: Path) -> LockFile:

@@ -16,6 +16,7 @@ from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
 from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
+from turnlog.store.place import default_place
 
 from .readers import is_loop
 from .settings import Settings, Transport
@@ -93,7 +94,7 @@ def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> 
     a file at the file.
     """
     layers = _layers(flags, environ, folder)
-    settings = _combine(layers, folder)
+    settings = _combine(layers, environ, folder)
     if not settings.upstreams:
         raise SettingError("--upstream", "no tool server is named, write --upstream URL")
     _refuse_unreachable(settings, layers)
@@ -105,24 +106,24 @@ def read_wrap_settings(
     *, flags: Flags, environ: Mapping[str, str], folder: Path, server: str
 ) -> Settings:
     """Return the settings for one wrapped command, of upstreams only what is said of `server`."""
-    settings = _combine(_layers(flags, environ, folder), folder)
+    settings = _combine(_layers(flags, environ, folder), environ, folder)
     known = {name: up for name, up in settings.upstreams.items() if name == server}
     return structs.replace(settings, upstreams=known)
 
 
 def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Sources:
     """Return where the rules come from, as `read_settings` finds them; no server need be named."""
-    return _combine(_layers(flags, environ, folder), folder).sources()
+    return _combine(_layers(flags, environ, folder), environ, folder).sources()
 
 
 def read_store_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
     """Return the settings for who writes to the store and forwards nothing: no server need be named."""
-    return _combine(_layers(flags, environ, folder), folder)
+    return _combine(_layers(flags, environ, folder), environ, folder)
 
 
 def data_folder(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path:
     """Return the store's folder as `serve` would use it. Raises as `read_settings` does."""
-    return _combine(_layers(flags, environ, folder), folder).data
+    return _combine(_layers(flags, environ, folder), environ, folder).data
 
 
 def config_file(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path | None:
@@ -270,14 +271,15 @@ def _checked(layer: _Layer) -> _Layer:
     return layer
 
 
-def _combine(layers: list[_Layer], folder: Path) -> Settings:
+def _combine(layers: list[_Layer], environ: Mapping[str, str], folder: Path) -> Settings:
     data: Plain = {}
     for layer in layers:
         data = _laid_over(data, layer.data)
     # Rules add up. Earlier ones win, so those of a later layer come first.
     data["rules"] = [rule for layer in reversed(layers) for rule in layer.data.get("rules", ())]
     settings = shape.convert(data, Settings, later=LATER)
-    return structs.replace(settings, data=(folder / settings.data).absolute())
+    place = settings.data if "data" in data else default_place(environ, folder).path
+    return structs.replace(settings, data=(folder / place).absolute())
 
 
 def _laid_over(below: Plain, above: Plain) -> Plain:

@@ -74,7 +74,7 @@ def folder(value: object) -> Path:
     """Read a folder's path; `~` is the user's home."""
     if not isinstance(value, str) or not value or "\0" in value:
         what = "nothing stands here" if value is None else f"{str(value)!r} is no folder"
-        raise ValueError(f"{what}, write a path like ./turnlog-data")
+        raise ValueError(f"{what}, write a path like /srv/turnlog")
     try:
         return Path(value).expanduser()
     except RuntimeError:

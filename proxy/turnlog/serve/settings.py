@@ -120,8 +120,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: Annotated[Address, reads(address)] = Address("127.0.0.1", 7411)
     allow_hosts: tuple[Annotated[str, reads(allowed_host)], ...] = ()
     allow_origins: tuple[Annotated[str, reads(allowed_origin)], ...] = ()
-    data: Annotated[Path, reads(folder)] = Path("turnlog-data")
-    """Absolute once `read_settings` made it."""
+    data: Annotated[Path, reads(folder)] = Path()
+    """Absolute once `read_settings` made it; where no source names one, the user's state folder."""
     durability: Durability = Durability.BALANCED
     upstreams: dict[Annotated[str, reads(upstream_name)], Upstream] = {}
     rules: tuple[Annotated[RuleSource, reads(rule_source)], ...] = ()
