@@ -10,6 +10,7 @@ import pytest
 from kit.beside import proxy_beside, session_notes
 from kit.clients import MCP_HEADERS, Client, call, message, wait_until
 from kit.proxy import Proxy
+from kit.stalls import stopped
 from turnlog.sessions.rows import Row
 
 RULES = """
@@ -135,3 +136,11 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     said = agent.result(call("write_timed", {"a": 1}, request_id=2))
     assert said["_meta"]["turnlog/outcome"]["status"] == "replayed"
     assert (agent.heard(), agent.heard("notifications/cancelled")) == (1, 0)
+
+
+def test_a_proxy_that_is_stopped_does_not_send_what_its_agent_has_given_up(agent: Agent) -> None:
+    with stopped(agent.proxy.process.pid):
+        agent.begun(call("write", {"a": 1})).close()
+    wait_until(lambda: [row.kind for row in agent.rows()] == ["cancelled_by_caller"], "it is over")
+    (row,) = agent.rows()
+    assert (row.executed, row.phase, agent.heard()) == ("no", "queued", 0)

@@ -203,7 +203,7 @@ def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) 
     assert (told["kind"], told["executed"], told["phase"]) == (
         "response_timeout",
         "maybe",
-        "queued",
+        "sent",
     )
     talk.wrap.server.answer({"id": first}, "late")
     talk.ended(0, None)
@@ -224,7 +224,7 @@ def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(
     talk.wrap.send(message("notifications/cancelled", {"requestId": second}, request_id=None))
     talk.passes_by()
     left = talk.ended(1, "cancelled_by_caller")
-    assert (left.executed, left.flags, left.phase) == ("maybe", ["joined"], "queued")
+    assert (left.executed, left.flags, left.phase) == ("maybe", ["joined"], "sent")
     talk.wrap.server.answer({"id": first}, "late")
     talk.ended(0, None)
     request_id, line = talk.line("write_patiently")

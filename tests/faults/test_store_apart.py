@@ -321,7 +321,7 @@ async def test_a_refusal_outlives_its_writer(tmp_path: Path) -> None:
     ref, key = session(), b"k" * 32
     await put(store, intent(ref, new_id(), body=Body(links=(key,))))
     claims = intent(ref, new_id())
-    claims.claim = key
+    claims.claims = (key,)
     refused = store.submit(claims, wait=True)
     with pytest.raises(Conflict, match="claims the same"):
         await refused.done()
@@ -339,7 +339,7 @@ async def test_a_session_whose_first_draft_is_refused_has_its_id(tmp_path: Path)
     key, ref = b"k" * 32, session("one")
     await put(store, intent(session(), new_id(), body=Body(links=(key,))))
     claims = intent(ref, new_id())
-    claims.claim = key
+    claims.claims = (key,)
     with pytest.raises(Conflict):
         await store.submit(claims, wait=True).done()
     assert ref.id == ref.candidate

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from kit.commits import Log
 from turnlog.core.commit import Commit
-from turnlog.core.delivery import is_delivered
+from turnlog.core.delivery import is_delivered, is_settling
 from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind
 
 
@@ -23,25 +23,28 @@ def note(on: Commit, kind: NoteKind) -> Commit:
 
 
 @pytest.mark.parametrize(
-    ("notes", "alive", "ended", "delivered"),
+    ("notes", "alive", "ended", "settling", "delivered"),
     [
-        ((), False, 0.1, False),
-        ((), True, 0.9, True),
-        ((), True, 1.0, False),
-        ((NoteKind.ABANDONED,), True, 0.1, False),
-        ((NoteKind.DELIVERED,), False, 9.0, True),
-        ((NoteKind.ABANDONED, NoteKind.DELIVERED), True, 9.0, True),
+        ((), False, 0.1, False, False),
+        ((), True, 0.9, True, False),
+        ((), True, 1.0, False, False),
+        ((NoteKind.ABANDONED,), True, 0.1, False, False),
+        ((NoteKind.DELIVERED,), False, 9.0, False, True),
+        ((NoteKind.DELIVERED,), True, 0.1, False, True),
+        ((NoteKind.ABANDONED, NoteKind.DELIVERED), True, 9.0, False, True),
     ],
 )
-def test_a_note_tells_and_until_it_can_be_there_a_living_process_is_trusted(
-    notes: tuple[NoteKind, ...], alive: bool, ended: float, delivered: bool
+def test_a_note_tells_and_a_living_process_is_given_time_to_write_it(
+    notes: tuple[NoteKind, ...], alive: bool, ended: float, settling: bool, delivered: bool
 ) -> None:
     call = commits(*notes)
-    assert is_delivered(call, call[1], alive=alive, ended=ended) is delivered
+    assert is_settling(call, call[1], alive=alive, ended=ended) is settling
+    assert is_delivered(call, call[1]) is delivered
 
 
 def test_nobody_has_had_an_answer_that_there_is_not() -> None:
-    assert not is_delivered(commits()[:1], None, alive=True, ended=0.0)
+    assert not is_delivered(commits()[:1], None)
+    assert not is_settling(commits()[:1], None, alive=True, ended=0.0)
 
 
 def test_an_operators_word_is_told_to_who_had_the_answer_before() -> None:
@@ -51,5 +54,6 @@ def test_an_operators_word_is_told_to_who_had_the_answer_before() -> None:
         facts=structs.replace(call[1].facts, actor=Actor.OPERATOR, flags=(Flag.RESOLVED,)),
         link=structs.replace(call[1].link, seq=99),
     )
-    assert not is_delivered(call, word, alive=True, ended=0.0)
-    assert is_delivered([*call, note(word, NoteKind.DELIVERED)], word, alive=False, ended=0.0)
+    assert not is_delivered(call, word)
+    assert not is_settling(call, word, alive=True, ended=0.0)
+    assert is_delivered([*call, note(word, NoteKind.DELIVERED)], word)

@@ -58,6 +58,19 @@ LATE = LIMITS.window + 1
         (over(OK), structs.replace(WRITE, on_duplicate=OnDuplicate.PASS), Verdict.REPLAY),
         (runs(), structs.replace(WRITE, on_duplicate=OnDuplicate.BLOCK), Verdict.BLOCK),
         (runs(), structs.replace(KEYED, on_duplicate=OnDuplicate.PASS), Verdict.JOIN),
+        # while another process carries it out
+        (runs(elsewhere=True), WRITE, Verdict.WAIT),
+        (runs(elsewhere=True), PAYMENT, Verdict.WAIT),
+        (runs(elsewhere=True), KEYED, Verdict.JOIN),
+        (runs(elsewhere=True, abandoned=True), WRITE, Verdict.JOIN),
+        (runs(LIMITS.join_after, elsewhere=True), WRITE, Verdict.JOIN),
+        (runs(LIMITS.join_after, elsewhere=True), structs.replace(WRITE, waited=1.0), Verdict.WAIT),
+        (runs(elsewhere=True), structs.replace(WRITE, on_duplicate=OnDuplicate.PASS), Verdict.FORWARD),
+        (runs(elsewhere=True), structs.replace(WRITE, on_duplicate=OnDuplicate.BLOCK), Verdict.BLOCK),
+        (over(OK, settling=True), WRITE, Verdict.WAIT),
+        (over(UNKNOWN, settling=True), WRITE, Verdict.WAIT),
+        (over(OK, settling=True), KEYED, Verdict.REPLAY),
+        (over(REFUSED, settling=True), WRITE, Verdict.FORWARD),
         # after its end
         (over(OK), WRITE, Verdict.REPLAY),
         (over(OK, delivered=True), WRITE, Verdict.FORWARD),
@@ -121,7 +134,9 @@ def test_a_call_that_is_not_sent_never_waits_for_anything(
     verdict: Verdict, kind: ErrorKind, executed: Executed, retry: Retry
 ) -> None:
     ending = unsent(verdict)
-    assert (ending.status, ending.phase) == (Status.ERROR, Phase.QUEUED)
+    # One that waited in vain has got as far as the call that it waited for.
+    phase = Phase.SENT if verdict is Verdict.LATE else Phase.QUEUED
+    assert (ending.status, ending.phase) == (Status.ERROR, phase)
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
 
 

@@ -77,7 +77,7 @@ def test_a_draft_arrives_as_it_was_sent() -> None:
     body = Body(summary="said", links=(b"k" * 32,))
     blobs = (Blob(data=b"in" * 500, redacted=True), Blob(data=b"out", cut=True, digest=b"d" * 32))
     first = intent(ref, new_id(), body=body, blob=blobs[0])
-    first.claim, first.seen = b"c" * 32, 17
+    first.claims, first.seen = (b"c" * 32,), 17
     last = outcome(ref, first.facts.call, blob=blobs[1])
     chain = ticket(first, 1, ticket(last, 2))
     (begun,) = sent(Outbox(0), Inbox(), chain)
@@ -87,7 +87,7 @@ def test_a_draft_arrives_as_it_was_sent() -> None:
         assert there.draft.facts == here.draft.facts
         assert (there.facts, there.body, there.number) == (here.facts, here.body, here.number)
         assert (there.size, there.lazy) == (here.size, here.lazy)
-        assert (there.draft.claim, there.draft.seen) == (here.draft.claim, here.draft.seen)
+        assert (there.draft.claims, there.draft.seen) == (here.draft.claims, here.draft.seen)
         assert (there.draft.input_blob, there.draft.output_blob) == (
             here.draft.input_blob,
             here.draft.output_blob,

@@ -10,26 +10,21 @@ _SETTLED: Final = 1.0
 """s: whether an answer arrived is noted by then, unless its process died."""
 
 
-def is_delivered(
+def is_settling(
     commits: Sequence[Commit], outcome: Commit | None, *, alive: bool, ended: float
 ) -> bool:
-    """Tell whether a caller has had what the last outcome says, or is about to.
+    """Tell whether a note may yet come that says whether a caller has had the answer.
 
-    `alive` tells whether the process that wrote it runs, `ended` how many seconds ago that was.
+    `alive` tells whether the process that wrote the outcome runs, `ended` how many seconds ago that was.
     """
-    abandoned = any(commit.facts.note == NoteKind.ABANDONED for commit in commits)
-    on_its_way = alive and not abandoned and _is_settling(outcome, ended)
-    return on_its_way or _had(commits, outcome)
-
-
-def _is_settling(outcome: Commit | None, ended: float) -> bool:
-    """Tell whether a note may be on its way that the answer was delivered by another process."""
     # What turnlog or an operator said of it is no answer that a caller has had.
     answered = outcome is not None and outcome.facts.actor is Actor.AGENT
-    return answered and ended < _SETTLED
+    abandoned = any(commit.facts.note == NoteKind.ABANDONED for commit in commits)
+    open_yet = answered and not abandoned and not is_delivered(commits, outcome)
+    return alive and open_yet and ended < _SETTLED
 
 
-def _had(commits: Sequence[Commit], outcome: Commit | None) -> bool:
+def is_delivered(commits: Sequence[Commit], outcome: Commit | None) -> bool:
     """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
     it who had the answer before."""
     notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]

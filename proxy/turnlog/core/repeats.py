@@ -42,7 +42,9 @@ class Verdict(StrEnum):
     AGAIN = "again"
     """It is forwarded although an earlier one may have done the same: `repeat_of_unknown`."""
     JOIN = "join"
-    """It waits for the call under way, and is then looked at anew."""
+    """It waits for the call under way, and gets its answer."""
+    WAIT = "wait"
+    """It waits until another process has ended a call and knows whether its caller got the answer."""
     REPLAY = "replay"
     """It gets the earlier answer."""
     UNKNOWN = "unknown"
@@ -76,8 +78,12 @@ class Earlier(Struct, frozen=True, kw_only=True, gc=False):
     """Whether nobody waits for it any more."""
     cancelled: float | None = None
     """When its cancel went on to the server."""
+    elsewhere: bool = False
+    """Whether another process carries it out."""
     delivered: bool = False
     """Whether its answer was handed to the caller whole."""
+    settling: bool = False
+    """Whether it has just ended in another process, which will soon note whether that was so."""
     warned: bool = False
     """Whether somebody who asked the same was told that nobody knows."""
     repeats: bool = False
@@ -96,6 +102,8 @@ class Asked(Struct, frozen=True, kw_only=True, gc=False):
     """Whether its caller gave an idempotency key."""
     slower_than: float = inf
     """s: an answer that took longer is replayed even if it was delivered."""
+    waited: float = 0.0
+    """For how many s it has waited for the earlier one."""
 
 
 def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict:
@@ -150,9 +158,10 @@ def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdic
         return Verdict.BLOCK
     left = earlier.abandoned or earlier.cancelled is not None
     # Identical calls of one step are two calls: a model may well append twice.
-    if asked.keyed or left or earlier.began >= limits.join_after:
+    if asked.keyed or left or earlier.began - asked.waited >= limits.join_after:
         return Verdict.JOIN
-    return Verdict.FORWARD
+    # Another process may learn only later that its caller has left, if it is stopped for example.
+    return Verdict.WAIT if earlier.elsewhere else Verdict.FORWARD
 
 
 def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: NeverTwice) -> Verdict:
@@ -163,6 +172,8 @@ def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: Never
     unknown = dropped or ending.status is Status.UNKNOWN
     if unknown and asked.effect is Effect.IRREVERSIBLE:
         return Verdict.UNKNOWN
+    if earlier.settling and not asked.keyed:
+        return Verdict.WAIT
     is_past = earlier.ended > (KEY_LIFE if asked.keyed else limits.window)
     if unknown:
         told = is_past or dropped or earlier.warned or earlier.delivered
@@ -192,13 +203,13 @@ def _given_up(asked: Asked) -> Verdict:
 
 LEFT: Final = Ending(
     status=Status.ERROR,
-    phase=Phase.QUEUED,
+    phase=Phase.SENT,
     executed=Executed.MAYBE,
     error=ErrorFamily.CANCELLED,
     kind=ErrorKind.CANCELLED_BY_CALLER,
     retry=Retry.UNSAFE,
 )
-"""How a call ended whose caller left while the one that it had joined ran on."""
+"""How a call ended whose caller left while the one that it waited for ran on: that one was sent."""
 
 
 def replayed(ending: Ending, *, whole: bool) -> Ending:
@@ -209,7 +220,10 @@ def replayed(ending: Ending, *, whole: bool) -> Ending:
 
 
 def unsent(verdict: Verdict) -> Ending:
-    """Return how a call ended that was not sent, for one of the reasons that are no answers."""
+    """Return how a call ended that was not sent, for one of the reasons that are no answers.
+
+    One that waited for another in vain has got as far as that one.
+    """
     match verdict:
         case Verdict.CONFLICT:
             kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
@@ -222,7 +236,7 @@ def unsent(verdict: Verdict) -> Ending:
     retry = Retry.UNSAFE if executed is Executed.MAYBE else Retry.NEVER
     return Ending(
         status=Status.ERROR,
-        phase=Phase.QUEUED,
+        phase=Phase.SENT if verdict is Verdict.LATE else Phase.QUEUED,
         executed=executed,
         error=family,
         kind=kind,

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from .bell import Bell
+from .pipes import is_ended
 from .request import Request
 from .requests import AnyMethodParser, RequestReader, UnfinishedError
 from .starts import AgentRequest, Starts
@@ -284,6 +285,14 @@ class AgentConnection(web.RequestHandler):
             return
         self._ask()
         self._loop.call_later(delay, self._look, min(2 * delay, _LONGEST))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side, be that read here yet or not."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return True
+        return self.half_closed or is_ended(transport.get_extra_info("socket").fileno())
 
     async def drained(self) -> None:
         """Wait while the agent reads slowly. Raises `ConnectionError`."""

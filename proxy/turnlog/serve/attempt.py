@@ -77,6 +77,11 @@ class Links(Struct, frozen=True, kw_only=True, gc=False):
     former_keyed_input: bytes = b""
 
     @property
+    def claims(self) -> tuple[bytes, ...]:
+        """Those of which only one process may have a call under way."""
+        return tuple(filter(None, (self.key, self.same)))
+
+    @property
     def stored(self) -> tuple[bytes, ...]:
         """All that an intent carries."""
         source = _SOURCE + self.source if self.source else b""
@@ -152,8 +157,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """What `canonical` has made of `arguments`, where it was asked."""
     links: Links = NO_LINKS
     seen: int | None = None
-    """Position of the log's newest commit when its key was looked for: its intent is not written where
-    another call has come with that key since. `None` where it claims no key."""
+    """Position of the log's newest commit when earlier calls were looked for: its intent is not written
+    where another process has begun one with a link that it claims since. `None` where it claims none."""
     why: str = ""
     """Why the caller makes the call, as it says itself."""
     client: str = ""
@@ -226,11 +231,14 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """What turnlog tells the caller in place of an answer."""
 
 
-def following(ask: Ask) -> Ask:
+def following(before: "Attempt") -> Ask:
     """Return what another attempt of the same call asks."""
+    ask = before.ask
     flags = ask.flags if Flag.RETRIED in ask.flags else (*ask.flags, Flag.RETRIED)
-    # Its key is the call's own by now.
-    return structs.replace(ask, number=ask.number + 1, flags=flags, seen=None)
+    # Another process may have begun the same call in between, as this one had not been executed.
+    placed = before.intent.placed if before.intent is not None else None
+    seen = placed.position if placed is not None and ask.seen is not None else None
+    return structs.replace(ask, number=ask.number + 1, flags=flags, seen=seen)
 
 
 def onward(ask: Ask, before: "Attempt") -> Ask:

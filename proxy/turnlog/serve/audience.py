@@ -61,9 +61,10 @@ class Audience:
         plain = b"content-encoding" not in named and not self._has_length
         return media == _EVENTS and plain and self._end.endswith(_ENDS)
 
-    def is_in_doubt(self) -> bool:
-        """Tell whether the agent has ended its side: it may be gone."""
-        return self._down.half_closed
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side: it may be gone."""
+        return self._down.has_ended
 
     def is_there(self) -> bool:
         """Tell whether what is said goes to the agent."""

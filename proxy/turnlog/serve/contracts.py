@@ -45,6 +45,11 @@ class Hearer(outlet.Way, Protocol):
         """Hand an interim answer on."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side: it may be gone, or only have no more to say."""
+        ...
+
 
 class Watcher(Protocol):
     """What reads along. Each method returns the tickets to settle before what it read goes on."""
@@ -154,6 +159,11 @@ class Exchange(Watcher, Protocol):
     @property
     def unverified(self) -> Ask | None:
         """The first call whose tool is not as it was pinned, where a rule demands that."""
+        ...
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it holds a call with a named effect or a key: it must not run twice by accident."""
         ...
 
     @property

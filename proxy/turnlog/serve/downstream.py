@@ -59,9 +59,9 @@ class Downstream:
             self.ask()
 
     @property
-    def half_closed(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the agent has ended its side of the connection, and perhaps both."""
-        return self._agent.half_closed
+        return self._agent.has_ended
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""

@@ -104,7 +104,7 @@ class Drafter:
             facts=self.facts(ask, _marked(ask.flags, read), waited=waited),
             body=body,
             input_blob=read.blob if keep is _FULL else None,
-            claim=ask.links.key if ask.seen is not None else b"",
+            claims=ask.links.claims if ask.seen is not None else (),
             seen=ask.seen,
         )
 

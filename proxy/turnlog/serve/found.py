@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
-from turnlog.core.delivery import is_delivered
+from turnlog.core.delivery import is_delivered, is_settling
 from turnlog.core.kinds import (
     CommitKind,
     Effect,
@@ -84,12 +84,14 @@ class InDoubt(Exception):
 class Joins(Exception):
     """A call waits first for an earlier one, which is under way."""
 
-    def __init__(self, ask: Ask, found: Found, since: float) -> None:
+    def __init__(self, ask: Ask, found: Found, since: float, *, joined: bool) -> None:
         super().__init__("the same call is under way")
         self.ask = ask
         self.found = found
         self.since = since
         """When it began to wait, on the loop's clock."""
+        self.joined = joined
+        """Whether it gets that one's answer, whoever else has it; else it only waits for its end."""
 
     @property
     def until(self) -> float | None:
@@ -168,7 +170,9 @@ def earlier_of(
         abandoned=abandoned,
         cancelled=None if cancelled is None else (now - cancelled) / _NS,
         repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
-        delivered=is_delivered(commits, outcome, alive=alive, ended=ended),
+        elsewhere=True,
+        delivered=is_delivered(commits, outcome),
+        settling=is_settling(commits, outcome, alive=alive, ended=ended),
     )
 
 

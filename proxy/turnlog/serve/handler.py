@@ -251,7 +251,7 @@ class Handler:
         freed: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_free, freed))
         running.carried_by(task.cancel, partial(_outlived, audience, freed))
-        running.heard_by(audience.is_in_doubt, audience.is_there)
+        running.heard_by(lambda: audience.has_ended, audience.is_there)
         try:
             failure = await freed
             if failure is not None:

@@ -284,7 +284,7 @@ class McpExchange:
         self._lost = None
         self._reading.anew()
         with self._underway.resting(before):
-            self.attempt = await self._underway.again(message, following(before.ask), wire_id)
+            self.attempt = await self._underway.again(message, following(before), wire_id)
             self.attempt.past = before.so_far
             self.attempt.cancelled = before.cancelled
             if self.running is not None:
@@ -323,6 +323,11 @@ class McpExchange:
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     # -- when turnlog has to answer itself -------------------------------------------------
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it holds a call with a named effect or a key."""
+        return any(attempt.ask.may_be_guarded for attempt in self._underway.attempts)
 
     def refused(self) -> Made:
         """Return the answer to calls that could not be recorded and so were not forwarded."""

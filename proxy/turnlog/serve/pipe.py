@@ -28,6 +28,7 @@ from .joining import Joining
 from .matching import Matching
 from .outbox import Outbox, Told
 from .piped import PipedExchange
+from .pipes import Caller
 from .repeats import KEPT
 from .request import Request
 from .startup import Startup
@@ -45,6 +46,7 @@ class Pipe:
         self,
         context: Context,
         request: Request,
+        caller: Caller,
         to_agent: Outbox,
         to_server: Outbox,
         startup: Startup,
@@ -54,6 +56,9 @@ class Pipe:
         self.to_server = to_server
         self._startup = startup
         self._request = request
+        self._caller = caller
+        self._taken_back: dict[str, bool] = {}
+        """Ids in cancels that are read and wait for their turn; whether their calls were not sent for that."""
         self.matching = Matching(context, request, startup)
         self._resting: dict[Errand, asyncio.Task[None]] = {}
         self._joining = Joining(self._count)
@@ -92,6 +97,11 @@ class Pipe:
         self.to_server.line(line)
         return True
 
+    def on_cancel_read(self, content: Message) -> None:
+        """Note a cancel that waits for its turn behind other lines: its call may not have been sent."""
+        if (cancelled := mcp.cancelled_id(content)) is not None:
+            self._taken_back[cancelled] = False
+
     async def forward(self, content: Message | Batch | Malformed, line: bytes) -> None:
         """Record what a line asks, and pass it on; where the server is gone, answer its calls."""
         messages = messages_of(content)
@@ -100,8 +110,8 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
-        if isinstance(content, Message) and self._joining.leave(mcp.cancelled_id(content)):
-            return  # the server never heard of that call
+        if isinstance(content, Message) and self._is_unheard_of(mcp.cancelled_id(content)):
+            return
         exchange = PipedExchange(
             self.context,
             self._request,
@@ -110,6 +120,12 @@ class Pipe:
             as_batch=isinstance(content, Batch),
         )
         await self._pass_on(exchange, line)
+
+    def _is_unheard_of(self, cancelled: str | None) -> bool:
+        """Tell whether the server never heard of the call that a cancel is for; it waits no more then."""
+        if cancelled is None:
+            return False
+        return self._taken_back.pop(cancelled, False) or self._joining.leave(cancelled)
 
     async def _pass_on(self, exchange: PipedExchange, line: bytes | None) -> None:
         """Record and pass on a whole line."""
@@ -181,6 +197,10 @@ class Pipe:
             errand = Errand(self, exchange, line)
             await errand.queued()
             self._still_goes()
+            if exchange.is_once and await self._is_given_up(exchange):
+                exchange.left(ErrorKind.CANCELLED_BY_CALLER)
+                exchange.over()
+                return None
         except Repeated as repeated:
             await self._repeat(exchange, repeated)
         except Joins as joins:
@@ -196,6 +216,17 @@ class Pipe:
         else:
             return errand
         return None
+
+    async def _is_given_up(self, exchange: PipedExchange) -> bool:
+        """Tell whether the agent has closed its pipes, or taken back all calls that are about to leave.
+
+        After a pause of this process it may have asked elsewhere meanwhile.
+        """
+        keys = [id_key(message.id) for message in exchange.messages]
+        if all(key in self._taken_back for key in keys):
+            self._taken_back |= dict.fromkeys(keys, True)
+            return True
+        return await self._caller.is_gone()
 
     def _still_goes(self) -> None:
         """Raise `Failure` where nothing can be sent any more."""

@@ -43,8 +43,7 @@ class PipedExchange(McpExchange):
 
         On a pipe no revision takes a call back by closing a stream.
         """
-        since = self.joins.since if self.joins is not None else None
-        return self._context.repeats.admitted(ask, stateless=False, since=since)
+        return self._context.repeats.admitted(ask, stateless=False, before=self.joins)
 
     def kept(self, sent: Made | None) -> Made | None:
         """Return the whole response, for whoever asks the same again."""

@@ -18,6 +18,11 @@ READ_SIZE: Final = 64 * 1024
 """bytes: the most that is read at once."""
 _OWN_SIZE: Final = 256 * 1024
 """bytes: the most that is written at once to a pipe of our own."""
+DOUBT: Final = (0.05,) * 20
+"""s that are waited, one after another, to learn whether a caller is gone: on a network a reset takes a
+round trip. This process may be stopped meanwhile, and a single wait would be over before what came is read."""
+_RDHUP: Final = getattr(select, "POLLRDHUP", 0)
+"""That the peer of a socket has shut down its side (Linux)."""
 
 
 class ReadEnd:
@@ -124,11 +129,42 @@ class WriteEnd:
             os.close(self._descriptor)
 
 
+class Caller:
+    """The process at the other ends of our stdin and stdout."""
+
+    def __init__(self, stdin: int, stdout: WriteEnd) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._may_be_gone = True
+
+    async def is_gone(self) -> bool:
+        """Tell whether it has closed both.
+
+        One that has closed our stdin may only have no more to say (`printf ... | turnlog wrap`): it is
+        given a moment, once, to close the other as well.
+        """
+        if self._stdout.is_read and self._may_be_gone and is_ended(self._stdin):
+            for wait in DOUBT:
+                if not self._stdout.is_read:
+                    break
+                await asyncio.sleep(wait)
+            self._may_be_gone = not self._stdout.is_read
+        return not self._stdout.is_read
+
+
 def _is_broken(descriptor: int) -> bool:
     """Tell whether nobody is left at the other end."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))
+
+
+def is_ended(descriptor: int) -> bool:
+    """Tell whether whoever writes at the other end of a pipe or socket has closed it, whatever is yet to
+    be read of it: after a pause of this process the end may lie behind much."""
+    poll = select.poll()
+    poll.register(descriptor, _RDHUP)
+    return any(events & (_RDHUP | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 def _there(descriptor: int) -> int:

@@ -141,6 +141,11 @@ class PlainCall:
         """Whether the intent has to be on disk before it leaves."""
         return self.attempt is not None and self.attempt.is_due
 
+    @property
+    def is_once(self) -> bool:
+        """Whether the call has a named effect or a key."""
+        return self._ask.may_be_guarded
+
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
         if self.attempt is None:
@@ -161,10 +166,11 @@ class PlainCall:
 
     async def again(self, content: bytes) -> bytes:
         """Begin another attempt; return its body. Raises `StoreError`."""
-        self._ask = following(self._ask)
+        assert self.attempt is not None  # only a call that was recorded is made again
+        self._ask = following(self.attempt)
         self._lost, self._status = None, 0
         self._streamed = None
-        past = self.attempt.so_far if self.attempt is not None else None
+        past = self.attempt.so_far
         self.attempt = await self._context.recorder.begin(self._ask)
         self.attempt.past = past
         if self.running is not None:

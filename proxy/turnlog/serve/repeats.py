@@ -40,8 +40,8 @@ _HELD: Final = 16 << 20
 """bytes of answers that are held in memory; those of others are read from the store."""
 MOST: Final = 2_048
 """Calls that are remembered in memory."""
-_POLL: Final = 0.25
-"""s between two looks at a call whose end this process is not told of."""
+_POLL: Final = 0.05
+"""s between two looks at a call whose end this process is not told of: its end is noted as soon."""
 _SAYS: Final = {
     Verdict.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
     "sent again",
@@ -99,24 +99,24 @@ class Repeats:
         Waits for an earlier call that it joins, by way of `waits`. Raises `Repeated` where it is not
         sent.
         """
-        since: float | None = None
+        before: Joins | None = None
         doubts = True
         while True:
             try:
-                return self.admitted(ask, stateless=stateless, since=since, doubts=doubts)
+                return self.admitted(ask, stateless=stateless, before=before, doubts=doubts)
             except Joins as joins:
-                since = joins.since
+                before = joins
                 await waits(self.joined(joins))
             except InDoubt as doubt:
                 doubts = False
                 await doubt.running.made_certain()
 
     def admitted(
-        self, ask: Ask, *, stateless: bool, since: float | None = None, doubts: bool = False
+        self, ask: Ask, *, stateless: bool, before: Joins | None = None, doubts: bool = False
     ) -> tuple[Ask, Running | None]:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
-        `since` is when it began to, on the loop's clock, if it did. Where it goes on beside an earlier
+        `before` is what it has waited for last, if it has. Where it goes on beside an earlier
         one whose caller may be gone, raise `InDoubt` if `doubts`.
         """
         ask = self._stored.linked(ask)
@@ -124,7 +124,10 @@ class Repeats:
             return ask, None
         seen = self._stored.position(ask)
         for found in self._find(ask):
-            flags, ask = ask.flags, self._after(ask, found, since=since, doubts=doubts)
+            flags, ask = ask.flags, self._after(ask, found, before=before, doubts=doubts)
+            if seen is not None and found.running and not found.running.is_written:
+                # What that one may yet meet in the log has to be seen here too.
+                seen = found.running.ask.seen
             if ask.flags != flags:
                 break  # it is said already that it may be a repeat
         if seen is not None:
@@ -133,16 +136,18 @@ class Repeats:
         self._remember(running)
         return ask, running
 
-    def _after(self, ask: Ask, found: Found, *, since: float | None, doubts: bool) -> Ask:
+    def _after(self, ask: Ask, found: Found, *, before: Joins | None, doubts: bool) -> Ask:
         """Return what a call is recorded as after an earlier one. Raises as `admitted` does."""
-        verdict = self._verdict(ask, found, joined=since is not None)
+        since, joined = (before.since, before.joined) if before is not None else (None, False)
+        verdict = self._verdict(ask, found, joined=joined, waited=_waited(since))
         match verdict:
             case Verdict.FORWARD:
                 if doubts and found.running and found.running.is_in_doubt:
                     raise InDoubt(found.running)
-            case Verdict.JOIN:
-                now = asyncio.get_running_loop().time()
-                raise Joins(ask, found, now if since is None else since)
+            case Verdict.JOIN | Verdict.WAIT:
+                began = asyncio.get_running_loop().time() if since is None else since
+                joined = joined or verdict is Verdict.JOIN
+                raise Joins(ask, found, began, joined=joined)
             case Verdict.AGAIN:
                 return structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
             case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
@@ -150,8 +155,8 @@ class Repeats:
         return ask
 
     async def claimed(self, running: Running, attempt: Attempt) -> bool:
-        """Wait until a call that begins has its key to itself; false, and it is forgotten, where another
-        process has begun one with that key since it was looked for.
+        """Wait until a call that begins is the only one of its kind among all processes; false, and it is
+        forgotten, where another process has begun the same since it was looked for.
 
         Raises `StoreError` where its intent cannot be written, and `Failure` where that takes too long.
         """
@@ -165,7 +170,7 @@ class Repeats:
             self.over(running)
             return False
         except BaseException:
-            # Nobody knows whether it has the key: the log alone may say so.
+            # Nobody knows whether it was written: the log alone may say so.
             self._forget(running)
             raise
         return True
@@ -260,18 +265,19 @@ class Repeats:
 
     # -- what came before ------------------------------------------------------------------
 
-    def _verdict(self, ask: Ask, found: Found, *, joined: bool) -> Verdict:
+    def _verdict(self, ask: Ask, found: Found, *, joined: bool, waited: float) -> Verdict:
         """Return what an earlier call means for this one."""
         earlier = found.earlier
         if joined:
             # Who waited for an answer has not had it, whoever else has; and of several that waited
             # for a call which failed, one makes it anew.
-            earlier = structs.replace(earlier, delivered=False, abandoned=True)
+            earlier = structs.replace(earlier, delivered=False, abandoned=True, settling=False)
         asked = Asked(
             effect=ask.effect,
             on_duplicate=ask.policy.on_duplicate,
             keyed=found.keyed,
             slower_than=ask.policy.replay_if_slower_than,
+            waited=waited,
         )
         return decide(earlier, asked, self._limits)
 
@@ -424,10 +430,8 @@ def _is_later(stored: Found, here: Running) -> bool:
     """Tell whether the newest call that the log has came after one that is remembered here."""
     if stored.call == here.ask.call:
         return False
-    intent = here.attempt.intent if here.attempt is not None else None
     # Ids say when calls came; one that was made after another had failed may have the older id.
-    is_placed = intent is not None and intent.placed is not None
-    return is_placed or stored.call > here.ask.call
+    return here.is_written or stored.call > here.ask.call
 
 
 def _differ(key: bytes, other: bytes) -> bool:

@@ -32,6 +32,7 @@ from .heads import AnswerHead, Heads, Raw, lines, without_lengths
 from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
 from .patience import Patience
+from .pipes import DOUBT
 from .places import Place, turn
 from .relay import Relay
 from .routes import Route
@@ -196,6 +197,10 @@ class Runner(Struct, eq=False):
     async def _attempt(self, content: Content, *, hold: bool) -> None:
         """Make one attempt; the course knows the next step if its answer was not the last one."""
         self._notice = None
+        if self._exchange.is_once and await self._is_given_up():
+            if self._course is not None:
+                self._course.next = None
+            return
         self._begin_patience()
         attempt, ended = self._exchange.attempt, None
         head = self._heads.forwarded((self._raw, self._route.target.authority))
@@ -212,6 +217,27 @@ class Runner(Struct, eq=False):
         finally:
             if ended is not None and attempt is not None and attempt.watch is not None:
                 ended(None)
+
+    async def _is_given_up(self) -> bool:
+        """Tell whether the caller has closed or cancelled before anything was sent; the call is over then.
+
+        A proxy that was stopped must not send what its agent may have asked for elsewhere meanwhile.
+        """
+        running = self._exchange.running
+        if running is not None:
+            await running.made_certain()
+            if running.has_left:
+                self._exchange.left(ErrorKind.CANCELLED_BY_CALLER)
+                return True
+        elif self._down.has_ended:
+            for wait in DOUBT:  # where it turns out that the agent is gone, this is cancelled
+                await asyncio.sleep(wait)
+        if (withdrawn := self._exchange.withdrawn()) is not None:
+            made, tickets = withdrawn
+            await self._context.recorder.settle(tickets)
+            await self.send(made)
+            return True
+        return False
 
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
         """Relay the answer to an attempt; send one that was withheld where no other is made."""

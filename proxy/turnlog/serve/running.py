@@ -18,15 +18,12 @@ from turnlog.store.base import Ticket
 from .answers import Made
 from .attempt import NO_LINKS, Ask, Attempt
 from .fault import Failure
+from .pipes import DOUBT
 from .recorder import Recorder
 
 _DELIVERED: Final = NoteKind.DELIVERED
 Outlived = Callable[[Failure], bool]
 """Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
-
-
-_DOUBT: Final = 0.25
-"""s that is waited to learn whether a caller is gone."""
 
 
 def _untold(_: Failure) -> bool:
@@ -144,19 +141,26 @@ class Running:
         self._doubted, self._hears = doubted, hears
 
     @property
+    def is_written(self) -> bool:
+        """Whether the intent of its latest attempt is on disk."""
+        intent = self.attempt.intent if self.attempt is not None else None
+        return intent is not None and intent.placed is not None
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether its caller has ended its side: it may be gone, or only have no more to say."""
         return not self._abandoned and self._doubted()
 
     async def made_certain(self) -> None:
         """Wait until it is known whether its caller is gone, as far as that shows in time."""
-        if not self.is_in_doubt:
-            return
-        if self._gone is None:
-            self._gone = asyncio.Event()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DOUBT):
-                await self._gone.wait()
+        for wait in DOUBT:
+            if not self.is_in_doubt:
+                return
+            if self._gone is None:
+                self._gone = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._gone.wait()
 
     def over(self) -> None:
         """Learn that it has ended, or ended anew: whoever joined it looks at how."""

@@ -15,7 +15,7 @@ from turnlog.observe.events import StoreFailed
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Store, StoreError, View
 
 from .answers import Made, retold_answer
-from .attempt import Ask, Links, source_of
+from .attempt import NO_LINKS, Ask, Links, source_of
 from .clock import Clock
 from .found import Found, commits_of, damaged, earlier_of, source_in
 from .recorder import OFF_LOOP
@@ -123,11 +123,15 @@ class StoredCalls:
             # Its effect may have happened: of one damaged record less is known, not nothing.
             self._log.emit(StoreFailed(reason=str(error)))
             return damaged(link, keyed=keyed, warned=self._is_warned(view, link))
+        if not keyed and _has_other_key(links, stored):
+            return None  # by another key its caller says that it is another call
         now, drain = self._clock.wall(), self._limits.drain
         earlier = earlier_of(commits, now, view.lives, drain)
+        arrived = intent.facts.call in self._arrived
         earlier = structs.replace(
             earlier,
-            delivered=earlier.delivered or intent.facts.call in self._arrived,
+            delivered=earlier.delivered or arrived,
+            settling=earlier.settling and not arrived,
             same_input=not keyed or _same_input(links, stored),
             likeness=likeness,
             warned=self._is_warned(view, intent.facts.call),
@@ -141,8 +145,8 @@ class StoredCalls:
         )
 
     def position(self, ask: Ask) -> int | None:
-        """Return how far the log goes before a call's key is looked for; `None` where it claims none."""
-        if not ask.links.key or ask.effect is Effect.READ:
+        """Return how far the log goes before an earlier call is looked for; `None` where none is."""
+        if ask.links is NO_LINKS or ask.effect is Effect.READ:
             return None
         try:
             with self._store.view() as view:
@@ -178,6 +182,14 @@ class StoredCalls:
             return view.linked(self.told(call)) is not None
         except Corrupt:
             return True  # that much can be read of it
+
+
+def _has_other_key(links: Links, stored: Sequence[bytes]) -> bool:
+    """Tell whether a call that was found by what it asks had a key, and not the one of `links`."""
+    if not links.key or links.key in stored or links.former_key in stored:
+        return False
+    # Beside those that tell what it asks, only one with a key has links.
+    return not {links.same, links.anyone, links.former_same}.issuperset(stored)
 
 
 def _same_input(links: Links, stored: Sequence[bytes]) -> bool:

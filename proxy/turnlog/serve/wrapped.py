@@ -34,7 +34,7 @@ from .incoming import Incoming
 from .outbox import Outbox
 from .pins import Pins
 from .pipe import Pipe
-from .pipes import ReadEnd, WriteEnd
+from .pipes import Caller, ReadEnd, WriteEnd
 from .process import GRACE, Process
 from .recording import own_tasks, recording
 from .request import Request
@@ -74,7 +74,8 @@ class Wrapped:
         self._to_server = self._process.outbox
         limit = startup_limit(context.rules, request.server)
         self._startup = Startup(limit, self._overdue)
-        self._pipe = Pipe(context, request, self._to_agent, self._to_server, self._startup)
+        caller = Caller(_STDIN, self._agent_end)
+        self._pipe = Pipe(context, request, caller, self._to_agent, self._to_server, self._startup)
         self._incoming = Incoming(self._pipe, self._to_agent)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
@@ -131,8 +132,11 @@ class Wrapped:
         """Let a line wait for its turn, unless it answers the server: that must not wait."""
         whole = piece.starts and piece.ends
         content = parse(piece.raw, most=BATCH_LIMIT) if whole else None
-        if not isinstance(content, Message) or not self._pipe.answered(content, piece.raw):
-            await self._lines.put(Line(piece, content))
+        if isinstance(content, Message):
+            if self._pipe.answered(content, piece.raw):
+                return
+            self._pipe.on_cancel_read(content)
+        await self._lines.put(Line(piece, content))
 
     async def _forward(self, tasks: asyncio.TaskGroup) -> None:
         while line := await self._lines.get():

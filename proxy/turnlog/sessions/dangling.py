@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.delivery import is_delivered
+from turnlog.core.delivery import is_delivered, is_settling
 from turnlog.core.kinds import (
     Actor,
     CommitKind,
@@ -201,7 +201,9 @@ def _unheard(view: View, wanted: Wanted) -> Iterator[Found]:
             continue
         outcome = attempt[-1]
         ended = inf if wanted.now is None else (wanted.now - outcome.facts.at) / _NS
-        if not is_delivered(commits, outcome, alive=lives(outcome.link.epoch), ended=ended):
+        alive = lives(outcome.link.epoch)
+        on_its_way = is_settling(commits, outcome, alive=alive, ended=ended)
+        if not on_its_way and not is_delivered(commits, outcome):
             abandoned = _speaks(commits, NoteKind.ABANDONED, attempt[0])
             yield Found(standing=Standing.UNDELIVERED, abandoned=abandoned, attempt=attempt)
 

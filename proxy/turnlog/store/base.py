@@ -138,11 +138,12 @@ class Draft(Struct, kw_only=True, gc=False):
     again with its outcome, in one transaction."""
     input_blob: Blob | None = None
     output_blob: Blob | None = None
-    claim: bytes = b""
-    """A link of an intent that is not written (`Conflict`) where a commit behind `seen` carries it."""
+    claims: tuple[bytes, ...] = ()
+    """Links of an intent that is not written (`Conflict`) where another writer's commit behind `seen`
+    carries one of them."""
     seen: int | None = None
     """What its writer has seen, see `stale`: of a note about a fact (`Body.fact_key`) the seq of its
-    session's newest commit, of a claim the position of the log's."""
+    session's newest commit, of claims the position of the log's."""
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
     outcome there answers the intent before it when `intent` is not given."""

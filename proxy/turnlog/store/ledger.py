@@ -5,7 +5,7 @@ Other processes write to the same log: `begin` takes in what they added. Every s
 behind the watermark has its head here, so a head read from disk is complete.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -151,7 +151,7 @@ class Ledger:
             follows = self._answered(txn, session, draft, before)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
-        may_conflict = linked or draft.claim or (follows is None and intent is not None)
+        may_conflict = linked or draft.claims or (follows is None and intent is not None)
         pending.refused = self._conflict(txn, session, pending) if may_conflict else None
         if pending.refused is None:
             self._extend(session, pending, facts, follows, linked)
@@ -305,8 +305,9 @@ class Ledger:
 
     def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
         draft, body = pending.draft, pending.sealed
-        if draft.claim:
-            return stale.taken(self._linked(txn, draft.claim), draft.seen)
+        if draft.claims:
+            carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
+            return stale.taken(carrying, draft.seen, self._epoch)
         intent = draft.intent
         if isinstance(intent, Pending) and intent.refused is not None:
             return intent.refused
@@ -317,13 +318,16 @@ class Ledger:
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""
-        recent = self.tail.pick(self.tail.links.get(key, ()))
-        if recent:
-            return recent[-1]
+        return next(self._carrying(txn, key), None)
+
+    def _carrying(self, txn: Txn, key: bytes) -> Iterator[Entry]:
+        """Yield commits with a link, the newest first: those behind the watermark, and one before it."""
+        yield from reversed(self.tail.pick(self.tail.links.get(key, ())))
         stored = txn.get(link_key(key), db=self._tables.links)
         with suppress(msgspec.DecodeError):
-            return read_log(txn, self._tables, unpack(stored)) if stored else None
-        return None
+            entry = read_log(txn, self._tables, unpack(stored)) if stored else None
+            if entry is not None:
+                yield entry
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
         """Return the outcomes of the attempt that `facts` speak of, in no order."""

@@ -49,8 +49,8 @@ class Outbox:
             self._follow(parcel, draft.intent, behind or pending.number)
         if blobs:
             parcel.input_blob, parcel.output_blob = draft.input_blob, draft.output_blob
-        if draft.claim or draft.seen is not None:
-            parcel.claim, parcel.seen = draft.claim, draft.seen
+        if draft.claims or draft.seen is not None:
+            parcel.claims, parcel.seen = draft.claims, draft.seen
         if pending.more is not None and not behind:
             parcel.more = self.pack(pending.more)
         return parcel
@@ -98,8 +98,8 @@ class Inbox:
         )
         if parcel.looked_into:
             draft.input_blob, draft.output_blob = parcel.input_blob, parcel.output_blob
-        if parcel.claim or parcel.seen is not None:
-            draft.claim, draft.seen = parcel.claim, parcel.seen
+        if parcel.claims or parcel.seen is not None:
+            draft.claims, draft.seen = parcel.claims, parcel.seen
         pending = Pending(draft, facts, sealed, body, None, parcel.size, parcel.lazy)
         pending.number = parcel.number
         if parcel.refused is not None:

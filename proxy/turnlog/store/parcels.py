@@ -55,7 +55,7 @@ class Parcel(Struct, array_like=True, gc=False):
     """`Draft.intent` where it has failed: it goes along."""
     refused: tuple[str, int] | None = None
     """`Conflict` and its seq, where one that goes along was not placed for that."""
-    claim: bytes = b""
+    claims: tuple[bytes, ...] = ()
     seen: int | None = None
     input_blob: Blob | None = None
     output_blob: Blob | None = None

@@ -1,5 +1,7 @@
 """Whether a commit may be placed whose writer has to know what was said before: of the fact that a note
-is about, or of the link that an intent claims."""
+is about, or of the links that an intent claims."""
+
+from collections.abc import Iterable
 
 from .base import Conflict
 from .index import Entry
@@ -22,12 +24,14 @@ def conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | No
     )
 
 
-def taken(newest: Entry | None, seen: int | None) -> Conflict | None:
+def taken(carrying: Iterable[Entry], seen: int | None, epoch: int) -> Conflict | None:
     """Return why an intent may not be placed, whose writer has seen the log up to position `seen`.
 
-    `newest` is the newest commit with the link that it claims.
+    `carrying` are commits with links that it claims. Those of its own writer (`epoch`) do not count:
+    that process knows its own calls before they are written.
     """
-    if newest is None or newest.position <= (seen or 0):
-        return None
-    seq = newest.link.seq
-    return Conflict(f"commit {seq} claims the same; read it before you claim it again", seq)
+    for entry in carrying:
+        if entry.position > (seen or 0) and entry.link.epoch != epoch:
+            seq = entry.link.seq
+            return Conflict(f"commit {seq} claims the same; read it before you claim it again", seq)
+    return None

@@ -1,5 +1,6 @@
-"""What it means that an intent claims a link: of several that do, one is written."""
+"""What it means that an intent claims links: of several writers that claim one, the first is written."""
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,22 @@ from turnlog.core.kinds import NoteKind
 from turnlog.store.base import Conflict, Draft, SessionRef, Store
 
 LINK = b"k" * 32
+OTHER = b"o" * 32
 
 
-def claiming(ref: SessionRef, call: bytes, seen: int) -> Draft:
-    """Return an intent whose writer has found no other with its link up to position `seen`."""
-    draft = intent(ref, call, body=Body(links=(LINK,)))
-    return structs.replace(draft, claim=LINK, seen=seen)
+@pytest.fixture
+async def other(engine: Engine, tmp_path: Path, store: Store) -> AsyncGenerator[Store]:
+    """Another writer of the same store."""
+    opened = engine.open(tmp_path / "data")
+    yield opened
+    await opened.close()
+
+
+def claiming(ref: SessionRef, call: bytes, seen: int, *links: bytes) -> Draft:
+    """Return an intent whose writer has found no other with its links up to position `seen`."""
+    claims = links or (LINK,)
+    draft = intent(ref, call, body=Body(links=claims))
+    return structs.replace(draft, claims=claims, seen=seen)
 
 
 def last(store: Store) -> int:
@@ -24,39 +35,62 @@ def last(store: Store) -> int:
         return view.last
 
 
-async def test_of_those_that_saw_nothing_of_each_other_one_is_written(store: Store) -> None:
+async def test_of_two_writers_that_saw_nothing_of_each_other_one_is_written(
+    store: Store, other: Store
+) -> None:
     seen = last(store)
-    refs = [session(), session(), session()]
-    calls = [new_id() for _ in refs]
-    tickets = [
-        store.submit(claiming(*which, seen), wait=True) for which in zip(refs, calls, strict=True)
-    ]
-    first = await tickets[0].done()
-    for ticket in tickets[1:]:
-        with pytest.raises(Conflict, match="commit 1 claims the same") as refused:
-            await ticket.done()
-        assert refused.value.seq == first.link.seq
-        assert ticket.placed is None
+    first = await put(store, claiming(session(), new_id(), seen))
+    late = new_id()
+    ticket = other.submit(claiming(session(), late, seen), wait=True)
+    with pytest.raises(Conflict, match=f"commit {first.link.seq} claims the same") as refused:
+        await ticket.done()
+    assert refused.value.seq == first.link.seq
+    assert ticket.placed is None
     with store.view() as view:
         assert view.linked(LINK) == first
-        assert [len(view.call(call)) for call in calls] == [1, 0, 0]
+        assert view.call(late) == []
+
+
+@pytest.mark.parametrize("link", [LINK, OTHER])
+async def test_each_of_its_claims_counts(store: Store, other: Store, link: bytes) -> None:
+    await put(store, claiming(session(), new_id(), 0, link))
+    with pytest.raises(Conflict):
+        await put(other, claiming(session(), new_id(), 0, LINK, OTHER))
+
+
+async def test_a_writer_does_not_compete_with_itself(store: Store, other: Store) -> None:
+    await put(store, claiming(session(), new_id(), 0))
+    second = await put(store, claiming(session(), new_id(), 0))
+    with pytest.raises(Conflict):
+        await put(other, claiming(session(), new_id(), second.position - 1))
+
+
+async def test_behind_a_commit_of_its_own_that_of_another_writer_counts(
+    store: Store, other: Store
+) -> None:
+    await put(store, claiming(session(), new_id(), 0))
+    await put(other, claiming(session(), new_id(), last(store)))
+    with pytest.raises(Conflict):
+        await put(store, claiming(session(), new_id(), 0))
 
 
 @pytest.mark.parametrize("flush_every", [1, 2000])
-async def test_who_has_seen_the_one_before_is_written(
+async def test_an_intent_whose_writer_has_seen_the_one_before_is_written(
     engine: Engine, tmp_path: Path, flush_every: int
 ) -> None:
     store = engine.open(tmp_path / "data", flush_every=flush_every)
+    other = engine.open(tmp_path / "data", flush_every=flush_every)
     ref = session()
     await put(store, claiming(ref, new_id(), 0))
-    seen = last(store)
+    seen = last(other)
     await put(store, intent(ref, new_id()))
-    second = await put(store, claiming(ref, new_id(), seen))
+    second = await put(other, claiming(ref, new_id(), seen))
     with pytest.raises(Conflict):
         await put(store, claiming(ref, new_id(), seen))
     with store.view() as view:
         assert view.linked(LINK) == second
     await store.close()
+    await other.close()
 
 
 async def test_an_intent_that_was_written_before_is_written_once(store: Store) -> None:
@@ -65,9 +99,9 @@ async def test_an_intent_that_was_written_before_is_written_once(store: Store) -
     assert await put(store, claiming(ref, call, 0)) == first
 
 
-async def test_nothing_follows_an_intent_that_was_refused(store: Store) -> None:
+async def test_nothing_follows_an_intent_that_was_refused(store: Store, other: Store) -> None:
     ref, call = session(), new_id()
-    await put(store, claiming(session(), new_id(), 0))
+    await put(other, claiming(session(), new_id(), 0))
     refused = store.submit(claiming(ref, call, 0), wait=False)
     with pytest.raises(Conflict):
         await put(store, outcome(ref, call, refused))
@@ -77,9 +111,9 @@ async def test_nothing_follows_an_intent_that_was_refused(store: Store) -> None:
         assert view.call(call) == []
 
 
-async def test_other_links_are_left_alone(store: Store) -> None:
+async def test_other_links_are_left_alone(store: Store, other: Store) -> None:
     ref, call = session(), new_id()
-    ticket = await begin(store, intent(ref, new_id(), body=Body(links=(b"o" * 32,))))
+    ticket = await begin(other, intent(ref, new_id(), body=Body(links=(OTHER,))))
     assert ticket.placed is not None
     placed = await put(store, claiming(ref, call, 0))
     end = await put(store, outcome(ref, call))
