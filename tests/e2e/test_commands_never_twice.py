@@ -131,11 +131,15 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
 ) -> None:
     said = agent.result(call("write_timed", {"a": 1}))
     assert said["_meta"]["turnlog/outcome"]["kind"] == "response_timeout"
+    # A cancel comes too late, and does not reach what runs on.
+    cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)
+    assert agent.begun(cancel).response("POST").status == 202
+    assert "cancel_forwarded" not in session_notes(agent.proxy.data, "one")
     (agent.folder / "go").touch()
     wait_until(lambda: agent.rows()[0].status == "ok", "the late answer is recorded")
     said = agent.result(call("write_timed", {"a": 1}, request_id=2))
     assert said["_meta"]["turnlog/outcome"]["status"] == "replayed"
-    assert (agent.heard(), agent.heard("notifications/cancelled")) == (1, 0)
+    assert agent.heard() == 1
 
 
 def test_a_proxy_that_is_stopped_does_not_send_what_its_agent_has_given_up(agent: Agent) -> None:

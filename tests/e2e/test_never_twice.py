@@ -423,6 +423,24 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     wait_until(lambda: rig.notes() == ["abandoned", "delivered"], "it is noted")
 
 
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+def test_a_cancel_for_a_call_that_was_answered_does_not_end_the_one_that_runs_on(
+    rig: Rig, counting: Counting, begun: Begun, headers: Headers
+) -> None:
+    told = begun(call("write_timed", {"a": 1}, request_id=7), *headers).response("POST")
+    assert answer_in(told.body)["_meta"]["turnlog/outcome"]["kind"] == "response_timeout"
+    cancel = message("notifications/cancelled", {"requestId": 7}, request_id=None)
+    assert begun(cancel, *headers).response("POST").status == 202
+    again = begun(call("write_timed", {"a": 1}, request_id=8), *headers)
+    counting.go.set()
+    assert text(again.response("POST").body) == "done 1"
+    # The server knows the call by its id, and hears of none that it knows.
+    (heard,) = counting.cancels
+    assert heard["params"]["requestId"] != 7
+    assert counting.asked == 1
+    assert "cancel_forwarded" not in rig.notes()
+
+
 def test_nobody_settles_a_call_that_runs_on_after_its_time(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:

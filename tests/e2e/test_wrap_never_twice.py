@@ -186,6 +186,21 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     talk.answered(talk.asked("write_timed"))
 
 
+def test_a_cancel_for_a_call_that_was_answered_does_not_end_the_one_that_runs_on(
+    talk: Talk,
+) -> None:
+    first = talk.asked("write_timed")
+    talk.got(first)
+    talk.wrap.send(message("notifications/cancelled", {"requestId": first}, request_id=None))
+    talk.passes_by()
+    talk.wrap.server.answer({"id": first}, "late")
+    assert talk.ended(0, None).flags == ["late"]
+    request_id, line = talk.line("write_timed")
+    talk.wrap.send(line)
+    talk.replayed(request_id, "late")
+    assert "cancel_forwarded" not in talk.notes()
+
+
 def test_a_call_whose_time_is_over_is_joined(talk: Talk) -> None:
     first = talk.asked("pay_patiently")
     talk.got(first)

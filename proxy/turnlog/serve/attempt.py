@@ -316,6 +316,11 @@ class Attempt(Struct, eq=False):
         return self.waits or self.ask.seen is not None
 
     @property
+    def is_answered(self) -> bool:
+        """Whether its caller has got an answer already, and another outcome is to come."""
+        return self.n > 0
+
+    @property
     def overall(self) -> Ending | None:
         """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
         return of_call(self.ending, self.past) if self.ending is not None else None

@@ -114,6 +114,12 @@ class OpenCalls:
             waiting[-1].leave()
         return bool(waiting)
 
+    def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:
+        """Tell whether the newest call with this id runs on though its caller got an answer: a cancel
+        for it comes too late (MCP, cancellation), and must not end it."""
+        found = self._meant_by(scope, id_key, kin)
+        return bool(found) and found[0].is_answered
+
     def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes:
         """Note that the caller cancelled the newest call with this id; return the id under which
         the server knows it, if that is another.
@@ -121,7 +127,7 @@ class OpenCalls:
         A client without a protocol session sends its cancel on another connection than the call: there
         it is the only open call of the same client (`kin`) with that id; of several it may be any.
         """
-        found = self._named(scope, id_key) or self._of_kin(kin, id_key)
+        found = self._meant_by(scope, id_key, kin)
         for attempt in found:
             attempt.cancelled = True
             if attempt.unqueue is not None:
@@ -129,6 +135,10 @@ class OpenCalls:
             elif attempt.running is not None:
                 attempt.running.cancelled()
         return found[-1].wire_id if found else b""
+
+    def _meant_by(self, scope: Scope, id_key: str, kin: str) -> list[Attempt]:
+        """Return the attempts of the call that a cancel is for, the newest first."""
+        return self._named(scope, id_key) or self._of_kin(kin, id_key)
 
     def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
         """Return the newest attempt with this id; last comes the one that the server knows."""

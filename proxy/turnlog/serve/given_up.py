@@ -70,6 +70,15 @@ class GivenUp:
         """Whether an agent has got another answer in place of one that may come."""
         return any(past.answered for past in self._past.values())
 
+    def runs_on(self, caller_key: str) -> bool:
+        """Tell whether a call with this id of the caller's runs on, though its caller got an answer."""
+        return any(
+            past.answered
+            and past.attempt.caller_key == caller_key
+            and past.attempt.running is not None
+            for past in self._past.values()
+        )
+
     def lost(self) -> None:
         """Learn that no answer will come any more."""
         for past in self._past.values():

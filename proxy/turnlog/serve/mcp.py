@@ -172,8 +172,8 @@ class McpExchange:
         """Take in what is no call: it may be about one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if (cancelled := mcp.cancelled_id(message)) is not None:
-            if calls.leave(scope, cancelled, kin):
-                # The server never heard of it, and may know another one by that id.
+            if calls.leave(scope, cancelled, kin) or calls.is_answered(scope, cancelled, kin):
+                # The server must not end what runs on, and may know another call by that id.
                 self._cancels[cancelled] = self._context.recorder.new_request_id()
             elif known := calls.cancel(scope, cancelled, kin):
                 self._cancels[cancelled] = known

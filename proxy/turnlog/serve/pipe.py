@@ -110,7 +110,7 @@ class Pipe:
         if not messages:
             self.to_server.line(line)
             return
-        if isinstance(content, Message) and self._is_unheard_of(mcp.cancelled_id(content)):
+        if isinstance(content, Message) and self._stays_here(mcp.cancelled_id(content)):
             return
         exchange = PipedExchange(
             self.context,
@@ -121,11 +121,13 @@ class Pipe:
         )
         await self._pass_on(exchange, line)
 
-    def _is_unheard_of(self, cancelled: str | None) -> bool:
-        """Tell whether the server never heard of the call that a cancel is for; it waits no more then."""
+    def _stays_here(self, cancelled: str | None) -> bool:
+        """Tell whether a cancel is for a call that the server never heard of, which waits no more then, or
+        for one that runs on after its caller got an answer: the server must not end that."""
         if cancelled is None:
             return False
-        return self._taken_back.pop(cancelled, False) or self._joining.leave(cancelled)
+        was_kept = self._taken_back.pop(cancelled, False)
+        return was_kept or self._joining.leave(cancelled) or self.matching.is_answered(cancelled)
 
     async def _pass_on(self, exchange: PipedExchange, line: bytes | None) -> None:
         """Record and pass on a whole line."""
