@@ -14,13 +14,17 @@ Needs msgspec alone. Nothing here raises: what is no word of turnlog's is no out
 newer version stays a plain string.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, Retry, Status
 
 __all__ = [
@@ -31,21 +35,40 @@ __all__ = [
     "Outcome",
     "Phase",
     "Retry",
+    "Source",
     "Status",
     "outcome_of",
     "outcome_of_headers",
 ]
 
 KEY: Final = "turnlog/outcome"
-_WHERE: Final = ("_meta", "meta", "data")
-"""Members that may hold the outcome: of a result as JSON or as an SDK has it, of a JSON-RPC error."""
-_WITHIN: Final = (("error", "data"), ("result", "_meta"))
-"""Members of members that may: of a whole message."""
+_PLACES: Final = (
+    *("_meta", "meta"),  # a result, as JSON or as an SDK has it
+    *("error", "data", "result"),  # a JSON-RPC error; a whole message; what an SDK raises
+    *("metadata", "raw_output", "artifact", "additional_properties"),  # what frameworks wrap it in
+)
+"""Members that may hold the outcome, or something that does."""
+_TEXTS: Final = ("content", "text", "message", "output", "detail", "result", "error")
+"""Members that may hold the text of an answer."""
+_MOST: Final = 256
+"""Objects that are looked at in one answer."""
+_SEARCHED: Final = 1 << 20
+"""Characters of a text that are looked at, from its end."""
+_TAIL: Final = re.compile(r"\[turnlog ([a-z_]{1,64})((?: [a-z_]{1,32}=[\w:.-]{1,128}){0,16})\]")
 _PREFIX: Final = "turnlog-"
 _LARGEST: Final = 1 << 53
 _DIGITS: Final = 10
 """Larger numbers are nobody's attempts or waits, and some of them are no float."""
 _W = TypeVar("_W", bound=StrEnum)
+
+
+class Source(StrEnum):
+    """Where an outcome was read."""
+
+    STRUCTURED = "structured"
+    """In a place that only turnlog fills, behind a turnlog: what a server writes there is taken out."""
+    TEXT = "text"
+    """In text, which any tool's output can hold as well: so it may be stricter than what turnlog said."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -68,6 +91,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     flags: tuple[Flag | str, ...] = ()
     commit: str | None = None
     """Where the outcome stands, as `SESSION:SEQ`."""
+    source: Source = Source.STRUCTURED
 
     @property
     def retry_after(self) -> float | None:
@@ -78,12 +102,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def outcome_of(said: object) -> Outcome | None:
     """Return the outcome that an answer carries, `None` for the server's own answer.
 
-    `said` is a tool result or a JSON-RPC error, as JSON or as the objects of either SDK, an
-    exception that holds such an error, or the body of an HTTP answer, read or not.
+    `said` is a tool result or a JSON-RPC error, as JSON or as the objects of either SDK, what a
+    framework makes of one, an exception that holds such an error or comes from one that does, or
+    the body of an HTTP answer: read, or as bytes.
+
+    From a string alone, be it JSON, it is never `safe` and never executed `no`: any tool may write one.
     """
     try:
-        found = _envelope(said)
-        return _outcome(found) if found is not None else None
+        return _in_text(said) if isinstance(said, str) else _found(_read(said))
     except Exception:  # noqa: BLE001 - a foreign object's property may do anything
         return None
 
@@ -101,19 +127,116 @@ def outcome_of_headers(headers: object) -> Outcome | None:
         return None
 
 
-def _envelope(said: object) -> object:
-    if isinstance(said, bytes | bytearray | str):
-        try:
-            said = msgspec.json.decode(said)
-        except (ValueError, RecursionError):
-            return None
-    places = [said, *(_member(said, name) for name in _WHERE)]
-    places += [_member(_member(said, outer), name) for outer, name in _WITHIN]
+def _read(said: object) -> object:
+    """Return what a body says: as JSON, else as text."""
+    if not isinstance(said, bytes | bytearray):
+        return said
+    try:
+        return cast("object", msgspec.json.decode(said))
+    except (ValueError, RecursionError):
+        return said.decode("utf-8", "replace")
+
+
+def _in_text(text: str) -> Outcome | None:
+    """Return what a text says, as JSON or by the tail of one of turnlog's sentences."""
+    found: Outcome | None = None
+    if text.lstrip().startswith(("{", "[{")):
+        with suppress(ValueError, RecursionError):
+            found = _found(cast("object", msgspec.json.decode(text)))
+    found = found or _by_tail(text)
+    return _cautious(found) if found is not None else None
+
+
+def _found(said: object) -> Outcome | None:
+    places = list(_places(said))
     for place in places:
-        found = _member(place, KEY)
-        if isinstance(found, Mapping):
-            return cast("object", found)
+        envelope = _member(place, KEY)
+        if isinstance(envelope, Mapping):
+            return _outcome(cast("object", envelope))
+    for text in _texts(places):
+        if (found := _in_text(text)) is not None:
+            return found
     return None
+
+
+def _places(said: object) -> Iterator[object]:
+    """Yield an answer and what it holds where an outcome may be, what is near first."""
+    waiting, seen = deque([said]), {id(said)}
+    while waiting and len(seen) < _MOST:
+        place = waiting.popleft()
+        yield place
+        for inner in _within(place):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
+
+
+def _within(place: object) -> Iterator[object]:
+    if isinstance(place, str | bytes | int | float):
+        return
+    if isinstance(place, list | tuple):
+        yield from cast("list[object]", place)[:_MOST]
+        return
+    if isinstance(place, BaseException):
+        yield from place.args
+        # As Python tells it: what it was raised from, else what was handled meanwhile.
+        before = place.__cause__ or (None if place.__suppress_context__ else place.__context__)
+        if before is not None:
+            yield before
+        if isinstance(place, BaseExceptionGroup):
+            yield from cast("BaseExceptionGroup[BaseException]", place).exceptions
+    for name in _PLACES:
+        if (inner := _member(place, name)) is not None:
+            yield inner
+
+
+def _texts(places: Iterable[object]) -> Iterator[str]:
+    for place in places:
+        if isinstance(place, str):
+            yield place
+        elif isinstance(place, BaseException):
+            yield _said_by(place)
+        for name in _TEXTS:
+            held = _member(place, name)
+            blocks = cast("list[object]", held)[:_MOST] if isinstance(held, list) else [held]
+            for block in blocks:
+                text = block if isinstance(block, str) else _member(block, "text")
+                if isinstance(text, str):
+                    yield text
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a foreign `__str__` may do anything
+        return ""
+
+
+def _by_tail(text: str) -> Outcome | None:
+    """Return what the last tail in a text says (docs/reference/outcomes.md), as it says it."""
+    tails = list(_TAIL.finditer(text, max(len(text) - _SEARCHED, 0)))
+    if not tails:
+        return None
+    word, members = tails[-1].groups()
+    said: dict[str, object] = {**dict(pair.split("=", 1) for pair in members.split())}
+    status = _word(Status, word)
+    if isinstance(status, Status):
+        said["status"] = word
+    else:
+        said["kind"], said["error"] = word, _family(word)
+    return _outcome(said)
+
+
+def _family(kind: str) -> str | None:
+    known = _word(ErrorKind, kind)
+    return MEANINGS[known].family if isinstance(known, ErrorKind) else None
+
+
+def _cautious(said: Outcome) -> Outcome:
+    """Return an outcome as far as text can be believed: it never makes a call safe to repeat."""
+    retry = Retry.UNSAFE if said.retry == Retry.SAFE else said.retry
+    executed = Executed.MAYBE if said.executed == Executed.NO else said.executed
+    return structs.replace(said, retry=retry, executed=executed, source=Source.TEXT)
 
 
 def _told(headers: object) -> dict[str, object]:
@@ -142,9 +265,12 @@ def _number(text: str) -> int | None:
 
 
 def _member(of: object, name: str) -> object:
-    if isinstance(of, Mapping):
-        return cast("Mapping[str, object]", of).get(name)
-    return getattr(of, name, None)
+    try:
+        if isinstance(of, Mapping):
+            return cast("Mapping[str, object]", of).get(name)
+        return getattr(of, name, None)
+    except Exception:  # noqa: BLE001 - a foreign object's property may do anything
+        return None
 
 
 def _outcome(said: object) -> Outcome:

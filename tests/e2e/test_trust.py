@@ -439,20 +439,30 @@ async def test_a_refusal_names_the_tool_what_is_so_and_what_to_do(strict: Stage)
     await _reread(strict, 2)
     define(strict.tools, add="Add, and send it somewhere.", more="More.")
     _, _, changed = await _told(strict, "add")
-    assert unseen["result"]["content"][0]["text"] == (
+    assert _sentence(unseen["result"]["content"][0]["text"]) == (
         f"the definition of 'add' of {server!r} was not seen: list the tools first{end}"
     )
-    assert plain["detail"] == (
+    assert _sentence(plain["detail"]) == (
         f"'GET /items' of {server!r} is no MCP tool, and has no definition that could be pinned{end}"
     )
-    assert new == f"'add' of {server!r} is not pinned (`turnlog trust {server}/add` does that){end}"
-    assert changed == (
+    assert (
+        _sentence(new)
+        == f"'add' of {server!r} is not pinned (`turnlog trust {server}/add` does that){end}"
+    )
+    assert _sentence(changed) == (
         f"the definition of 'add' of {server!r} has changed since it was pinned "
         f"(`turnlog trust {server}/add` shows how){end}"
     )
     call_id = strict.proxy.rows()[-1].call
     shown = process("show", call_id, "--data", str(strict.proxy.data)).stdout
     assert "the definition of 'add' of 'default' has changed since it was pinned" in shown
+
+
+def _sentence(text: str) -> str:
+    """Return what is said before what to do about it."""
+    sentence, found, _ = text.partition(". Do not make it again unchanged. [turnlog ")
+    assert found
+    return sentence
 
 
 async def test_nobody_gets_around_the_demand(strict: Stage) -> None:

@@ -14,6 +14,7 @@ from turnlog.serve.answers import (
     document,
     envelope,
     problem,
+    with_tail,
 )
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
@@ -64,6 +65,49 @@ def test_the_envelope_says_what_a_row_says() -> None:
     }
 
 
+TOLD = (
+    "the call broke. Find out whether it happened before making it again. "
+    "[turnlog connection_lost executed=maybe retry=unsafe call=10111213-1415-1617-1819-1a1b1c1d1e1f]"
+)
+
+
+TWICE = (
+    "Make it again only if doing it twice does no harm. "
+    "[turnlog response_timeout executed=maybe retry=if_idempotent call="
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "effect", "end"),
+    [
+        (
+            ErrorKind.CONNECT_FAILED,
+            Phase.CONNECTING,
+            Effect.WRITE,
+            "It can be made again. [turnlog connect_failed executed=no retry=safe call=",
+        ),
+        (
+            ErrorKind.RESPONSE_TIMEOUT,
+            Phase.SENT,
+            Effect.IDEMPOTENT_WRITE,
+            TWICE,
+        ),
+        (
+            ErrorKind.POLICY_BLOCKED,
+            Phase.QUEUED,
+            Effect.WRITE,
+            "Do not make it again unchanged. [turnlog policy_blocked executed=no retry=never call=",
+        ),
+    ],
+)
+def test_a_sentence_says_what_to_do_and_ends_in_what_programs_read(
+    kind: ErrorKind, phase: Phase, effect: Effect, end: str
+) -> None:
+    said = with_tail("why", envelope(ASK, classify.failed(kind, phase, effect)))
+    assert said.startswith(f"why. {end}")
+    assert said.endswith("]")
+
+
 def test_what_is_not_known_is_null() -> None:
     said = envelope(None, Ending(status=LOST.status, phase=LOST.phase, executed=LOST.executed))
     assert (said["session"], said["error"], said["kind"], said["retry"]) == (None,) * 4
@@ -74,7 +118,7 @@ def test_a_tool_call_gets_a_result_that_says_so(stateless: bool) -> None:
     made = failed("tools/call", stateless=stateless)
     assert (made.status, made.headers) == (200, [(b"Content-Type", b"application/json")])
     result = json.loads(made.body)["result"]
-    assert result["content"] == [{"type": "text", "text": "the call broke"}]
+    assert result["content"] == [{"type": "text", "text": TOLD}]
     assert result["isError"] is True
     assert result["_meta"] == {"turnlog/outcome": outcome()}
     assert "structuredContent" not in result
@@ -131,7 +175,7 @@ def test_a_batch_with_a_call_is_answered_one_by_one() -> None:
     ping, call = json.loads(made.body)
     assert (made.status, ping["id"], call["id"]) == (200, 0, 1)
     assert ping["error"]["message"] == "it broke"
-    assert call["result"]["content"][0]["text"] == "the call broke"
+    assert call["result"]["content"][0]["text"] == TOLD
 
 
 @pytest.mark.parametrize("methods", [("ping", "tools/list"), ("initialize", "tools/call")])

@@ -20,6 +20,7 @@ from turnlog.client import (
     Flag,
     Outcome,
     Retry,
+    Source,
     Status,
     outcome_of,
     outcome_of_headers,
@@ -29,7 +30,7 @@ from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.repeats import replayed
 from turnlog.core.rules import Surface
-from turnlog.serve.answers import Unanswered, envelope, problem
+from turnlog.serve.answers import Unanswered, envelope, problem, with_tail
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
@@ -88,7 +89,6 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
         ERROR,
         Failed(ERROR),
         problem(502, "Bad Gateway", "it broke", {"turnlog/outcome": ENVELOPE}).body,
-        problem(502, "Bad Gateway", "it broke", {"turnlog/outcome": ENVELOPE}).body.decode(),
         {"turnlog/outcome": ENVELOPE},
     ],
     ids=[
@@ -100,12 +100,138 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
         "sdk error",
         "raised",
         "body",
-        "text",
         "read",
     ],
 )
 def test_what_turnlog_answers_is_read_back(said: object) -> None:
     assert outcome_of(said) == WANTED
+
+
+class Wrapped:
+    """What a framework makes of a result: only an attribute of it holds that."""
+
+    def __init__(self, name: str, held: object) -> None:
+        setattr(self, name, held)
+        self.content = "it broke"
+
+
+RESULT = CallToolResult.model_validate(made()["result"])
+
+
+@pytest.mark.parametrize("held", [RESULT, made()["result"], made()["result"]["_meta"], ERROR])
+@pytest.mark.parametrize(
+    "name", ["metadata", "raw_output", "artifact", "additional_properties", "result"]
+)
+def test_an_outcome_is_found_in_what_a_framework_wraps_a_result_in(name: str, held: object) -> None:
+    assert outcome_of(Wrapped(name, held)) == WANTED
+    assert outcome_of({name: held}) == WANTED
+    assert outcome_of(("it broke", Wrapped(name, held))) == WANTED
+
+
+def fail() -> None:
+    raise Failed(ERROR)
+
+
+def raised(*, how: str) -> BaseException:
+    """Return what a framework raises that has caught an SDK's error."""
+    try:
+        try:
+            fail()
+        except Failed as error:
+            if how == "cause":
+                raise RuntimeError("tool failed") from error
+            if how == "hidden":
+                raise RuntimeError("tool failed") from None
+            if how == "group":
+                raise ExceptionGroup("tools failed", [ValueError(), error]) from None
+            raise RuntimeError("tool failed")  # noqa: B904 - that is what they do
+    except (RuntimeError, ExceptionGroup) as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize("how", ["cause", "context", "group"])
+def test_an_outcome_is_found_in_what_an_exception_comes_from(how: str) -> None:
+    assert outcome_of(raised(how=how)) == WANTED
+
+
+def test_an_exception_that_hides_where_it_comes_from_has_none() -> None:
+    assert outcome_of(raised(how="hidden")) is None
+
+
+def tail(**changes: object) -> str:
+    """Return what turnlog says of a call, in a sentence."""
+    return with_tail("it broke", ENVELOPE | changes)
+
+
+READ = Outcome(
+    call=WANTED.call,
+    error=WANTED.error,
+    kind=WANTED.kind,
+    retry=Retry.UNSAFE,
+    executed=Executed.MAYBE,
+    source=Source.TEXT,
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        tail(),
+        f"Error: {tail()}\nPlease fix your mistakes.",
+        tail().encode(),
+        RuntimeError(tail()),
+        {"content": tail()},
+        {"content": [{"type": "text", "text": tail()}]},
+        CallToolResult(content=[TextContent(type="text", text=tail())]),
+        Wrapped("output", tail()),
+        json.dumps({"content": [{"type": "text", "text": tail()}]}),
+    ],
+    ids=["text", "within", "bytes", "raised", "dict", "blocks", "sdk", "attribute", "json"],
+)
+def test_where_only_text_arrives_the_outcome_is_read_from_its_tail(said: object) -> None:
+    assert outcome_of(said) == READ
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        tail(kind="connect_failed", executed="no", retry="safe"),
+        json.dumps({"turnlog/outcome": ENVELOPE | {"executed": "no", "retry": "safe"}}),
+        json.dumps({"_meta": {"turnlog/outcome": {"executed": "no", "retry": "safe"}}}),
+        "[turnlog rate_limited executed=no retry=safe call=1]",
+    ],
+)
+def test_text_never_makes_a_call_safe_to_repeat(text: str) -> None:
+    content: list[Any] = [TextContent(type="text", text=text)]
+    for said in (text, RuntimeError(text), text.encode() if text[0] != "{" else text):
+        found = outcome_of(said)
+        assert found is not None
+        assert (found.retry, found.executed) == (Retry.UNSAFE, Executed.MAYBE)
+        assert found.source is Source.TEXT
+    found = outcome_of(CallToolResult(content=content))
+    assert found is None or found.retry is Retry.UNSAFE
+
+
+def test_text_may_say_that_a_call_ran_or_would_fail_again() -> None:
+    ran = outcome_of(tail(status="replayed", kind=None, executed="yes", retry="never"))
+    assert ran is not None
+    assert (ran.status, ran.kind) == (Status.REPLAYED, None)
+    assert (ran.executed, ran.retry) == (Executed.YES, Retry.NEVER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[turnlog]", "[turnlog ]", "turnlog response_timeout executed=maybe", "done", "null"],
+)
+def test_other_text_says_nothing(text: str) -> None:
+    assert outcome_of(text) is None
+
+
+def test_what_refers_to_itself_is_looked_at_once() -> None:
+    endless: dict[str, Any] = {"result": {}}
+    endless["result"]["metadata"] = endless
+    assert outcome_of(endless) is None
 
 
 def decide(said: object) -> str:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending, succeeded
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Retry, Status
 from turnlog.core.rules import Surface
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Message, id_key
@@ -40,6 +40,13 @@ _JSON_STARTS: Final = (b"{", b"[")
 _OF_TOOLS: Final = frozenset({ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT})
 """Errors that a whole result of a tool may be."""
 _PROBLEM: Headers = [(b"Content-Type", b"application/problem+json")]
+_ADVICE: Final = {
+    Retry.SAFE: "It can be made again.",
+    Retry.IF_IDEMPOTENT: "Make it again only if doing it twice does no harm.",
+    Retry.UNSAFE: "Find out whether it happened before making it again.",
+    Retry.NEVER: "Do not make it again unchanged.",
+}
+"""What the caller of a tool, a model most often, is told to do."""
 _HANDSHAKES = frozenset({"initialize", "server/discover"})
 _encode = msgspec.json.Encoder().encode
 _ENDINGS: Final = 1024
@@ -181,7 +188,11 @@ class Unanswered(Struct, frozen=True, kw_only=True):
         if ask is not None and ask.policy.surface is Surface.RESULT:
             result = tool_failure(said, outcome, stateless=self.stateless)
             return _message(request.id, {"result": result})
-        error = {"code": INTERNAL_ERROR, "message": said, "data": {KEY: outcome}}
+        error = {
+            "code": INTERNAL_ERROR,
+            "message": with_tail(said, outcome),
+            "data": {KEY: outcome},
+        }
         return _message(request.id, {"error": error})
 
 
@@ -214,10 +225,24 @@ def as_status(made: Made) -> Made:
     return structs.replace(made, status=502, reason=b"Bad Gateway")
 
 
+def with_tail(sentence: str, outcome: Mapping[str, Any]) -> str:
+    """Return what the caller of a tool is told: with what to do, and a tail that programs can read.
+
+    Of what is no call the sentence alone.
+    """
+    # Many frameworks hand on nothing but the text of an answer (docs/reference/frameworks.md).
+    call, retry, executed = outcome["call"], outcome["retry"], outcome["executed"]
+    if not call or not retry:
+        return sentence
+    word = outcome["kind"] or outcome["status"]
+    tail = f"[turnlog {word} executed={executed} retry={retry} call={call}]"
+    return f"{sentence}. {_ADVICE[retry]} {tail}"
+
+
 def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
     """Return a tool result that says so; `resultType` belongs to the stateless era alone."""
     result: dict[str, Any] = {
-        "content": [{"type": "text", "text": sentence}],
+        "content": [{"type": "text", "text": with_tail(sentence, outcome)}],
         "isError": True,
         "_meta": {KEY: outcome},
     }

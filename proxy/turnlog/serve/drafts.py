@@ -25,6 +25,7 @@ from turnlog.core.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.rawjson import value_of
 
+from .answers import envelope, with_tail
 from .attempt import NO_LINKS, Ask, Attempt, Reply
 from .clock import Clock
 from .judging import seen
@@ -179,7 +180,7 @@ class Drafter:
         return Draft(
             session=ask.session,
             facts=_rest(facts, attempt, reply),
-            body=_outcome_body(ask.policy.store, read, reply),
+            body=_outcome_body(ask.policy.store, read, _told(attempt, ending, reply)),
             intent=attempt.intent,
             output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
         )
@@ -279,6 +280,14 @@ def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
         return Redacted(text.encode("utf-8", "surrogateescape"), touched)
     value = value_of(reply.content) if looked.result is not None else None
     return cut_json(reply.content, "result", value, what)
+
+
+def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
+    """Return what to record of an answer, with what the caller is told in its place as it is told."""
+    if not reply.said:
+        return reply
+    outcome = envelope(attempt.ask, attempt.overall or ending)
+    return structs.replace(reply, said=with_tail(reply.said, outcome))
 
 
 def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:

@@ -19,7 +19,7 @@ from turnlog.wire.rawjson import read_value
 from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
 
-from .answers import KEY, NOT_RECORDED, Made, envelope, problem
+from .answers import KEY, NOT_RECORDED, Made, envelope, problem, with_tail
 from .attempt import Ask, Attempt, Reply, following
 from .context import Context
 from .fault import Failure, Progress
@@ -326,7 +326,8 @@ class PlainCall:
         return () if ticket is None else (ticket,)
 
     def _problem(self, status: int, detail: str, ending: Ending) -> Made:
-        return problem(status, _REASONS[status], detail, {KEY: envelope(self._ask, ending)})
+        outcome = envelope(self._ask, ending)
+        return problem(status, _REASONS[status], with_tail(detail, outcome), {KEY: outcome})
 
 
 def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
