@@ -1,6 +1,7 @@
 """Redirects of a server lead back through turnlog, and to follow one is the same call (semantics, section 13)."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from urllib.parse import urljoin
@@ -13,7 +14,9 @@ from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.proxy import Proxy, running, until
 from kit.slow_server import slow_server
 from kit.upstreams import Peer, RawUpstream, text_result
+from turnlog.core import ids
 from turnlog.sessions.rows import Row
+from turnlog.store.lmdb import LmdbReader
 
 MOVED: Final = "307 Temporary Redirect"
 Servers = dict[str, tuple[RawUpstream, Proxy, str]]
@@ -229,6 +232,22 @@ def test_a_call_that_differs_is_one_of_its_own(rig: Rig, change: str) -> None:
     assert [row.attempt for row in rows] == [1, 1]
 
 
+def test_of_two_clients_without_names_each_goes_on_with_its_own_call(
+    servers: Servers,
+) -> None:
+    upstream, proxy, _ = servers["plain path"]
+    upstream.script = moving(lambda _: "/mcp/")
+    with Client(proxy.urls[0]) as one, Client(proxy.urls[0]) as other:
+        for path in ("/mcp", "/mcp/"):
+            for client in (one, other):
+                client.request("POST", path, call("nameless"), headers=MCP_HEADERS)
+    rows = ended(proxy, "nameless", 4)
+    calls = [row.call for row in rows]
+    assert calls[0] != calls[1]
+    assert calls[2:] == calls[:2]
+    assert [row.attempt for row in rows] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("named", ["name", "protocol session", "nothing"])
 def test_redirects_that_follow_each_other_are_one_call(rig: Rig, named: str) -> None:
     def script(peer: Peer) -> None:
@@ -250,12 +269,25 @@ def test_redirects_that_follow_each_other_are_one_call(rig: Rig, named: str) -> 
             path = answer.head.one("location")
     rows = ended(rig.proxy, f"add by {named}", 4)
     assert len({row.call for row in rows}) == 1
+    for before, after in pairwise(rows):
+        assert following(rig, after) == before.seq
     assert [(row.attempt, row.executed) for row in rows] == [
         (1, "no"),
         (2, "no"),
         (3, "no"),
         (4, "yes"),
     ]
+
+
+def following(rig: Rig, row: Row) -> int | None:
+    """Return the commit that the intent of a row refers to."""
+    reader = LmdbReader.open(rig.proxy.data)
+    try:
+        with reader.view() as view:
+            commits = view.call(ids.from_text(row.call))
+            return next(c.link.ref for c in commits if c.link.seq == row.intent_seq)
+    finally:
+        reader.close()
 
 
 def test_a_batch_that_follows_a_redirect_is_the_same_calls(rig: Rig) -> None:

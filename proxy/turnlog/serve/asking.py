@@ -90,7 +90,7 @@ class Asking(Struct, frozen=True):
             client=identity.client,
         )
         if self.context.redirected:
-            keys = call_key(ask, id_key(message.id)), call_key(ask, "")
+            keys = call_key(ask, id_key(message.id), request.asker), call_key(ask, "")
             ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
         if ask.may_be_guarded:
             ask = structs.replace(ask, former=former(request, identity))

@@ -241,19 +241,6 @@ def following(before: "Attempt") -> Ask:
     return structs.replace(ask, number=ask.number + 1, flags=flags, seen=seen)
 
 
-def onward(ask: Ask, before: "Attempt") -> Ask:
-    """Return what a call asks that goes on with the call of an attempt that was redirected."""
-    was = before.ask
-    return structs.replace(
-        ask,
-        session=was.session,
-        call=was.call,
-        leg=was.leg,
-        number=was.number + 1,
-        past=before.past,
-    )
-
-
 class Attempt(Struct, eq=False):
     """One attempt under way. `intent` is `None` where the store could not take it."""
 

@@ -277,13 +277,12 @@ class PlainCall:
         ending, reply = answered_plainly(
             ask.method, self._status, text, ask.effect, elsewhere=leads.elsewhere
         )
+        tickets = self._end(*judged(ask, ending, reply))
         if leads.resource is not None and self._whole and self.attempt is not None:
-            self._context.redirected.note(
-                plain_key(ask, leads.resource, self._body),
-                self.attempt,
-                self._context.clock.monotonic() + FOLLOWED,
-            )
-        return self._end(*judged(ask, ending, reply))
+            key = plain_key(ask, leads.resource, self._body, self._request.asker)
+            until = self._context.clock.monotonic() + FOLLOWED
+            self._context.redirected.note(key, self.attempt, until)
+        return tickets
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
         """Tell whether an answer that was cut is a whole JSON text all the same.
@@ -366,7 +365,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         client=identity.client,
     )
     if whole and context.redirected:
-        key = plain_key(ask, request.route.resource, body)
+        key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirected.followed(ask, context.clock.monotonic(), key)
     if ask.may_be_guarded:
         ask = structs.replace(ask, former=former(request, identity))

@@ -119,8 +119,8 @@ class Reading(Struct, eq=False):
                 ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
             else:
                 ending, reply = judged(attempt.ask, ending, reply)
-            self._redirected(attempt)
             tickets += self.end(attempt, ending, reply)
+            self._redirected(attempt)
         self.unanswered()
         return tickets
 
@@ -132,7 +132,7 @@ class Reading(Struct, eq=False):
         if leads.resource is None:
             return
         self._context.redirected.note(
-            call_key(attempt.ask, attempt.caller_key),
+            call_key(attempt.ask, attempt.caller_key, self._request.asker),
             attempt,
             self._context.clock.monotonic() + FOLLOWED,
         )
@@ -270,9 +270,6 @@ class Reading(Struct, eq=False):
         ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
         if fails and _has_dropped(attempt, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
-        if said.code == mcp.URL_ELICITATION_REQUIRED:
-            until = self._context.clock.monotonic() + CONSENTED
-            self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
         if attempt.running is not None and isinstance(message, Message):
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self.status < 400 and not said.is_error
@@ -280,7 +277,11 @@ class Reading(Struct, eq=False):
         if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
             self._context.calls.park(links, attempt)
             reply = structs.replace(reply, links=links)
-        return self.end(attempt, ending, reply)
+        tickets = self.end(attempt, ending, reply)
+        if said.code == mcp.URL_ELICITATION_REQUIRED:
+            until = self._context.clock.monotonic() + CONSENTED
+            self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
+        return tickets
 
     def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""

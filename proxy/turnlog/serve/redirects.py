@@ -10,13 +10,17 @@ from collections.abc import Hashable
 from hashlib import sha256
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.canon import canonical
+from turnlog.core.classify import Past
 from turnlog.core.kinds import Executed, Rung
+from turnlog.store.base import SessionRef
 from turnlog.wire.http import Headers, fields
 
-from .attempt import Ask, Attempt, onward
+from .attempt import Ask, Attempt
+from .calls import Scope
+from .recorder import OFF_LOOP
 from .routes import Route
 
 _SECOND: Final = 1_000_000_000
@@ -49,34 +53,49 @@ def lead(route: Route, headers: Headers, host: str) -> Lead:
     return Lead(resource.partition("#")[0] if resource is not None else None)
 
 
-def call_key(ask: Ask, id_key: str) -> Hashable:
+class Step(Struct, frozen=True, kw_only=True):
+    """What the next attempt of a call has from the one before; the input is not held for it."""
+
+    session: SessionRef
+    call: bytes
+    leg: int
+    number: int
+    past: Past | None
+
+
+def call_key(ask: Ask, id_key: str, asker: Scope | None = None) -> Hashable:
     """Return what a `tools/call` has in common with the one that follows its redirect.
 
-    `None` where its input is not known whole. Where it is repeated under another id, `id_key` is empty.
+    `None` where its input is not known whole. `asker` is the protocol session, or the connection.
+    Where the call is repeated under another id, and maybe on another connection, `id_key` is empty
+    and `asker` left out.
     """
     if not (ask.complete and ask.says_all):
         return None
-    asked = ask.canonical[1] if ask.canonical is not None else canonical(ask.arguments)[1]
-    return (_caller(ask), ask.server, ask.tool, id_key, sha256(asked).digest())
+    asked = ask.arguments
+    if len(asked) <= OFF_LOOP:  # of what is larger the same bytes count
+        asked = (ask.canonical or canonical(asked))[1]
+    return (_caller(ask, asker), ask.server, ask.tool, id_key, sha256(asked).digest())
 
 
-def plain_key(ask: Ask, resource: str, body: bytes) -> Hashable:
+def plain_key(ask: Ask, resource: str, body: bytes, asker: Scope) -> Hashable:
     """Return the same for a plain HTTP tool, whose request goes to `resource`."""
-    return (_caller(ask), ask.server, ask.method, resource, sha256(body).digest())
+    return (_caller(ask, asker), ask.server, ask.method, resource, sha256(body).digest())
 
 
-def _caller(ask: Ask) -> Hashable:
+def _caller(ask: Ask, asker: Scope | None) -> Hashable:
     """Return who calls: the session, but where that is another one at the place that is led to."""
-    if ask.session.rung in _OF_ONE_TARGET:
-        return (ask.principal, ask.client)
-    return ask.session.candidate
+    if ask.session.rung not in _OF_ONE_TARGET:
+        return ask.session.candidate
+    # Clients without a name have nothing else that tells them apart.
+    return (asker, ask.principal, ask.client)
 
 
 class Redirected:
-    """Attempts whose server asked for them again, the newest at the end."""
+    """Calls whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[Hashable, tuple[Attempt, int]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, tuple[Step, int]] = OrderedDict()
         """Each with the end of its time."""
 
     def __bool__(self) -> bool:
@@ -84,20 +103,31 @@ class Redirected:
         return bool(self._waiting)
 
     def note(self, key: Hashable, attempt: Attempt, until: int) -> None:
-        """Remember an attempt by what the next request has in common; `until` is monotonic, in ns."""
-        if key is None:
+        """Remember an attempt that has ended, by what the next request has in common with it.
+
+        `until` is monotonic, in ns. Where it may have run, the next request is another call.
+        """
+        overall, ask = attempt.overall, attempt.ask
+        if key is None or overall is None or overall.executed is not Executed.NO:
             return
-        self._waiting[key] = (attempt, until)
+        step = Step(
+            session=ask.session,
+            call=ask.call,
+            leg=ask.leg,
+            number=ask.number + 1,
+            past=attempt.past,
+        )
+        self._waiting[key] = (step, until)
         self._waiting.move_to_end(key)
         if len(self._waiting) > _MOST:
             self._waiting.popitem(last=False)
 
     def followed(self, ask: Ask, now: int, *keys: Hashable) -> Ask:
-        """Return what a call asks: another attempt of the one that its server asked for, if it is."""
+        """Return what a call asks: the next attempt of the one that its server asked for, if it is."""
+        while self._waiting and next(iter(self._waiting.values()))[1] < now:
+            self._waiting.popitem(last=False)
         key = next((key for key in keys if key in self._waiting), None)
-        attempt, until = self._waiting.pop(key, (None, 0))
-        if attempt is None or now > until or attempt.overall is None:
+        step, until = self._waiting.pop(key, (None, 0))
+        if step is None or now > until:
             return ask
-        if attempt.overall.executed is not Executed.NO:
-            return ask  # a rule has said otherwise of it
-        return onward(ask, attempt)
+        return structs.replace(ask, **structs.asdict(step))

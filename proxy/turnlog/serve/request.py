@@ -192,6 +192,12 @@ class Request:
         return self._digest(_joined("mcp-session", self.server, session_id)).hex()[:32]
 
     @property
+    def asker(self) -> Scope:
+        """What it has in common with the same client's requests to other places of the server: the
+        protocol session, else the connection."""
+        return (self.server, self.former_mcp_session or f"connection {self.connection}")
+
+    @property
     def client(self) -> Client:
         """What the client said at `initialize`, if that went through here."""
         return self._clients.find(self.scope)
