@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw, Struct
@@ -92,6 +93,21 @@ def http_input(
         return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)
     place["body_start"] = _named(body, digest)
     return Input(_encode(place))
+
+
+def resolved(path: str) -> str:
+    """Return a path without percent-encoding and dot segments (RFC 3986, 6.2.2)."""
+    if "%" not in path and "/." not in path and "//" not in path:
+        return path
+    kept: list[str] = []
+    parts = unquote(path).split("/")
+    for part in parts:
+        if part == "..":
+            del kept[-1:]
+        elif part not in ("", "."):
+            kept.append(part)
+    ends = "/" if parts[-1] in ("", ".", "..") and kept else ""
+    return f"/{'/'.join(kept)}{ends}"
 
 
 def http_effect(method: str) -> Effect:

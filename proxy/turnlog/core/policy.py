@@ -17,6 +17,7 @@ from .expression import UNREADABLE, Seen, holds
 from .kinds import Effect
 from .rules import (
     ASPECTS,
+    Access,
     Demand,
     ErrorMap,
     Expects,
@@ -45,6 +46,7 @@ _CAREFUL: Final[Mapping[str, tuple[object, ...]]] = {
     ),
     "store": (Keep.FULL, Keep.SUMMARY, Keep.NOTHING),
     "provenance": (Demand.ANY, Demand.PINNED),
+    "access": (Access.ALLOW, Access.DENY),
 }
 """The aspects that keep something from happening: what they may say, the most careful last."""
 
@@ -75,6 +77,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """How the server honours an idempotency key; `None` where no rule says that it does."""
     concurrency: int | None = None
     """How many calls of the rule that decides it may be under way; `None` for any number."""
+    access: Access = Access.ALLOW
+    why: str = ""
+    """Why access is denied, as the rule says that decides it."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the rule behind each aspect that one decided."""
 
@@ -107,6 +112,8 @@ class _Doubt:
         self.said: dict[str, list[tuple[Any, str]]] = {aspect: [] for aspect in _CAREFUL}
         """For each aspect what they say before a rule that certainly matches, and their names."""
         self.redact: tuple[str, ...] = ()
+        self.why: str | None = None
+        """Of the first of them that denies access."""
 
     def add(self, rule: Rule, decided: Mapping[str, object]) -> None:
         """Take in such a rule."""
@@ -116,6 +123,8 @@ class _Doubt:
                 said.append((getattr(rule, aspect), rule.name))
         if "redact" not in decided:
             self.redact += rule.redact or ()
+        if "access" not in decided and rule.access is Access.DENY and self.why is None:
+            self.why = rule.why or ""
 
     @property
     def effects(self) -> set[object]:
@@ -132,6 +141,8 @@ class _Doubt:
             for said, name in self.said[aspect]:
                 if order.index(said) > order.index(found.get(aspect, sure[aspect])):
                     found[aspect], names[aspect] = said, name
+        if "access" in found:
+            found["why"] = self.why
         return structs.replace(policy, **found, decided_by=names)
 
 
@@ -153,8 +164,30 @@ def decide(rules: Sequence[Rule], subject: Subject, arguments: Callable[[], obje
             if said is not None and aspect not in decided:
                 decided[aspect] = said
                 names[aspect] = rule.name
+                if aspect == "access":
+                    decided["why"] = rule.why or ""
     policy = structs.replace(Policy(), **decided, decided_by=names)
     return doubt.resolved(policy, subject.hint) if doubt.rules else policy
+
+
+def denied(policy: Policy, rule: Rule) -> Policy:
+    """Return a policy by which a rule denies access."""
+    names = {**policy.decided_by, "access": rule.name}
+    return structs.replace(policy, access=Access.DENY, why=rule.why or "", decided_by=names)
+
+
+def closing_rule(rules: Sequence[Rule]) -> Rule | None:
+    """Return the first rule that may deny a call of which nothing is sure, if one may.
+
+    What cannot be read surely is refused where such a rule exists: it may be a call that the rule
+    is about (semantics, section 11).
+    """
+    for rule in rules:
+        if rule.access is Access.DENY:
+            return rule
+        if rule.access is Access.ALLOW and structs.replace(rule.match, server=("*",)) == Match():
+            return None
+    return None
 
 
 def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> str | None:
@@ -185,6 +218,13 @@ class Rulebook:
         self._ordered: dict[str, tuple[Rule, ...]] = {}
         self._pathed: dict[str, tuple[Rule, ...]] = {}
         self._known: dict[Subject, Policy] = {}
+        self._closing: dict[str, Rule | None] = {}
+
+    def closing(self, server: str) -> Rule | None:
+        """Return the rule by which a call of a server is denied that cannot be read surely."""
+        if server not in self._closing:
+            self._closing[server] = closing_rule(self.rules(server))
+        return self._closing[server]
 
     def rules(self, server: str) -> tuple[Rule, ...]:
         """Return the rules for a server's calls: the user's, its packs', the default ones."""

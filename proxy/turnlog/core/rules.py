@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import inf
 from typing import Annotated, Final, cast
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from .expression import PATTERN, Expression, expression
 from .kinds import Effect, ErrorFamily, ErrorKind
@@ -55,6 +55,14 @@ class Demand(StrEnum):
     ANY = "any"
     PINNED = "pinned"
     """Pinned in turnlog.lock, and unchanged since."""
+
+
+class Access(StrEnum):
+    """Whether a call may be made at all."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    """It is never sent; its caller is told which rule forbids it, and why."""
 
 
 class OnDuplicate(StrEnum):
@@ -174,6 +182,7 @@ Servers = Annotated[tuple[str, ...], reads(texts_like("files"), {**_ONE_OR_MORE}
 Methods = Annotated[tuple[str, ...], reads(texts_like("GET"), {**_ONE_OR_MORE})]
 Paths = Annotated[tuple[str, ...], reads(texts_like("/users/*"), {**_ONE_OR_MORE})]
 Effects = Annotated[tuple[Effect, ...], reads(texts_like("read"), {**_ONE_OR_MORE})]
+Reason = Annotated[str, Meta(min_length=1, max_length=500)]
 Expressions = Annotated[
     tuple[str, ...],
     reads(read_expressions, {"type": ["string", "array"], "items": {"type": "string", **PATTERN}}),
@@ -299,6 +308,9 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     idempotency: Idempotency | None = None
     concurrency: Concurrency | None = None
     """How many calls that this rule decides may be under way at once; the others wait."""
+    access: Access | None = None
+    why: Reason | None = None
+    """What whoever makes a denied call is told."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -308,6 +320,6 @@ class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 ASPECTS: Final = tuple(
-    item.name for item in structs.fields(Rule) if item.name not in {"name", "match"}
+    item.name for item in structs.fields(Rule) if item.name not in {"name", "match", "why"}
 )
 """What a rule may speak of."""

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.operation import Change, Evidence, Field, Operation
 from turnlog.core.policy import Policy, Subject, decide
-from turnlog.core.rules import Match, Rule, RuleFile
+from turnlog.core.rules import Access, Match, Rule, RuleFile
 
 from .check import problems
 from .errors import ConfigError
@@ -49,6 +49,7 @@ class Gives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`None` for no error."""
     null: bool | None = None
     delta: tuple[Changed, ...] | None = None
+    access: Access | None = None
 
 
 class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +60,8 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     method: str = MCP
     path: str = ""
     args: dict[str, Any] = {}
+    hint: Effect = Effect.UNKNOWN
+    """The effect that rules before these, or annotations of a trusted server, name."""
     result: Any = UNSET
     error: Refusal | None = None
     status: int = 200
@@ -168,6 +171,7 @@ def _failures(
 
 def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
     call = subject(rules, sample.server, sample.tool, sample.method, sample.path)
+    call = structs.replace(call, hint=sample.hint)
     given = arguments(sample.method, sample.path, sample.args)
     return call, decide(rules, call, lambda: given)
 
@@ -188,6 +192,8 @@ def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) ->
     found = effect(policy, call)
     if wanted.effect not in (None, found):
         yield f"the effect is {found.value!r}, not {wanted.effect.value!r}"
+    if wanted.access not in (None, policy.access):
+        yield f"access is {policy.access.value!r}, not {wanted.access.value!r}"
     came = trial(call, policy, found, sample)
     if wanted.kind is not UNSET and (wanted.kind or "") != came.kind:
         yield f"the kind is {_named(came.kind)}, not {_named(wanted.kind)}"

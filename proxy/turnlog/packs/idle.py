@@ -26,6 +26,9 @@ def idle(document: Document, rules: tuple[Rule, ...]) -> Iterator[ConfigError]:
         if not rule.match.path and all(getattr(rule, aspect) is None for aspect in ASPECTS):
             message = "this rule decides nothing, add what it is to decide, such as effect: read"
             yield document.error(place, message)
+        if rule.why is not None and rule.access is None:
+            message = "why says nothing without access, add access: deny or leave it out"
+            yield document.error((*place, "why"), message)
         for at, cause in enumerate(rule.retry.on if rule.retry else ()):
             if _is_final(cause):
                 message = f"{cause!r} is never tried again, whatever the effect: leave it out"

@@ -10,11 +10,12 @@ from turnlog.core.canon import written
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
 from turnlog.core.kinds import Flag
+from turnlog.core.policy import denied
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.http import trace_id
-from turnlog.wire.jsonrpc import Message, id_key
+from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
 from turnlog.wire.rawjson import read_value, text_of
 from turnlog.wire.revision import dated
 
@@ -22,11 +23,15 @@ from .attempt import Ask
 from .context import Context
 from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
+from .known import UNKNOWN_TOOL
 from .legs import Legs
 from .recorder import OFF_LOOP
 from .redirects import call_key
 from .request import Request, former
 
+_UNSURE: Final = frozenset(
+    {Flag.DUPLICATE_KEYS, Flag.NOT_JSON, Flag.MALFORMED, Flag.TRUNCATED_RECORD}
+)
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
 """Flags of a request that is no JSON-RPC."""
 _KEY: Final = "turnlog/key"
@@ -92,12 +97,27 @@ class Asking(Struct, frozen=True):
         if self.context.redirected:
             keys = call_key(ask, id_key(message.id), request.asker), call_key(ask, "")
             ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
+        if self.is_unsure(message) or ask.tool == UNKNOWN_TOOL:
+            ask = self._closed(ask)
         if ask.may_be_guarded:
             ask = structs.replace(ask, former=former(request, identity))
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask
         return self._keyed(ask, key, partial(self._said, message, arguments))
+
+    def is_unsure(self, message: Message) -> bool:
+        """Return whether a server may read something else in a message than turnlog does."""
+        return not _UNSURE.isdisjoint(message.flags) or not self.whole or self.size > SCAN_LIMIT
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a rule may deny calls of this server: what is not read surely is refused then."""
+        return self.context.rules.book.closing(self.request.server) is not None
+
+    def _closed(self, ask: Ask) -> Ask:
+        rule = self.context.rules.book.closing(self.request.server)
+        return ask if rule is None else structs.replace(ask, policy=denied(ask.policy, rule))
 
     def _keyed(self, ask: Ask, given: str, arguments: Callable[[], object]) -> Ask:
         """Return a call with the keys that its rules speak of; `given` is its caller's, in the message."""

@@ -11,7 +11,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.core.policy import Policy
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
-from turnlog.core.rules import Demand
+from turnlog.core.rules import Access, Demand
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
@@ -109,6 +109,7 @@ class Former(Struct, frozen=True, gc=False):
 
 NOT_FORMER: Final = Former()
 _DEMANDED: Final = Demand.PINNED
+_DENY: Final = Access.DENY
 _PINNED: Final = Provenance.PINNED
 
 
@@ -177,10 +178,13 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         return self.is_named or bool(self.key)
 
     @property
-    def is_unverified(self) -> bool:
-        """Whether a rule demands a pinned definition, and this tool has none, or another one."""
-        demanded = self.policy.provenance is _DEMANDED
-        return demanded and self.standing.provenance is not _PINNED
+    def is_blocked(self) -> bool:
+        """Whether a rule keeps it from being sent: access is denied, or a pinned definition is
+        demanded and this tool has none, or another one."""
+        policy = self.policy
+        if policy.access is _DENY:
+            return True
+        return policy.provenance is _DEMANDED and self.standing.provenance is not _PINNED
 
 
 _EVENT_IDS: Final = 256

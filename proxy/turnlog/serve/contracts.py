@@ -157,8 +157,8 @@ class Exchange(Watcher, Protocol):
         ...
 
     @property
-    def unverified(self) -> Ask | None:
-        """The first call whose tool is not as it was pinned, where a rule demands that."""
+    def blocked(self) -> Ask | None:
+        """The first call that a rule keeps from being sent, if there is one."""
         ...
 
     @property

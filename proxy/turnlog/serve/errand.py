@@ -15,7 +15,7 @@ from .answers import Made
 from .attempt import Attempt
 from .context import Context
 from .course import Course, Late
-from .fault import Failure, Progress, in_time, unpinned
+from .fault import Failure, Progress, blocked, in_time
 from .outbox import Outbox, Told
 from .patience import Patience
 from .piped import PipedExchange
@@ -77,8 +77,8 @@ class Errand:
 
     async def queued(self) -> None:
         """Wait until it may leave. Raises `StoreError`, and `Failure` where it must not."""
-        if ask := self.exchange.unverified:
-            raise unpinned(ask)
+        if ask := self.exchange.blocked:
+            raise blocked(ask)
         limits = self.policy.timeout
         if self.exchange.attempt is not None:
             self._context.health.called(self.exchange.attempt.ask.server)

@@ -10,7 +10,7 @@ from turnlog.core.classify import MEANINGS, UNSENT, Past
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.provenance import Provenance
-from turnlog.core.rules import Timeouts
+from turnlog.core.rules import Access, Timeouts
 
 from .attempt import Ask
 from .patience import Patience
@@ -64,6 +64,8 @@ class Failure(Exception):
         """Return what the caller of a tool is told; `past` is what other attempts came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
             return f"{self.detail}; a rule demands it as pinned, and the call was not sent"
+        if self.kind is ErrorKind.POLICY_BLOCKED:
+            return f"{self.detail}; the call was not sent"
         if self.phase in UNSENT:
             return f"{self._cause(server)}; {_unsent(past)}"
         ran = past is not None and past.executed is Executed.YES
@@ -87,8 +89,18 @@ class Failure(Exception):
         return f"the tool server {server!r} {said}"
 
 
-def unpinned(ask: Ask) -> Failure:
-    """Return why a call is not sent whose tool is not as it was pinned, and a rule demands that."""
+def blocked(ask: Ask) -> Failure:
+    """Return why a call is not sent that a rule blocks."""
+    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
+
+
+def _denied(ask: Ask) -> Failure:
+    rule, why = ask.policy.decided_by["access"], ask.policy.why
+    said = f"the rule {rule!r} denies calls of {ask.tool!r} of {ask.server!r}"
+    return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
+
+
+def _unpinned(ask: Ask) -> Failure:
     tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
     if not ask.is_mcp:
         said = f"{tool} is no MCP tool, and has no definition that could be pinned"

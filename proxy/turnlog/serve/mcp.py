@@ -88,8 +88,8 @@ class McpExchange:
         """The latest attempt, where there is exactly one call."""
         self.running: Running | None = None
         """What guards the call, where something does."""
-        self.unverified: Ask | None = None
-        """The first call whose tool is not as it was pinned, where a rule demands that."""
+        self.blocked: Ask | None = None
+        """The first call that a rule keeps from being sent, if there is one."""
         self.is_due = False
         """Whether an intent has to be on disk before it leaves."""
         self._resumed: Attempt | None = None
@@ -151,7 +151,7 @@ class McpExchange:
             for number, message in enumerate(self._messages, 1):
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)  # other agents' requests go on meanwhile
-                if message.method == _CALL:
+                if message.method == _CALL or self._may_be_denied(message):
                     await self._open(message)
                 else:
                     self._notice(message)
@@ -167,6 +167,11 @@ class McpExchange:
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
+
+    def _may_be_denied(self, message: Message) -> bool:
+        """Return whether a server may read a denied call in what turnlog reads as something else."""
+        asking = self._asking
+        return bool(message.method) and asking.is_closed and asking.is_unsure(message)
 
     def _notice(self, message: Message) -> None:
         """Take in what is no call: it may be about one."""
@@ -187,13 +192,13 @@ class McpExchange:
         reused = self._context.calls.has(self._request.scope, key)
         said = self._said or mcp.read_call(message.params)
         ask = self._asking.call(message, said, self.revision, reused=reused)
-        if ask.may_be_guarded and self._is_alone(message):
+        if ask.may_be_guarded and self._is_alone(message) and not ask.is_blocked:
             attempt = await self._guarded(message, ask, key)
         else:
             attempt = await self._underway.begin(message, ask, key)
         self.is_due = self.is_due or attempt.is_due
-        if attempt.ask.is_unverified:
-            self.unverified = self.unverified or attempt.ask
+        if attempt.ask.is_blocked:
+            self.blocked = self.blocked or attempt.ask
         if message.kind is _NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:

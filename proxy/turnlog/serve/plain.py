@@ -11,6 +11,7 @@ from turnlog.core.expression import UNREADABLE
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_input
+from turnlog.core.policy import denied
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Malformed, Reason
@@ -91,7 +92,7 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
-        if not (self._whole and self._ask.may_be_guarded):
+        if not (self._whole and self._ask.may_be_guarded) or self._ask.is_blocked:
             self.attempt = await self._context.recorder.begin(self._ask)
             return
         asked = self._ask
@@ -132,9 +133,9 @@ class PlainCall:
         return sent if ending is not None and ending.phase is Phase.DONE else None
 
     @property
-    def unverified(self) -> Ask | None:
-        """The call, where a rule demands a pinned definition: a plain tool has none."""
-        return self._ask if self._ask.is_unverified else None
+    def blocked(self) -> Ask | None:
+        """The call, where a rule keeps it from being sent."""
+        return self._ask if self._ask.is_blocked else None
 
     @property
     def is_due(self) -> bool:
@@ -364,6 +365,9 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         why=request.why,
         client=identity.client,
     )
+    rule = context.rules.book.closing(request.server)
+    if rule is not None and request.is_undecodable:
+        ask = structs.replace(ask, policy=denied(ask.policy, rule))
     if whole and context.redirected:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirected.followed(ask, context.clock.monotonic(), key)

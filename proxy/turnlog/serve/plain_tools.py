@@ -6,8 +6,9 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import Effect
-from turnlog.core.naming import http_effect, http_tool
+from turnlog.core.naming import http_effect, http_tool, resolved
 from turnlog.core.policy import Subject, tool_of_path
+from turnlog.core.rules import Access
 
 from .attempt import BLANK, TOOL_CHARS, Ask
 from .known import Rules
@@ -51,6 +52,12 @@ class PlainTools:
         # Paths are many: one that no rule looks at keeps nothing from being remembered.
         subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
         model = self._look(request, subject, arguments)
+        if (meant := resolved(path)) != path:
+            # What a server takes `/a/../b` or `/%62` for is denied where `/b` is.
+            tool = tool_of_path(pathed, server, method, meant) or http_tool(method, meant)
+            subject = Subject(server=server, tool=tool, method=method, path=meant)
+            policy = book.policy(subject, arguments)
+            return structs.replace(model, policy=policy) if policy.access is Access.DENY else model
         if not pathed and book.settles(subject):
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()

@@ -207,6 +207,12 @@ class Request:
         """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
         return is_sealed(self.asked.head.raw) or b"content-encoding" in self.fields
 
+    @property
+    def is_undecodable(self) -> bool:
+        """Whether the body has a content coding that is not known here."""
+        coding = self.field(b"content-encoding")
+        return bool(coding) and decoder_for(coding, MCP_LIMIT) is None
+
     def decoded(self, body: bytes) -> bytes:
         """Return the body without its content coding; nothing where that is not known."""
         coding = self.field(b"content-encoding")

@@ -27,7 +27,7 @@ from .attempt import Attempt
 from .context import Context
 from .contracts import Exchange, Hearer, Way
 from .course import Course, Late
-from .fault import Failure, Progress, in_time, unpinned
+from .fault import Failure, Progress, blocked, in_time
 from .heads import AnswerHead, Heads, Raw, lines, without_lengths
 from .keys import HEADER
 from .outlet import Held, Outlet, Withheld
@@ -148,8 +148,8 @@ class Runner(Struct, eq=False):
 
         Raises `StoreError`, and `Failure` where it must not, and so does what is waited for.
         """
-        if ask := self._exchange.unverified:
-            raise unpinned(ask)
+        if ask := self._exchange.blocked:
+            raise blocked(ask)
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
         if self._policy.concurrency is not None:

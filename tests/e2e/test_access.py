@@ -1,0 +1,154 @@
+"""Calls that a rule denies are never sent, whatever carries them, and say why."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.beside import Rig, proxy_beside, ruled
+from kit.clients import MCP_HEADERS, call, message
+from kit.commands import Agent, settings
+from kit.upstreams import answer, echo, ok, text_result
+from kit.wraps import outcome, wrapping
+
+RULES = """
+rules:
+  - name: only reads
+    match: {tool: "delete*"}
+    access: deny
+    why: ask the owner
+  - name: no admin
+    match: {path: /admin/**}
+    access: deny
+  - {match: {tool: "*_file"}, effect: write}
+"""
+DENIED = call("delete_file", {"path": "/a"})
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
+
+
+def sent(rig: Rig) -> list[str]:
+    """Return the methods of the messages that the server has got."""
+    return [str(request.json().get("method")) for request in rig.upstream.requests]
+
+
+def test_a_denied_call_is_not_sent_and_says_which_rule_denies_it(rig: Rig) -> None:
+    said = json.loads(rig.post(DENIED))
+
+    assert (outcome(said)["kind"], outcome(said)["executed"]) == ("policy_blocked", "no")
+    assert outcome(said)["retry"] == "never"
+    text = said["result"]["content"][0]["text"]
+    assert text.startswith("the rule 'only reads' denies calls of 'delete_file' of 'default': ask")
+    assert "the call was not sent" in text
+    assert rig.upstream.requests == []
+    row = rig.row()
+    assert (row.status, row.kind, row.phase) == ("error", "policy_blocked", "queued")
+
+
+def test_other_calls_go_on(rig: Rig) -> None:
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
+    assert b"done" in rig.post(call("read_file"))
+
+
+def test_a_batch_with_a_denied_call_is_not_sent(rig: Rig) -> None:
+    batch = [call("read_file", request_id=1), call("delete_file", request_id=2)]
+    batch += [message("ping", request_id=3)]
+
+    said = json.loads(rig.post(b"[" + b",".join(batch) + b"]"))
+
+    assert rig.upstream.requests == []
+    assert [one["id"] for one in said] == [1, 2, 3]
+    assert {outcome(one)["kind"] for one in said[:2]} == {"policy_blocked"}
+    assert {row.kind for row in rig.ended_rows(2)} == {"policy_blocked"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","name":"delete_file"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file","name":"read"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","method":"ping","params":{"name":"delete_file"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools\\/call","params":{"name":"delete\\u005ffile"}}',
+        b"[" + b",".join([call("read", request_id=n) for n in range(300)]) + b"]",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{"a":"'
+        + b"x" * (5 << 20)
+        + b'"}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{"a":"'
+        + b"x" * (17 << 20)
+        + b'"}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"',
+    ],
+    ids=["first", "last", "method", "no name", "escapes", "batch", "5 MiB", "17 MiB", "broken"],
+)
+def test_what_cannot_be_read_surely_is_refused(rig: Rig, body: bytes) -> None:
+    with rig.client() as client:
+        headers = (*MCP_HEADERS, ("Mcp-Protocol-Version", "2025-11-25"))
+        client.request("POST", rig.path, body, headers=headers)
+
+    assert rig.upstream.requests == []
+    assert {row.kind for row in rig.ended_rows(1)} == {"policy_blocked"}
+
+
+def test_an_encoded_body_is_read_or_refused(rig: Rig) -> None:
+    for coding, body in (("gzip", gzip.compress(DENIED)), ("x-unknown", DENIED)):
+        with rig.client() as client:
+            headers = (*MCP_HEADERS, ("Content-Encoding", coding))
+            client.request("POST", rig.path, body, headers=headers)
+    assert rig.upstream.requests == []
+    assert [row.kind for row in rig.ended_rows(2)] == ["policy_blocked"] * 2
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/users", "/x/../admin/users", "/%61dmin/users", "//admin/users", "/./admin/1"]
+)
+def test_a_denied_path_is_denied_however_it_is_spelt(rig: Rig, path: str) -> None:
+    rig.upstream.script = echo
+    with rig.client() as client:
+        got = client.request("GET", f"/s/{rig.session}/default{path}")
+    assert got.status == 403, got.body
+    assert got.head.one("turnlog-kind") == "policy_blocked", got.body
+    assert rig.upstream.requests == []
+
+
+def test_a_denied_call_is_not_answered_from_an_earlier_one(tmp_path: Path) -> None:
+    with ruled(tmp_path, "rules: [{match: {tool: put}, effect: write}]") as rig:
+        rig.fresh()
+        rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
+        key = ("Idempotency-Key", "one")
+        assert b"done" in rig.post(call("put"), key)
+        (tmp_path / "rules.yaml").write_text(
+            "rules: [{name: none, match: {tool: put}, effect: write, access: deny}]"
+        )
+        rig.proxy.told("rules.reloaded")
+        said = json.loads(rig.post(call("put"), key))
+        assert outcome(said)["kind"] == "policy_blocked"
+        assert len(rig.upstream.requests) == 1
+
+
+def test_a_wrapped_command_gets_no_denied_call(tmp_path: Path) -> None:
+    with wrapping(tmp_path, rules=RULES) as wrap:
+        wrap.send(DENIED)
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        twice = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a","name":"b"}}'
+        wrap.send(twice)
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        assert wrap.asked(call("read", request_id=3))["params"]["name"] == "read"
+    assert [row.kind for row in wrap.rows()][:2] == ["policy_blocked"] * 2
+
+
+def test_a_command_behind_serve_gets_no_denied_call(tmp_path: Path) -> None:
+    (tmp_path / "deny.yaml").write_text(
+        "rules: [{name: quiet, match: {tool: say}, access: deny, why: be quiet}]"
+    )
+    with proxy_beside(tmp_path, settings={**settings(), "rules": ["deny.yaml"]}) as proxy:
+        agent = Agent(proxy)
+        said = agent.post(call("say", {"text": "x"})).json()
+        assert outcome(said)["kind"] == "policy_blocked"
+        agent.client.close()
