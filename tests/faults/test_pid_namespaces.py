@@ -145,7 +145,8 @@ def test_a_reader_that_was_killed_holds_no_pages_up_for_a_proxy_with_its_id(tmp_
     reader = subprocess.Popen(given, stdin=-1, stdout=-1)
     assert reader.stdout is not None
     assert reader.stdout.readline() == b"reads\n"
-    reader.kill()
+    killed = namespaces.first(reader.pid)
+    os.kill(killed, signal.SIGKILL)
     reader.communicate()
     assert readers(beside) == {1}
     with proxy_in_a_namespace(tmp_path / "one", data, "http://127.0.0.1:9/mcp"):
