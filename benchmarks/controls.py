@@ -51,6 +51,9 @@ class AppendEngine:
     def tend(self) -> None:
         """Do nothing: there is no index."""
 
+    def probe(self) -> None:
+        """Do nothing: a write that fails ends the run."""
+
     def close(self) -> None:
         os.close(self._file)
 

@@ -14,6 +14,7 @@ import pytest
 
 from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
+from kit.disks import disk_of, fill_disk
 from kit.family import store_processes
 from kit.proxy import until
 from turnlog.core.commit import Body, Commit
@@ -150,22 +151,8 @@ async def test_at_the_limit_intents_are_refused_and_outcomes_written(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "turnlog-test", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def _fill_disk(folder: Path) -> Path:
-    """Take all room that is left; return the file that holds it."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
-    return filler
+    with disk_of(tmp_path / "disk", 16) as place:
+        yield place
 
 
 async def test_a_full_disk_fails_the_drafts_and_nothing_else(
@@ -174,7 +161,7 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(
     store = open_store(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
-    filler = _fill_disk(small_disk)
+    filler = fill_disk(small_disk)
     big = Body(summary="x" * 900_000)
     lost = [store.submit(outcome(ref, call, ticket, n=n, body=big), wait=True) for n in range(3)]
     for late in lost:
@@ -202,7 +189,7 @@ async def test_an_outcome_that_found_no_room_outlives_the_process_that_was_to_wr
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     begun = store.submit(intent(ref, new_id(), body=Body(summary="y" * 300_000)), wait=False)
-    filler = _fill_disk(small_disk)
+    filler = fill_disk(small_disk)
     big = Body(summary="x" * 900_000)
     late = store.submit(outcome(ref, call, ticket, body=big), wait=True)
     other = store.submit(outcome(ref, read_call(begun), begun, body=big), wait=True)
@@ -231,7 +218,7 @@ async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     ticket = await begin(store, intent(ref, call))
     told: list[bool] = []
     read = store.submit(intent(ref, new_id(), blob=_random()), wait=False)
-    filler = _fill_disk(small_disk)
+    filler = fill_disk(small_disk)
     big = Body(summary="x" * 900_000)
     late = store.submit(outcome(ref, call, ticket, body=big), wait=True, told=told.append)
     with pytest.raises(StoreFull, match="free space"):

@@ -3,8 +3,10 @@
 import threading
 from pathlib import Path
 
+import pytest
+
 from turnlog.store.blobs import Bucket
-from turnlog.store.room import Room
+from turnlog.store.room import Room, reserve_of
 
 LIMIT = 8 << 20
 
@@ -26,3 +28,17 @@ def test_no_intent_slips_in_while_the_other_thread_measures(tmp_path: Path) -> N
         said = [room.has_room() for _ in range(20)]
         writer.join()
         assert not any(said)
+
+
+@pytest.mark.parametrize(
+    ("limit", "disk", "reserve"),
+    [
+        (10 << 30, 1 << 40, 64 << 20),
+        (100 << 20, 1 << 40, 5 << 20),
+        (10 << 30, 32 << 20, (32 << 20) // 20),
+    ],
+)
+def test_what_only_outcomes_may_use_is_64_mib_or_5_percent_of_a_smaller_limit_or_disk(
+    limit: int, disk: int, reserve: int
+) -> None:
+    assert reserve_of(limit, disk) == reserve

@@ -38,6 +38,10 @@ class Disk:
 
     def tend(self) -> None: ...
 
+    def probe(self) -> None:
+        if not self.room:
+            raise FULL
+
     def close(self) -> None: ...
 
 

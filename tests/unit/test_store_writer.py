@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from conformance.store.kit import intent, new_id, session
+from kit.proxy import until
 from turnlog.core.commit import Body
 from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.scribe import MOST
@@ -22,6 +23,7 @@ class Recorder:
         self.batches: list[list[Pending]] = []
         self.began = threading.Event()
         self.tended = threading.Event()
+        self.probed = threading.Event()
         self.closed = False
         self.gate = threading.Event()
         self.gate.set()
@@ -41,6 +43,11 @@ class Recorder:
         self.tended.set()
         if self.tending:
             raise self.tending.pop()
+
+    def probe(self) -> None:
+        self.probed.set()
+        if self.error:
+            raise self.error
 
     def close(self) -> None:
         self.closed = True
@@ -360,3 +367,32 @@ def test_a_chain_is_read_in_order() -> None:
     first = pend(intent(session(), new_id()), bytes, middle)
     alone = draft()
     assert chained([first, alone]) == [first, middle, last, alone]
+
+
+async def test_after_a_write_that_failed_it_is_tried_again_whether_writing_works() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), print)
+    engine.error = StoreError("the disk fails")
+    lost = draft()
+    writer.submit(lost, wait=True)
+    with pytest.raises(StoreError, match="the disk fails"):
+        await lost.done()
+    await asyncio.to_thread(engine.probed.wait, 10)
+    assert str(writer.failing) == "the disk fails"
+    engine.error = None
+    await until(lambda: not writer.failing or None, "a write that works")
+    await writer.stop()
+
+
+async def test_a_batch_that_fails_for_a_bug_speaks_for_no_other() -> None:
+    engine = Recorder()
+    writer = Writer(engine, asyncio.get_running_loop(), print)
+    engine.error = ValueError("a bug")
+    lost = draft()
+    writer.submit(lost, wait=True)
+    with pytest.raises(StoreError, match="a bug"):
+        await lost.done()
+    assert writer.failing is None
+    engine.error = None
+    await writer.stop()
+    assert not engine.probed.is_set()

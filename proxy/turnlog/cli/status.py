@@ -12,6 +12,8 @@ from turnlog.sessions.health import ServerHealth, read_health
 from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Usage, View
+from turnlog.store.folder import translated
+from turnlog.store.room import Room
 
 from .attempts import call_cell, session_cell, time_cell, tool_cell
 from .options import data_option, json_option, open_view, printout
@@ -25,6 +27,7 @@ _COLUMNS = (
     Column("STATUS", whole=True),
     Column("EFFECT"),
 )
+_NO_LIMIT = 1 << 62
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,10 +42,15 @@ def command(data: str, as_json: bool) -> None:
     """
     with printout() as write, open_view(data) as view:
         folder = Path(data).expanduser()
-        running = writers(view, folder)
+        running, usage = writers(view, folder), view.usage()
+        with translated("measure", folder):
+            room = Room(folder, usage.limit or _NO_LIMIT)
+            left, reserve = room.look(), room.reserve
         status = StoreStatus(
             data=str(folder.absolute()),
-            usage=view.usage(),
+            usage=usage,
+            room=left,
+            reserve=reserve,
             writers=running,
             pending=list(pending(view)),
             dangling=count(view, time.time_ns()),
@@ -61,6 +69,7 @@ def _text(view: View, status: StoreStatus) -> str:
         f"states      {_size(usage.state_bytes)}",
         f"limit       {_limit(usage)}",
         f"disk free   {_size(usage.disk_free)}",
+        f"room        {_room(status)}",
         *([f"key         {_rekeyed(usage.rekeyed_at)}"] if usage.rekeyed_at else []),
         f"proxies     {_writers(status.writers)}",
         *(f"server      {_health(one)}" for one in status.servers),
@@ -98,6 +107,13 @@ def _limit(usage: Usage) -> str:
         return "none"
     used = usage.log_bytes + usage.blob_bytes + usage.state_bytes
     return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
+
+
+def _room(status: StoreStatus) -> str:
+    kept = f"{_size(status.reserve)} are kept for outcomes"
+    if status.room:
+        return f"{_size(status.room)} until calls are refused ({kept})"
+    return f"none: calls are refused ({kept}); raise limits.store, or free space on the disk"
 
 
 def _writers(running: list[Writer]) -> str:

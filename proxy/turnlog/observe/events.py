@@ -117,6 +117,20 @@ class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
     when_full: WhenFull = field(name="turnlog.when_full")
 
 
+class StoreBlocked(Event, frozen=True, kw_only=True, tag="store.blocked"):
+    """Calls cannot be recorded, and are treated as `when_full` says, until `store.unblocked`."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+    when_full: WhenFull = field(name="turnlog.when_full")
+
+
+class StoreUnblocked(Event, frozen=True, kw_only=True, tag="store.unblocked"):
+    """Calls can be recorded again."""
+
+    level: ClassVar[Level] = Level.INFO
+
+
 class StoreTrimmed(Event, frozen=True, kw_only=True, tag="store.trimmed"):
     """The oldest inputs and outputs were given up to make room. Their calls stay in the log."""
 
@@ -247,6 +261,8 @@ CATALOGUE: tuple[type[Event], ...] = (
     CircuitClosed,
     SessionOpened,
     StoreFilled,
+    StoreBlocked,
+    StoreUnblocked,
     StoreTrimmed,
     StoreRecovered,
     StoreRekeyed,

@@ -1,6 +1,7 @@
 """What lies under `/turnlog/`: answers of turnlog about itself."""
 
 import asyncio
+from typing import Final
 
 from turnlog.store.base import Store, StoreError
 
@@ -9,6 +10,9 @@ from .api import Api
 from .downstream import Downstream
 from .own_mcp import AgentTools
 from .routes import AGENT_TOOLS, API, HEALTH, is_probe
+
+_BLOCKED: Final = "calls cannot be recorded now; the event store.blocked in turnlog's log says why"
+"""The reason names folders, and whoever reaches the port may read this."""
 
 
 class Own:
@@ -50,7 +54,7 @@ class Own:
         if self._stop.is_set():
             return problem(503, "Service Unavailable", "turnlog is stopping", {})
         if self._store.down:
-            return problem(503, "Service Unavailable", self._store.down, {})
+            return problem(503, "Service Unavailable", _BLOCKED, {})
         try:
             with self._store.view():
                 return document({"status": "ready"})

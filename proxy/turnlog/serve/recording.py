@@ -14,17 +14,19 @@ from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, wanted_headers
-from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.core.principal import PrincipalNames
 from turnlog.core.redact import Redactor
 from turnlog.observe.call_events import CallExpired, CallRecovered
 from turnlog.observe.event import Event, Log
 from turnlog.observe.events import (
     RecorderFailed,
+    StoreBlocked,
     StoreFailed,
     StoreRecovered,
     StoreRekeyed,
     StoreTrimmed,
+    StoreUnblocked,
 )
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
@@ -57,6 +59,8 @@ from .states import save_states
 
 SWEEP: Final = 30.0
 """s between two looks for calls whose time has passed."""
+LOOK: Final = 1.0
+"""s between two looks whether calls can be recorded."""
 KEEP: Final = 1 << 20
 """bytes: at least this much of an answer is read along, however little is recorded."""
 _NAMES: Final = 4096
@@ -92,7 +96,8 @@ async def recording(
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
             keeping = save_states(store, context.states, clock, log)
-            chores = (_sweep(context, store), _watch_lock(context), keeping)
+            watch = _watch_store(store, log, settings.limits.when_full)
+            chores = (watch, _sweep(context, store), _watch_lock(context), keeping)
             try:
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):
                     yield context
@@ -151,6 +156,18 @@ async def _watch_lock(context: Context) -> None:
     if context.pins.lock.servers:
         context.log.emit(context.pins.loaded())
     await context.keeper.watch()
+
+
+async def _watch_store(store: LmdbStore, log: Log, when_full: WhenFull) -> None:
+    """Log when calls cannot be recorded any more, and when they can again."""
+    blocked = ""
+    while True:
+        before, blocked = blocked, store.down
+        if blocked and not before:
+            log.emit(StoreBlocked(reason=blocked, when_full=when_full))
+        elif before and not blocked:
+            log.emit(StoreUnblocked())
+        await asyncio.sleep(LOOK)
 
 
 async def _sweep(context: Context, store: LmdbStore) -> None:

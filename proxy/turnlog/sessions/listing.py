@@ -45,6 +45,10 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
 
     data: str
     usage: Usage
+    room: int
+    """Bytes that may be written before calls are refused; 0 where they are."""
+    reserve: int
+    """Bytes of the limit or of the disk that only outcomes may use."""
     writers: list[Writer]
     pending: list[Row]
     dangling: dict[Standing, int]

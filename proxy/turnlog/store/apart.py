@@ -153,6 +153,7 @@ class Apart(Gathering):
     def _hear(self, message: bytes) -> None:
         receipt = read_receipt(message)
         self._source.room.spare = receipt.spare
+        self._set_failing(receipt.failing.error() if receipt.failing else None)
         if receipt.landed or receipt.done:
             self._deaths = 0
         for number, places in receipt.landed:

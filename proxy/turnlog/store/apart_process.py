@@ -36,6 +36,9 @@ class Sayings:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._next = Receipt()
+        self._failing: Trouble | None = None
+        self._is_told = True
+        """Whether a receipt has said that."""
         self.inbox = Inbox()
 
     def landed(self, batch: list[Pending], along: list[Pending]) -> None:
@@ -59,6 +62,10 @@ class Sayings:
     def report(self, error: StoreError) -> None:
         self._next.reports.append(str(error))
 
+    def on_failing(self, error: StoreError | None) -> None:
+        self._failing = Trouble.of(error) if error else None
+        self._is_told = False
+
     def trimmed(self, size: int) -> None:
         """Tell that content was given up."""
         self._next.trimmed += size
@@ -73,7 +80,7 @@ class Sayings:
     def send(self, spare: int) -> None:
         """Send what there is to tell; when the proxy is gone nobody is told."""
         receipt, self._next = self._next, Receipt()
-        receipt.spare = spare
+        receipt.spare, receipt.failing, self._is_told = spare, self._failing, True
         with suppress(OSError):
             self._link.sendall(framed(receipt))
 
@@ -81,7 +88,8 @@ class Sayings:
     def has_more(self) -> bool:
         """Whether there is something that no receipt has told."""
         found = self._next
-        return bool(found.landed or found.lost or found.reports or found.trimmed)
+        told = found.landed or found.lost or found.reports or found.trimmed
+        return bool(told) or not self._is_told
 
 
 class Clerk:
@@ -141,15 +149,16 @@ class Clerk:
     def _turn(self) -> bool:
         """Write what the proxy sends, and do what is due; tell whether more may come."""
         batch = self._receive()
-        full = self._scribe.again()
+        before = self._scribe.again()
         while batch:
-            self._scribe.write(batch[:MOST], full)
+            self._scribe.write(batch[:MOST], before)
             self._send()
             batch = batch[MOST:]
         errands, self._errands = self._errands, []
         for errand in errands:
             self._run(*errand)
         self._scribe.tend()
+        self._scribe.probe()
         if self._sayings.has_more or (self._spare > 0) != (self._room.spare > 0):
             self._send()
         return not self._is_last
@@ -162,7 +171,7 @@ class Clerk:
         batch: list[Pending] = []
         received = self._is_last
         while not received:
-            if self._scribe.keeps and not self._poll.poll(AGAIN * 1e3):
+            if self._scribe.retries and not self._poll.poll(AGAIN * 1e3):
                 break
             data = self._read()
             self._is_last = received = not data

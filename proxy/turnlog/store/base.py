@@ -49,6 +49,10 @@ class Conflict(StoreError):
         self.seq = seq
 
 
+class StoreGone(StoreError):
+    """The file of a store that is open is not at its place any more: removed, moved, or another one."""
+
+
 class StoreDamaged(StoreError):
     """A file of the store is not as it was written."""
 
@@ -403,7 +407,10 @@ class Store(Protocol):
 
     @property
     def down(self) -> str:
-        """Why nothing is written at the moment; empty where it is. What is submitted then fails at once."""
+        """Why calls cannot be recorded at the moment; empty where they can. Looks at folder and disk.
+
+        Intents are refused then.
+        """
         ...
 
     def submit(

@@ -32,7 +32,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from . import runs
-from .base import Blob, Gone, StoreDamaged, StoreError
+from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
 from .epochs import is_locked
 from .folder import close_environment, identity, inode, open_environment, write_transaction
 from .keys import number, unpack
@@ -308,15 +308,23 @@ class BlobWriter:
 
         Raises `StoreError`, `OSError`, `lmdb.Error`.
         """
-        env, bucket = self._current(now)
-        known = self._known
-        new = {blob.name: blob.value for blob in blobs if blob.name not in known}
-        if new:
-            self._append(env, bucket, new, now)
+        try:
+            known = self._write(blobs, now)
+        except StoreGone:
+            # Another process has unlinked the bucket just now: it needed the room.
+            known = self._write(blobs, now)
         handles = [known[blob.name] for blob in blobs]
         for name in list(islice(known, max(0, len(known) - self._remembered))):
             del known[name]
         return handles
+
+    def _write(self, blobs: Sequence[Packed], now: int) -> dict[bytes, bytes]:
+        """Put what is new into the bucket of `now`; return the handles of what is in there."""
+        env, bucket = self._current(now)
+        new = {blob.name: blob.value for blob in blobs if blob.name not in self._known}
+        if new:
+            self._append(env, bucket, new, now)
+        return self._known
 
     def _append(
         self, env: lmdb.Environment, bucket: Bucket, new: dict[bytes, bytes], now: int

@@ -15,13 +15,21 @@ from turnlog.core.kinds import Flag, Rung
 
 from . import ground, recovery
 from .attention import abandoned, overdue
-from .base import Draft, SessionRef, StoreError
+from .base import Draft, SessionRef, StoreError, StoreGone
 from .blobs import BlobReader, BlobWriter, Packed, pack
 from .epochs import EpochLock, is_locked
 from .errands import Closed, Errand
 from .flush import flush
-from .folder import FAILURES, close_environment, explained, translated, write_transaction
+from .folder import (
+    FAILURES,
+    check_place,
+    close_environment,
+    explained,
+    translated,
+    write_transaction,
+)
 from .index import Entry, Segment
+from .keys import PROBE, number
 from .ledger import Ledger
 from .redo import Redo
 from .room import Room
@@ -119,6 +127,9 @@ class LmdbEngine:
         Raises `StoreError`; then nothing of the batch is on disk.
         """
         drafts = chained(batch)
+        with translated("write to", self._data):
+            # Before content is put into buckets of a store that was made at the same place.
+            check_place(self._env)
         self._prepare(drafts)
         try:
             return self._commit(lambda txn: batch)
@@ -129,6 +140,10 @@ class LmdbEngine:
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
+        try:
+            check_place(self._env)
+        except (StoreGone, OSError):
+            return  # whoever writes next is told
         if self._ledger.behind >= self._flush_every:
             self._reported("index", self.flush)
         if self._room.is_due():
@@ -136,6 +151,13 @@ class LmdbEngine:
         if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
             self._appended = 0
             self._reported("extend the log of", self._extend)
+
+    def probe(self) -> None:
+        """Write something small and wait for the disk. Raises `StoreError`."""
+        with translated("write to", self._data):
+            with write_transaction(self._env) as txn:
+                txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
+            self._env.sync(True)
 
     def _make_room(self) -> None:
         if given_up := self._room.make(self._blobs.trim):

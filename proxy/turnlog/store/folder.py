@@ -36,7 +36,7 @@ import lmdb
 import msgspec
 
 from . import pages
-from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull
+from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull, StoreGone
 
 FORMAT = 4
 """3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
@@ -365,26 +365,40 @@ class _Shared:
     def __init__(self, env: lmdb.Environment, path: Path, *, readonly: bool) -> None:
         """Raises `OSError`."""
         self.env = env
+        self.file = path / "data.mdb"
         self.readonly = readonly
         self.users = 1
         self._turn = threading.Lock()
         """`flock` does not keep the threads of one process apart."""
-        self._file = -1 if readonly else os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        self._locked = -1 if readonly else os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+        self._stat = self.file.stat() if readonly else os.fstat(self._locked)
 
     @contextmanager
     def alone(self) -> Generator[None]:
         """Keep all other writers away, in this process and others. Raises `OSError`."""
         with self._turn:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            fcntl.flock(self._locked, fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                fcntl.flock(self._locked, fcntl.LOCK_UN)
+
+    def check_place(self) -> None:
+        """Raise `StoreGone` where another file, or none, is at the place of this one by now."""
+        try:
+            found: os.stat_result | None = os.stat(self.file)  # noqa: PTH116 - a third of the time
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found is None or not os.path.samestat(found, self._stat):
+            raise StoreGone(
+                f"{str(self.file)!r} is {'gone' if found is None else 'another file now'}: the data folder "
+                "was removed, moved or replaced while it was in use; put it back, or restart turnlog"
+            )
 
     def close(self) -> None:
         self.env.close()
-        if self._file >= 0:
-            os.close(self._file)
+        if self._locked >= 0:
+            os.close(self._locked)
 
 
 # LMDB must not open one file twice in a process: its locks belong to the process. This is the one
@@ -484,16 +498,28 @@ def _id_taken(path: Path) -> ProcessIdTaken:
 def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[bytes]"]:
     """Begin a write transaction, the only one on this host, of what `open_environment` returned.
 
-    All that writes an LMDB file goes through here. Raises `OSError`, `lmdb.Error`.
+    All that writes an LMDB file goes through here. Raises `StoreGone`, `OSError`, `lmdb.Error`.
     """
     # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
     # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
     # namespace a living holder may have it, and would lose the lock. `flock` knows no ids. As whoever waits
     # waits here, nobody else waits for the mutex.
+    shared = _shared(env)
+    with shared.alone():
+        # What is written to a file that nobody finds any more is not recorded.
+        shared.check_place()
+        with env.begin(write=True) as txn:
+            yield txn
+
+
+def check_place(env: lmdb.Environment) -> None:
+    """Raise `StoreGone` where the file of an environment was removed, moved or replaced, `OSError`."""
+    _shared(env).check_place()
+
+
+def _shared(env: lmdb.Environment) -> _Shared:
     with _guard:
-        shared = next(item for item in _environments.values() if item.env is env)
-    with shared.alone(), env.begin(write=True) as txn:
-        yield txn
+        return next(item for item in _environments.values() if item.env is env)
 
 
 def _reserve(path: Path) -> None:

@@ -22,6 +22,8 @@ class Gathering(ABC):
         """Bytes of all drafts."""
         self.down = ""
         """Why nothing is written at the moment; empty where it is."""
+        self.failing: StoreError | None = None
+        """Why the last write failed, where that holds for all that is written; `None` once one works."""
         self._gathered: list[Pending] = []
         self._closing = False
         self._called = False
@@ -39,6 +41,9 @@ class Gathering(ABC):
             # Once the loop has done all that is ready, so that its calls share one transaction.
             self._called = True
             self._loop.call_soon(self._call)
+
+    def _set_failing(self, error: StoreError | None) -> None:
+        self.failing = error
 
     @abstractmethod
     def _hand_over(self) -> None:

@@ -10,7 +10,7 @@ from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 
 from .base import Draft, StoreFull
-from .folder import explained
+from .folder import explained, translated
 from .room import Room
 from .scribe import KEPT
 from .tickets import Pending, pend, without_content
@@ -86,7 +86,19 @@ class Intake:
         except OSError as error:
             raise explained("measure", self._data, error) from error
         if not has_room:
-            raise StoreFull(
-                f"no room for {what} in {str(self._data)!r}; raise limits.store, "
-                "or free space on the disk"
-            )
+            raise StoreFull(self._shortage(what))
+
+    def shortage(self) -> str:
+        """Measure; return why intents are refused for want of room, empty where they are not.
+
+        Raises `StoreError`.
+        """
+        with translated("measure", self._data):
+            return "" if self._room.look() else self._shortage("calls")
+
+    def _shortage(self, what: str) -> str:
+        return (
+            f"no room for {what} in {str(self._data)!r}: less than {self._room.reserve} bytes are left, of "
+            "limits.store or on the disk, and those are kept for outcomes; raise limits.store, or free space "
+            "on the disk"
+        )

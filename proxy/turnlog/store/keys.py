@@ -49,6 +49,8 @@ MARKED_SINCE = b"marked since"
 """From when on it is marked why content is gone, ns UTC: 0 for stores that always did."""
 REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
+PROBE = b"probe"
+"""When it was last tried whether writing works again, ns UTC."""
 NEWEST_SEAL = b"newest seal"
 SEAL = 16
 """Bytes of a seal."""

@@ -7,16 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import lmdb
 from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind
 
 from . import epochs, folder
 from .apart import Apart, Source
-from .base import Draft, StoreClosed, StoreError
+from .base import Draft, StoreClosed, StoreError, StoreFull
 from .blobs import BlobReader, boot_id
 from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
 from .errands import Closed, Errand
@@ -35,6 +36,7 @@ DEFAULT_LIMIT = 10 << 30
 COMMIT_LIMIT = 1 << 20
 DAY = 86_400_000_000_000
 _BACKLOG = Backlog()
+_INTENT: Final = CommitKind.INTENT
 
 
 class LmdbStore:
@@ -69,6 +71,8 @@ class LmdbStore:
         """What to say where the store's secret is not the one that was used last; else empty."""
         self._tails = TailCache(hands.tail)
         self._process = os.getpid()
+        self._gone: StoreError | None = None
+        """Why the store's file is not at its place, as last looked at by `down`."""
         self._closed = False
         self._recovered = recovered
         self._epochs = epochs
@@ -174,7 +178,26 @@ class LmdbStore:
 
     @property
     def down(self) -> str:
-        return self._writer.down
+        return self._writer.down or self._misplaced() or self._failing() or self._shortage()
+
+    def _misplaced(self) -> str:
+        """Return why the store's file is not where it was opened."""
+        self._gone = None
+        try:
+            with folder.translated("look at", self._data):
+                folder.check_place(self._env)
+        except StoreError as error:
+            self._gone = error
+        return str(self._gone or "")
+
+    def _failing(self) -> str:
+        return str(self._writer.failing or "")
+
+    def _shortage(self) -> str:
+        try:
+            return self._intake.shortage()
+        except StoreError as error:
+            return str(error)
 
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
@@ -182,6 +205,13 @@ class LmdbStore:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
         writer = self._writer
+        if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
+            # Reads wait for no write: they would be sent, and nobody could record them.
+            raise (
+                StoreFull(str(trouble))
+                if isinstance(trouble, StoreFull)
+                else StoreError(str(trouble))
+            )
         pending = self._intake.take(draft, wait, writer.submitted - writer.finished)
         if told is not None:
             pending.told = told

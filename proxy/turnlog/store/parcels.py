@@ -133,6 +133,8 @@ class Receipt(Struct, array_like=True, gc=False):
     """Bytes of content that were given up to make room."""
     spare: int = 0
     """`Room.spare`."""
+    failing: Trouble | None = None
+    """Why nothing can be written at the moment."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

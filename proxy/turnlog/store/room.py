@@ -20,9 +20,9 @@ _SHARE = 256
 """Of the room that is left, what may be written before."""
 
 
-def reserve_of(limit: int) -> int:
-    """Return the bytes below which intents are refused: 64 MiB, or 5 % of a smaller limit."""
-    return min(RESERVE, limit // 20)
+def reserve_of(limit: int, disk: int) -> int:
+    """Return the bytes below which intents are refused: 64 MiB, or 5 % of a smaller limit or disk."""
+    return min(RESERVE, limit // 20, disk // 20)
 
 
 def log_size(data: Path) -> int:
@@ -60,8 +60,7 @@ class Room:
     def __init__(self, data: Path, limit: int) -> None:
         self._data = data
         self._limit = limit
-        self._reserve = reserve_of(limit)
-        self._every = min(_MEASURE_EVERY, self._reserve // 4)
+        self._every = min(_MEASURE_EVERY, reserve_of(limit, limit) // 4)
         self._unmade = self._every
         self._states = 0
         """Bytes of saved states, as last looked at."""
@@ -72,11 +71,25 @@ class Room:
         """Bytes that may be written before intents are refused, as last measured; 0 when that is
         in doubt."""
 
+    @property
+    def reserve(self) -> int:
+        """Bytes that only outcomes may use. Raises `OSError`."""
+        disk = os.statvfs(self._data)
+        return reserve_of(self._limit, disk.f_blocks * disk.f_frsize)
+
     def has_room(self) -> bool:
         """Tell whether an intent may be written. Raises `OSError`."""
         if self.spare <= 0:
             self._measure()
         return self.spare > 0
+
+    def look(self) -> int:
+        """Measure; return how many bytes may be written before intents are refused, 0 where they are.
+
+        Raises `OSError`.
+        """
+        self._measure()
+        return max(0, self.spare)
 
     def wrote(self, count: int) -> None:
         """Take note of bytes that went to the disk."""
@@ -139,9 +152,7 @@ class Room:
 
     def _need(self, blob_bytes: int) -> int:
         kept = log_size(self._data) + blob_bytes + self._states
-        over_limit = kept - (self._limit - self._reserve)
-        over_disk = self._reserve - disk_free(self._data)
-        return max(over_limit, over_disk)
+        return self.reserve + max(kept - self._limit, -disk_free(self._data))
 
     def _measure(self) -> None:
         with self._measuring:
@@ -149,4 +160,4 @@ class Room:
                 self._limit - log_size(self._data),
                 disk_free(self._data) + blob_size(self._data) + self._states,
             )
-            self.spare = left - self._reserve
+            self.spare = left - self.reserve

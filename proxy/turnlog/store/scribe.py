@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from .base import StoreError, StoreFull
+from .base import StoreError, StoreFull, StoreGone
 from .kept import Kept
 from .tickets import Pending, chained
 
@@ -17,6 +17,8 @@ AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
 KEPT = 64 << 20
 """Bytes of such outcomes that are kept."""
+_PASSING = (StoreFull, StoreGone)
+"""There may be room later, and a folder that was moved may be put back."""
 T = TypeVar("T")
 
 
@@ -29,6 +31,10 @@ class Engine(Protocol):
 
     def tend(self) -> None:
         """Do what is due after a batch."""
+        ...
+
+    def probe(self) -> None:
+        """Write something that says nothing. Raises `StoreError`."""
         ...
 
     def close(self) -> None:
@@ -51,6 +57,10 @@ class Listener(Protocol):
         """Tell of an error that no caller would see."""
         ...
 
+    def on_failing(self, error: StoreError | None) -> None:
+        """Take note that nothing can be written, and why, or that it can be again: `None`."""
+        ...
+
 
 class Scribe:
     """Writes batches with an engine, and remembers what found no room."""
@@ -60,35 +70,43 @@ class Scribe:
         self._engine = engine
         self._listener = listener
         self._kept = Kept(keep)
+        self._failing = False
+        """Whether the last write failed for a reason that holds for all."""
         self._told = False
         """Whether writes fail, and that was reported."""
         self._unsaid = 0
         """Drafts nobody waited for that were lost since the failure was reported."""
 
     @property
-    def keeps(self) -> bool:
-        """Whether something is kept that `again` would write."""
-        return len(self._kept) > 0
+    def retries(self) -> bool:
+        """Whether there is something to try again: outcomes that are kept, or whether writing works."""
+        return self._failing or len(self._kept) > 0
 
-    def write(self, batch: list[Pending], full: StoreFull | None) -> None:
-        """Write a batch, unless what came before it has no room: that is `full`."""
-        error = full or self._put(batch)
+    def write(self, batch: list[Pending], before: StoreError | None) -> None:
+        """Write a batch, unless what came before it cannot be written yet: that is `before`."""
+        error = before or self._put(batch)
         if error:
             self._lost(batch, error)
         elif self._told:
             self.tell_rest()
             self._told = False
 
-    def again(self) -> StoreFull | None:
-        """Write the outcomes that are kept; return why there is no room yet."""
+    def again(self) -> StoreError | None:
+        """Write the outcomes that are kept; return why that cannot be done yet."""
         for piece in self._kept.pieces():
             error = self._put(piece)
-            if isinstance(error, StoreFull):
+            if isinstance(error, _PASSING):
                 return error
             if error:
                 self._listener.failed(piece, error, [])
                 self._missed(len(piece), error)
         return None
+
+    def probe(self) -> None:
+        """Where writing failed, find out whether it works again."""
+        if self._failing:
+            error = self.run(self._engine.probe)
+            self._on_written(error if isinstance(error, StoreError) else None)
 
     def run(self, job: Callable[[], T]) -> T | StoreError:
         """Run a job; return what it comes to, or why it failed."""
@@ -128,16 +146,23 @@ class Scribe:
         try:
             along = self._engine.write(batch)
         except StoreError as error:
+            self._on_written(error)
             return error
         except Exception as error:  # noqa: BLE001 - who writes must outlive a bug; the tickets tell
             return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
+        self._on_written(None)
         self._listener.landed(batch, along)
         return None
 
+    def _on_written(self, error: StoreError | None) -> None:
+        if error or self._failing:
+            self._failing = error is not None
+            self._listener.on_failing(error)
+
     def _lost(self, batch: list[Pending], error: StoreError) -> None:
-        """Fail a batch. What finds no room and is an outcome is kept, to be tried again."""
-        full = isinstance(error, StoreFull)
-        kept = [pending for pending in batch if full and self._kept.take(pending)]
+        """Fail a batch. Outcomes are kept, to be tried again, where the reason may pass."""
+        passes = isinstance(error, _PASSING)
+        kept = [pending for pending in batch if passes and self._kept.take(pending)]
         self._listener.failed(batch, error, kept)
         held = set(map(id, kept))
         gone = [pending for pending in batch if id(pending) not in held]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .base import StoreClosed, StoreError, StoreFull
+from .base import StoreClosed, StoreError
 from .gathering import Gathering, fail, settle
 from .scribe import AGAIN, KEPT, MOST, Engine, Scribe
 from .tickets import Pending, chained
@@ -36,7 +36,7 @@ class Writer(Gathering):
         `keep` is how many bytes of outcomes that find no room are kept until there is some.
         """
         super().__init__(loop)
-        self._scribe = Scribe(engine, _InLoop(self._tell, report), keep=keep)
+        self._scribe = Scribe(engine, _InLoop(self._tell, report, self._set_failing), keep=keep)
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
         self._jobs: list[_Job] = []
@@ -113,7 +113,7 @@ class Writer(Gathering):
         self._scribe.tell_rest()
 
     def _turn(self) -> bool:
-        rested = self._sleep.acquire(timeout=AGAIN if self._scribe.keeps else -1)
+        rested = self._sleep.acquire(timeout=AGAIN if self._scribe.retries else -1)
         with self._lock:
             if not rested and self._awake:
                 # Called while this woke by itself: the next turn must not begin at once.
@@ -123,17 +123,18 @@ class Writer(Gathering):
             self._jobs = []
             self._awake = False
             closing = self._closing
-        full = self._scribe.again()
+        before = self._scribe.again()
         while self._writing:
-            self._write(self._writing[:MOST], full)
+            self._write(self._writing[:MOST], before)
         while jobs:
             self._do(*jobs[0])
             jobs.pop(0)
         self._scribe.tend()
+        self._scribe.probe()
         return not closing
 
-    def _write(self, batch: list[Pending], full: StoreFull | None) -> None:
-        self._scribe.write(batch, full)
+    def _write(self, batch: list[Pending], before: StoreError | None) -> None:
+        self._scribe.write(batch, before)
         self.finished += sum([pending.size for pending in batch])
         with self._lock:
             self._writing = self._writing[len(batch) :]
@@ -158,9 +159,15 @@ class Writer(Gathering):
 class _InLoop:
     """Tells the tickets on the loop what the thread did with them."""
 
-    def __init__(self, tell: Callable[..., None], report: Callable[[StoreError], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[..., None],
+        report: Callable[[StoreError], None],
+        set_failing: Callable[[StoreError | None], None],
+    ) -> None:
         self._tell = tell
         self._report = report
+        self._set_failing = set_failing
 
     def landed(self, batch: list[Pending], along: list[Pending]) -> None:
         self._tell(_land, batch, along)
@@ -170,6 +177,9 @@ class _InLoop:
 
     def report(self, error: StoreError) -> None:
         self._report(error)
+
+    def on_failing(self, error: StoreError | None) -> None:
+        self._tell(self._set_failing, error)
 
 
 def _land(batch: list[Pending], along: list[Pending]) -> None:
