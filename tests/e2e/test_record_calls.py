@@ -121,8 +121,8 @@ ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
     (
         "id of other type",
         200,
-        b'{"jsonrpc":"2.0","id":"1","result":{"content":[]}}',
-        {"kind": "malformed_result", "flags": ["id_mismatch"]},
+        b'{"jsonrpc":"2.0","id":"1","result":{"content":[{"type":"text","text":"x"}]}}',
+        {"status": "ok", "executed": "yes", "flags": ["id_mismatch"]},
     ),
     (
         "error without id",

@@ -316,12 +316,6 @@ STREAMS: list[tuple[str, bytes, str, list[str]]] = [
     ("blanks", b"data:  \n\n", "connection_lost", []),
     ("an event of its own type", b"event: ping\ndata: 12:00\n\n", "connection_lost", []),
     ("another id", NOTE + ALIEN + NOTE, "malformed_result", ["id_mismatch"]),
-    (
-        "an id of another type",
-        event(text_result("1", "x")),
-        "malformed_result",
-        ["id_mismatch"],
-    ),
     ("a bare error", b'data: {"error":"Session not found"}\n\n', "malformed_result", ["malformed"]),
     (
         "cut JSON",

@@ -43,6 +43,10 @@ class Channel:
         """The requests, no calls, that were not answered."""
         return list(self._awaited.values())
 
+    def is_asked(self, key: str) -> bool:
+        """Tell whether a request whose id has this key waits for its answer."""
+        return key in self._awaited
+
     def asked(self, key: str) -> Message | None:
         """Return the request whose id has this key, once."""
         return self._awaited.pop(key, None)

@@ -64,6 +64,10 @@ class Listening:
         """Return the request, no call, that an answer here belongs to."""
         return self._channel.asked(key) if self._channel is not None else None
 
+    def is_asked(self, key: str) -> bool:
+        """Tell whether a request, no call, waits for its answer here."""
+        return self._channel is not None and self._channel.is_asked(key)
+
     def hang_up(self, failure: Failure, *, told: bool = False) -> Sequence[Ticket]:
         """Record that nothing more is answered here; `lost` is what the agent is then `told`."""
         channel, self._channel = self._channel, None

@@ -7,7 +7,7 @@ from turnlog.observe.call_events import StrayOutput
 from turnlog.observe.events import ProcessFailed
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, meant_key
 from turnlog.wire.skim import Outline
 
 from .attempt import Attempt
@@ -90,9 +90,11 @@ class Matching:
         id that nobody gave the one whose id could not be read."""
         if nameless_error(message) and len(self.awaited) == 1:
             return self.awaited.first_key
-        key = id_key(raw_id(message))
-        known = key in self.awaited or key in self.past
-        return "" if "" in self.awaited and not known else key
+        key = meant_key(id_key(raw_id(message)), self._is_open)
+        return "" if "" in self.awaited and not self._is_open(key) else key
+
+    def _is_open(self, key: str) -> bool:
+        return key in self.awaited or key in self.past
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
@@ -113,7 +115,7 @@ class Matching:
             # It may be any answer: also one that comes too late, or that a limit still waits for.
             limited = self.past.any_answered or any(e.is_limited for e in self.awaited)
             return Opening.WAITS if limited else Opening.PASSES
-        key = id_key(message.id)
+        key = meant_key(id_key(message.id), self._is_open)
         if (errand := self.awaited.find(key)) is not None:
             errand.answering()
         elif (past := self.past.find(key)) is not None and past.answered:

@@ -64,6 +64,10 @@ class Pending:
         if one.token:
             self._tokens[id_key(one.token)] = key
 
+    def has(self, key: str) -> bool:
+        """Tell whether there is one with an id."""
+        return key in self._open
+
     def find(self, key: str) -> Open | None:
         """Return the one with an id."""
         return self._open.get(key)

@@ -9,7 +9,7 @@ from turnlog.core.classify import Ending, asks_again, refused
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key
+from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key, meant_key, other_type
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
 from turnlog.wire.sse import Event
@@ -237,7 +237,13 @@ class Reading(Struct, eq=False):
             return ""
         if len(awaited) == 1 and nameless_error(message):
             return next(iter(awaited))
-        return id_key(raw_id(message))
+        return meant_key(id_key(raw_id(message)), self._is_open)
+
+    def _is_open(self, key: str) -> bool:
+        if key in self._underway.awaited or self._underway.own(key) is not None:
+            return True
+        listening = self._listening is not None and self._listening.is_asked(key)
+        return listening or self._context.calls.has(self._request.scope, key)
 
     @property
     def _legs(self) -> Legs:
@@ -262,6 +268,8 @@ class Reading(Struct, eq=False):
 
     def close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """End an attempt by its answer."""
+        if other_type(id_key(raw_id(message))) == id_key(attempt.wire_id or attempt.caller_id):
+            attempt.marks.add(Flag.ID_MISMATCH)
         said = mcp.read_answer(message, revision=self._revision)
         ending, reply = answered(said, message, text, self.around(attempt.ask))
         fails = said.code is not None

@@ -15,7 +15,7 @@ from turnlog.observe.call_events import QuestionRefused, StrayOutput
 from turnlog.observe.event import Log
 from turnlog.observe.events import ProcessFailed
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, parse
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, meant_key, parse
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
 
 from .pending import Open, Pending
@@ -293,7 +293,8 @@ class Switchboard:
 
     def _answer(self, keys: Sequence[str], line: bytes) -> None:
         """Give a line to who asked for it."""
-        answered = [one for key in keys if (one := self._pending.take(key)) is not None]
+        meant = [meant_key(key, self._pending.has) for key in keys]
+        answered = [one for key in meant if (one := self._pending.take(key)) is not None]
         one = next((one for one in answered if one.reply is not None), None)
         if one is None or one.reply is None:
             return

@@ -7,6 +7,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import islice
@@ -46,6 +47,7 @@ MEMBERS_LIMIT = 512
 _LEVELS = ("params", "result", "error")
 _BOM = b"\xef\xbb\xbf"
 _VERSION: Final = Raw(b'"2.0"')
+_WHOLE_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _CALL: Final = Raw(b'"tools/call"')
 """What most methods are: to compare is cheaper than to read."""
 
@@ -173,6 +175,24 @@ def id_key(raw: bytes) -> str:
         return '"' + decode_string(raw)
     number = integer_of(raw)
     return str(number) if number is not None else raw.decode("utf-8", "replace")
+
+
+def other_type(key: str) -> str:
+    """Return the key of an id that differs in type only: `"7"` and `7`. Empty for none."""
+    if not key.startswith('"'):
+        return f'"{key}' if _WHOLE_NUMBER.fullmatch(key) else ""
+    return key[1:] if _WHOLE_NUMBER.fullmatch(key, 1) else ""
+
+
+def meant_key(key: str, is_open: Callable[[str], bool]) -> str:
+    """Return the key of the request that an answer belongs to; the same where there is none.
+
+    SDKs take an answer whose id has another type than the request's, where that one is open.
+    """
+    if is_open(key):
+        return key
+    other = other_type(key)
+    return other if other and is_open(other) else key
 
 
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
