@@ -27,7 +27,7 @@ async def test_lists_are_written_in_the_order_they_came(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as work:
         one = keeper(tmp_path, log, work)
         for text in ("a", "b", "c"):
-            one.note("s", "me", page(text), frozenset({"t0"}))
+            one.note("s@here", "me", page(text), frozenset({"t0"}))
     (shown,) = definitions.shown(tmp_path)
     assert shown.digest == page("c").definitions["t0"].digest
     assert [event.parts for event in log.of(ToolChanged)] == [("description",)] * 2
@@ -37,8 +37,8 @@ async def test_of_very_many_changes_some_are_named(tmp_path: Path) -> None:
     log = Collected()
     async with asyncio.TaskGroup() as work:
         one = keeper(tmp_path, log, work)
-        one.note("s", "me", page("a", count=50), None)
-        one.note("s", "me", page("b", count=50), None)
+        one.note("s@here", "me", page("a", count=50), None)
+        one.note("s@here", "me", page("b", count=50), None)
     assert len(log.of(ToolChanged)) == 20
 
 
@@ -47,7 +47,7 @@ async def test_more_lists_than_can_be_written_are_given_up_and_said(tmp_path: Pa
     async with asyncio.TaskGroup() as work:
         one = keeper(tmp_path, log, work)
         for n in range(40):
-            one.note("s", "me", page(str(n)), None)
+            one.note("s@here", "me", page(str(n)), None)
     assert len(log.of(DefinitionsFailed)) == 8
     assert len(definitions.shown(tmp_path)) == 1
 
@@ -57,6 +57,6 @@ async def test_a_disk_that_takes_nothing_is_said_and_harms_nobody(tmp_path: Path
     (tmp_path / "definitions").write_text("in the way")
     async with asyncio.TaskGroup() as work:
         one = keeper(tmp_path, log, work)
-        one.note("s", "me", page(), None)
-        one.note("s", "me", page(), None)
+        one.note("s@here", "me", page(), None)
+        one.note("s@here", "me", page(), None)
     assert len(log.of(DefinitionsFailed)) == 2

@@ -8,6 +8,7 @@ from turnlog.core.kinds import Effect, Flag
 from turnlog.core.policy import Rulebook
 from turnlog.core.provenance import Provenance
 from turnlog.core.rules import Match, Rule
+from turnlog.core.target import lock_name
 from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.serve.attempt import Ask
 from turnlog.serve.catalog import Catalog
@@ -18,6 +19,8 @@ from turnlog.wire.mcp import read_tools_list
 READS = '{"name":"t","annotations":{"readOnlyHint":true}}'
 WRITES = '{"name":"t","annotations":{"readOnlyHint":false}}'
 READS_DIGEST = read_tools_list(Raw(f'{{"tools":[{READS}]}}'.encode())).definitions["t"].digest
+
+PLACE = ("http://127.0.0.1:9000", "/mcp", "", "")
 
 
 class Where(Struct):
@@ -36,14 +39,17 @@ class Where(Struct):
     def pin(self, digest: bytes) -> None:
         """Pin the tool, and let the lock be read again: what changed has to stay for one look."""
         pin = Pin(hash=f"sha256:{digest.hex()}", definition={}, partial=True)
-        write_lock(self.pins.path, LockFile(servers={"files": {"t": pin}}))
+        write_lock(
+            self.pins.path,
+            LockFile(servers={lock_name("files", PLACE, str(self.pins.path.parent)): {"t": pin}}),
+        )
         assert self.pins.refresh() is None
         assert self.pins.refresh() is not None
 
     def tool(self, name: str = "t", arguments: object = None) -> Ask:
         """Return what is known of a tool."""
         found = self.known.find("files", "here", "me", name)
-        return found or self.known.look("files", "here", "me", name, lambda: arguments)
+        return found or self.known.look("files", "here", "me", name, PLACE, lambda: arguments)
 
     def is_remembered(self, name: str = "t") -> bool:
         """Tell whether nothing has to be worked out anew."""

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from turnlog.core.definition import Kept
+from turnlog.core.target import server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing
@@ -17,7 +18,12 @@ def digest(text: str) -> bytes:
 
 
 def listing(
-    *tools: str, server: str = "s", by: str = "me", at: int = AT, text: str = "", whole: bool = True
+    *tools: str,
+    server: str = "s@here",
+    by: str = "me",
+    at: int = AT,
+    text: str = "",
+    whole: bool = True,
 ) -> Listing:
     return Listing(
         server=server,
@@ -33,7 +39,7 @@ def keep(data: Path, one: Listing) -> list[Change]:
 
 
 def tools(data: Path) -> list[str]:
-    return [f"{one.server}/{one.tool}" for one in definitions.shown(data)]
+    return [f"{server_of(one.server)}/{one.tool}" for one in definitions.shown(data)]
 
 
 def test_a_store_that_was_shown_nothing_has_nothing(tmp_path: Path) -> None:
@@ -45,9 +51,9 @@ def test_a_store_that_was_shown_nothing_has_nothing(tmp_path: Path) -> None:
 
 def test_what_a_server_showed_is_there_by_server_and_tool(tmp_path: Path) -> None:
     keep(tmp_path, listing("b", "a"))
-    keep(tmp_path, listing("z", server="other", whole=False))
+    keep(tmp_path, listing("z", server="other@there", whole=False))
     assert tools(tmp_path) == ["other/z", "s/a", "s/b"]
-    assert definitions.listed_whole(tmp_path) == {"s"}
+    assert definitions.listed_whole(tmp_path) == {"s@here"}
     (found,) = definitions.find(tmp_path, [digest("a"), digest("nothing")]).values()
     assert found.value == digest("a").hex()
 
@@ -58,7 +64,7 @@ def test_a_definition_is_made_once(tmp_path: Path) -> None:
     def never(_: bytes) -> Kept:
         raise AssertionError
 
-    definitions.keep(tmp_path, listing("a", server="other"), never)
+    definitions.keep(tmp_path, listing("a", server="other@there"), never)
     definitions.add(tmp_path, {digest("a"): Kept(b'"pinned"', True)}, AT)
     assert definitions.find(tmp_path, [digest("a")])[digest("a")].value == digest("a").hex()
 
@@ -107,7 +113,7 @@ def test_a_server_cannot_show_without_bound(tmp_path: Path) -> None:
 def test_definitions_that_nobody_shows_any_more_go_first_and_then_the_oldest(
     tmp_path: Path,
 ) -> None:
-    keep(tmp_path, listing("shown", server="other", at=AT))
+    keep(tmp_path, listing("shown", server="other@there", at=AT))
     for round_ in range(MOST // 500 + 2):
         names = (f"t{n}" for n in range(500))
         keep(tmp_path, listing(*names, text=str(round_), at=AT + round_ + 1))
@@ -123,3 +129,12 @@ def test_a_folder_that_is_no_store_is_an_error_with_advice(tmp_path: Path) -> No
     (tmp_path / "definitions" / "data.mdb").write_bytes(b"no store" * 2000)
     with pytest.raises(StoreError, match="definitions"):
         definitions.shown(tmp_path)
+
+
+def test_what_was_shown_without_a_place_is_not_offered_and_goes(tmp_path: Path) -> None:
+    keep(tmp_path, listing("old", server="s"))
+    assert (tools(tmp_path), definitions.listed_whole(tmp_path)) == ([], set())
+    keep(tmp_path, listing("new", server="s@here"))
+    keep(tmp_path, listing("new", "other", server="s@there"))
+    assert tools(tmp_path) == ["s/new", "s/new", "s/other"]
+    assert definitions.listed_whole(tmp_path) == {"s@here", "s@there"}

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from turnlog.core.escapes import clean
+from turnlog.core.target import server_of
 from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,
@@ -129,7 +131,8 @@ def _tell_of_others(folder: Path, wanted: Wanted) -> None:
     """Name the servers whose tools are left out, because the configuration does not have them."""
     if wanted.among is None:
         return
-    others = sorted({server for server, _ in offered(folder, Wanted()).shown} - wanted.among)
+    shown = {server_of(server) for server, _ in offered(folder, Wanted()).shown}
+    others = sorted(shown - wanted.among)
     if others:
         names = ", ".join(map(repr, others))
         complain(
@@ -140,7 +143,8 @@ def _tell_of_others(folder: Path, wanted: Wanted) -> None:
 def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> Wanted:
     """Return what is looked at: what is named, else what is configured, or pinned already."""
     if what is None:
-        return Wanted(among=configured | set(lock.servers) if configured else None)
+        pinned = set(map(server_of, lock.servers))
+        return Wanted(among=configured | pinned if configured else None)
     server, slash, tool = what.partition("/")
     return Wanted(server, tool if slash else None)
 
@@ -157,9 +161,12 @@ def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFi
 
 def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
     """Yield what differs; `brief` without the definitions of what is only there, or only pinned."""
+    places = {(one.server, one.target) for one in found}
+    several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
     for one in found:
         parts = f": {', '.join(one.parts)}" if one.parts else ""
-        yield f"{clean(one.server)}/{clean(one.tool)}  {one.change}{parts}"
+        server = f"{one.server}@{one.target}" if one.server in several else one.server
+        yield f"{clean(server)}/{clean(one.tool)}  {one.change}{parts}"
         if brief and one.change is not ChangeKind.CHANGED:
             continue
         for line in one.diff:

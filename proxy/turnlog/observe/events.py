@@ -220,6 +220,7 @@ class LockLoaded(Event, frozen=True, kw_only=True, tag="lock.loaded"):
 
     lock: str = field(name="turnlog.lock")
     pinned: int = field(name="turnlog.pinned")
+    untargeted: int = field(name="turnlog.untargeted")
 
 
 class LockFailed(Event, frozen=True, kw_only=True, tag="lock.failed"):

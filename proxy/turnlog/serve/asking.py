@@ -150,7 +150,8 @@ class Asking(Struct, frozen=True):
         known = tools.find(*whose, name)
         if known is not None:
             return known
-        return tools.look(*whose, name, partial(self._said, message, arguments))
+        said = partial(self._said, message, arguments)
+        return tools.look(*whose, name, request.place, said)
 
     def _said(self, message: Message, arguments: bytes) -> object:
         """Return the arguments for rules to look at: a body that nobody could read has none."""
@@ -173,7 +174,8 @@ class Asking(Struct, frozen=True):
         server, credential = self.request.server, self.request.credential
         target = self.request.target
         learned = self.context.catalog.learn(target, credential, page, first=after is None)
-        self.context.keeper.note(server, credential, page, learned.whole)
+        name = self.context.pins.name_of(server, self.request.place)
+        self.context.keeper.note(name, credential, page, learned.whole)
         self.context.log.emit(
             ToolsListed(
                 server=server,

@@ -13,6 +13,7 @@ import msgspec
 
 from turnlog.core.kinds import Phase
 from turnlog.core.principal import PrincipalNames
+from turnlog.core.target import COMMAND
 from turnlog.observe.event import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
@@ -22,7 +23,7 @@ from .front import Asked, Front, refusing
 from .known import Rules
 from .lane import Lane
 from .recorder import Recorder
-from .routes import COMMAND, Target
+from .routes import Target
 from .settings import Upstream
 from .startup import startup_limit
 from .upstream import Answer, Content

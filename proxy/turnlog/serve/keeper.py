@@ -8,6 +8,7 @@ from typing import Final
 
 from turnlog.core.definition import Kept, kept
 from turnlog.core.redact import Redactor
+from turnlog.core.target import server_of
 from turnlog.observe.event import Event, Log
 from turnlog.observe.events import DefinitionsFailed, ToolChanged
 from turnlog.packs.lock import LockFile, kept_of
@@ -55,7 +56,8 @@ class Keeper:
         self._busy = False
 
     def note(self, server: str, by: str, page: ToolPage, whole: frozenset[str] | None) -> None:
-        """Keep what a page of a list said; `whole` is all of the list that it ends."""
+        """Keep what a page of a list said; `server` is the server's name in the lock, `whole` all of the
+        list that the page ends."""
         self._soon(lambda: self._write(server, by, page, whole))
 
     async def watch(self) -> None:
@@ -117,7 +119,7 @@ class Keeper:
 
     def _changed(self, server: str, change: Change) -> Event:
         return ToolChanged(
-            server=server,
+            server=server_of(server),
             tool=change.tool,
             parts=tuple(definitions.changed(self._data, change.before, change.now)),
             provenance=self._pins.standing(server, change.tool, change.now).provenance,

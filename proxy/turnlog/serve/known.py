@@ -1,6 +1,6 @@
 """What is known of a tool before a call of it is looked at, worked out once and remembered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -75,9 +75,11 @@ class KnownTools:
         target: str,
         credential: str,
         name: str,
+        place: Sequence[str],
         arguments: Callable[[], object],
     ) -> Ask:
-        """Work out what a call of a tool with these `arguments` asks, as far as others may alike."""
+        """Work out what a call of a tool with these `arguments` asks, as far as others may alike; `place`
+        is the target written out."""
         definition = self._catalog.find(target, credential, name)
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._trusted)
@@ -85,7 +87,7 @@ class KnownTools:
         book = self._rules.book
         policy = book.policy(subject, arguments)
         shown = self._clean(name[:TOOL_CHARS]) or UNKNOWN_TOOL
-        standing = self._pins.standing(server, shown, digest)
+        standing = self._pins.standing(self._pins.name_of(server, place), shown, digest)
         changed = standing.provenance is Provenance.MISMATCH
         effect = policy.effect or hint
         model = structs.replace(

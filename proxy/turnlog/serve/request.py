@@ -135,21 +135,23 @@ class Request:
         """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
         of another target are never the same."""
         if not self._target:
-            route = self.route
-            if route.target.is_command:
-                self._target = self.upstream
-            else:
-                given = self._principals.without_credentials(route.given_query)
-                # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
-                path = route.path.rstrip("/")
-                where = (route.target.place, path, route.target.query, given)
-                self._target = self._digest(_joined("target", *where)).hex()[:32]
+            self._target = self._digest(_joined("target", *self.place)).hex()[:32]
         return self._target
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What its messages are for, see `core.target`."""
+        route = self.route
+        if route.target.is_command:
+            return route.target.place
+        given = self._principals.without_credentials(route.given_query)
+        # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
+        return (*route.target.place, route.path.rstrip("/"), route.target.query, given)
 
     @property
     def upstream(self) -> str:
         """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
-        return self._digest(_joined("target", self.route.target.place)).hex()[:32]
+        return self._digest(_joined("target", *self.route.target.place)).hex()[:32]
 
     @property
     def http_version(self) -> str:

@@ -1,6 +1,5 @@
 """Which upstream a path means, and where there. Pure; one dictionary look-up per request."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from turnlog.core.target import COMMAND
 from turnlog.wire.reference import origin_of, resolved
 
 from .proxies import HttpProxy
@@ -22,8 +22,6 @@ AGENT_TOOLS = f"/{OWN}/mcp"
 SESSION = "s"
 """First segment of paths that name a session: `/s/{session}/{name}...`."""
 
-COMMAND = "command:"
-"""What an origin begins with that stands for a command."""
 
 _ENDPOINTS: Final = 4096
 """Paths remembered at most; agents may post to any."""
@@ -44,9 +42,9 @@ class Target(Struct, frozen=True, kw_only=True):
     """What the upstream reads in `Host`."""
     host: str
     port: int
-    place: str = ""
+    place: tuple[str, ...] = ()
     """What tells it from every other upstream, whatever it is called: its origin; of a command
-    program, arguments and working directory."""
+    `command:`, program, arguments and working directory."""
     proxy: HttpProxy | None = None
     """The proxy that leads there."""
     ca: str = ""
@@ -197,7 +195,7 @@ def target_of(name: str, url: str, *, proxy: HttpProxy | None = None, ca: str = 
         authority=parts.netloc.encode("ascii"),
         host=host,
         port=port,
-        place=f"{parts.scheme}://{host}:{port}",
+        place=(f"{parts.scheme}://{host}:{port}",),
         proxy=proxy,
         ca=ca,
     )
@@ -217,9 +215,9 @@ def target_of_command(name: str, command: Sequence[str], folder: Path) -> Target
     )
 
 
-def place_of_command(command: Sequence[str], folder: Path) -> str:
+def place_of_command(command: Sequence[str], folder: Path) -> tuple[str, ...]:
     """Return what tells a command from every other one."""
-    return json.dumps([COMMAND, *command, str(folder)])
+    return (COMMAND, *command, str(folder))
 
 
 def is_own(path: str) -> bool:

@@ -239,7 +239,11 @@ _NOTHING: Final = RequestStart(
 
 
 def request_of(
-    context: Context, server: str, place: str, session: str, environment: Mapping[str, str]
+    context: Context,
+    server: str,
+    place: tuple[str, ...],
+    session: str,
+    environment: Mapping[str, str],
 ) -> Request:
     """Return what all lines have in common: where they go, and whose conversation they are."""
     target = Target(
@@ -294,7 +298,7 @@ def run(
     pins: Pins,
     *,
     server: str,
-    place: str,
+    place: tuple[str, ...],
     session: str,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number.
@@ -313,7 +317,7 @@ async def _run(
     pins: Pins,
     *,
     server: str,
-    place: str,
+    place: tuple[str, ...],
     session: str,
 ) -> int:
     signals = Signals()

@@ -1,6 +1,6 @@
 """What the servers showed last against what is pinned, and the lock that would pin it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.definition import Json, Kept
 from turnlog.core.differences import Part, diff, parts_changed
+from turnlog.core.target import server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.definitions import Shown
@@ -21,12 +22,16 @@ class ChangeKind(StrEnum):
     CHANGED = "changed"
     GONE = "gone"
     """Pinned, and not in the newest whole list of its server."""
+    UNTARGETED = "untargeted"
+    """Pinned as it is by turnlog 0.1, which did not say of which server."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
     """One tool that is not as it is pinned; one line of `turnlog trust --json`."""
 
     server: str
+    target: str
+    """Where the server is: host or program, and a digest; empty where turnlog 0.1 pinned."""
     tool: str
     change: ChangeKind
     parts: list[Part]
@@ -49,8 +54,9 @@ class Wanted(Struct, frozen=True):
 
     def covers(self, server: str, tool: str) -> bool:
         """Tell whether a tool is meant."""
-        among = self.among is None or server in self.among
-        return among and self.server in (None, server) and self.tool in (None, tool)
+        name = server_of(server)
+        among = self.among is None or name in self.among
+        return among and self.server in (None, name, server) and self.tool in (None, tool)
 
 
 class Offer(Struct, frozen=True):
@@ -83,23 +89,31 @@ def differences(lock: LockFile, offer: Offer, wanted: Wanted) -> list[Difference
         for tool, one in tools.items()
         if wanted.covers(server, tool)
     }
-    places = sorted({*before, *offer.shown})
-    found = (_difference(*place, before.get(place), offer) for place in places)
+    # A pin without a place stands for a tool wherever the server is now.
+    stands_for = {(server_of(server), tool) for server, tool in offer.shown}
+    places = sorted({*(place for place in before if place not in stands_for), *offer.shown})
+    found = (_difference(*place, before, offer) for place in places)
     return [one for one in found if one is not None]
 
 
-def _difference(server: str, tool: str, old: Pin | None, offer: Offer) -> Difference | None:
-    new = offer.shown.get((server, tool))
-    if (old and new and old.hash == new.hash) or (new is None and server not in offer.whole):
+def _difference(
+    server: str, tool: str, before: Mapping[tuple[str, str], Pin], offer: Offer
+) -> Difference | None:
+    new, own = offer.shown.get((server, tool)), before.get((server, tool))
+    old = own or before.get((server_of(server), tool))
+    whole = any(server in (name, server_of(name)) for name in offer.whole)
+    if (own and new and own.hash == new.hash) or (new is None and not whole):
         return None
+    same = old is not None and new is not None and old.hash == new.hash
     return Difference(
-        server=server,
+        server=server_of(server),
+        target=server.partition("@")[2],
         tool=tool,
-        change=_kind(old, new),
-        parts=parts_changed(old.definition, new.definition) if old and new else [],
+        change=ChangeKind.UNTARGETED if same else _kind(old, new),
+        parts=parts_changed(old.definition, new.definition) if old and new and not same else [],
         pinned=old.hash if old else None,
         shown=new.hash if new else None,
-        diff=diff(_definition(old), _definition(new)),
+        diff=[] if same else diff(_definition(old), _definition(new)),
     )
 
 
@@ -117,12 +131,11 @@ def pinned(lock: LockFile, offer: Offer, found: Sequence[Difference]) -> LockFil
     """Return the lock with these differences settled as the servers have it."""
     servers = {server: dict(tools) for server, tools in lock.servers.items()}
     for one in found:
-        tools = servers.setdefault(one.server, {})
-        new = offer.shown.get((one.server, one.tool))
-        if new is None:
-            del tools[one.tool]
-        else:
-            tools[one.tool] = new
+        name = f"{one.server}@{one.target}" if one.target else one.server
+        new = offer.shown.get((name, one.tool))
+        servers.get(one.server if new else name, {}).pop(one.tool, None)
+        if new is not None:
+            servers.setdefault(name, {})[one.tool] = new
     return structs.replace(lock, servers={name: tools for name, tools in servers.items() if tools})
 
 

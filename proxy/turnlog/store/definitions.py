@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from turnlog.core.definition import Kept
 from turnlog.core.differences import Part, parts_changed
+from turnlog.core.target import has_place, server_of
 
 from .folder import close_environment, open_environment, translated, write_transaction
 
@@ -34,6 +35,7 @@ class Shown(Struct, frozen=True, array_like=True):
     """The definition that a server showed last for a tool."""
 
     server: str
+    """Its name in turnlog.lock."""
     tool: str
     digest: bytes
     at: int
@@ -96,6 +98,7 @@ def keep(data: Path, listing: Listing, texts: Callable[[bytes], Kept]) -> list[C
         known = {one.tool: one for one in _all_shown(tables, listing.server)}
         for said in _said(listing, known):
             tables.txn.put(_key(said.server, said.tool), _encode(said), db=tables.shown)
+        _forget_untargeted(tables, server_of(listing.server))
         if listing.whole is not None:
             _forget(tables, listing, listing.whole, known.values())
             tables.txn.put(listing.server.encode(), b"", db=tables.whole, overwrite=False)
@@ -135,7 +138,8 @@ def changed(data: Path, before: bytes, now: bytes) -> list[Part]:
 def shown(data: Path) -> list[Shown]:
     """Return what the servers showed last, sorted by server and tool. Raises `StoreError`."""
     with _reading(data) as tables:
-        return [] if tables is None else sorted(_all_shown(tables), key=_place)
+        every = [] if tables is None else _all_shown(tables)
+        return sorted((one for one in every if has_place(one.server)), key=_place)
 
 
 def listed_whole(data: Path) -> set[str]:
@@ -143,7 +147,8 @@ def listed_whole(data: Path) -> set[str]:
     with _reading(data) as tables:
         if tables is None:
             return set()
-        return {bytes(key).decode() for key, _ in tables.txn.cursor(tables.whole)}
+        names = (bytes(key).decode() for key, _ in tables.txn.cursor(tables.whole))
+        return {name for name in names if has_place(name)}
 
 
 def _place(one: Shown) -> tuple[str, str]:
@@ -241,6 +246,13 @@ def _forget(
             continue
         if one.by == listing.by or listing.at - one.at > _DAY:
             tables.txn.delete(_key(one.server, one.tool), db=tables.shown)
+
+
+def _forget_untargeted(tables: _Tables, server: str) -> None:
+    """Forget what 0.1 wrote down of a server without its place."""
+    for one in _all_shown(tables, server):
+        tables.txn.delete(_key(server, one.tool), db=tables.shown)
+    tables.txn.delete(server.encode(), db=tables.whole)
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""`core.target`: what a server is called in turnlog.lock."""
+
+import pytest
+
+from turnlog.core.target import COMMAND, has_place, lock_name, server_of
+
+HERE = "/srv/repo"
+URL = ("http://127.0.0.1:9000", "/mcp", "", "")
+
+
+def test_a_name_says_server_and_host_and_tells_places_apart() -> None:
+    name = lock_name("files", URL, HERE)
+    assert name.startswith("files@127.0.0.1:9000-")
+    assert (server_of(name), has_place(name)) == ("files", True)
+    assert (server_of("files"), has_place("files")) == ("files", False)
+    others = [("https://127.0.0.1:9000", *URL[1:]), (*URL[:3], "project=1"), (URL[0], "/x", "", "")]
+    assert len({name, *(lock_name("files", other, HERE) for other in others)}) == 4
+
+
+@pytest.mark.parametrize(("folder", "same"), [("/srv/repo", True), ("/srv/repo/a", False)])
+def test_a_working_directory_counts_from_the_locks_folder(folder: str, same: bool) -> None:
+    there = lock_name("git", (COMMAND, "/usr/bin/server", "-v", "/home/me/repo"), "/home/me/repo")
+    here = lock_name("git", (COMMAND, "/usr/bin/server", "-v", folder), HERE)
+    assert here.startswith("git@server-")
+    assert (here == there) is same
+
+
+def test_a_working_directory_elsewhere_counts_as_it_is() -> None:
+    names = {lock_name("git", (COMMAND, "s", folder), HERE) for folder in ("/a", "/b", "/srv/repo")}
+    assert len(names) == 3
