@@ -15,7 +15,7 @@ from . import outlet
 from .answers import Made
 from .attempt import Ask, Attempt
 from .connection import Interim
-from .fault import Failure, Progress
+from .fault import Failure, LateReader, Progress
 from .found import Repeated
 from .heads import Raw
 from .routes import Target
@@ -197,6 +197,10 @@ class Exchange(Watcher, Protocol):
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer, and into what."""
+        ...
+
+    def late_reader(self) -> LateReader | None:
+        """Return what reads answers to its calls when it is over; `None` where it has none."""
         ...
 
     def cancelling(self) -> bytes:

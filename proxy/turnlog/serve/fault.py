@@ -11,6 +11,7 @@ from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.policy import Policy
 from turnlog.core.provenance import Provenance
 from turnlog.core.rules import Access, Timeouts
+from turnlog.wire.jsonrpc import Message
 
 from .attempt import Ask
 from .patience import Patience
@@ -145,6 +146,10 @@ async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _
         raise failure from None
 
 
+LateReader = Callable[[str, Message, bytes], None]
+"""Takes the key of an id as the caller gave it, the answer, and its text."""
+
+
 # One is made for each call, and a struct takes a third of the time of another class.
 class Progress(Struct, eq=False):
     """How far one attempt has come; whoever carries it out moves it on."""
@@ -156,6 +161,8 @@ class Progress(Struct, eq=False):
     """Its time limits; `None` where it has none."""
     time_out: Callable[[Failure], bool] | None = None
     """Tells whether the attempt runs on although its caller's time is over, where it may."""
+    late: LateReader | None = None
+    """Reads the answers of a command that come when nobody waits for them any more."""
 
     @property
     def may_outlive(self) -> bool:

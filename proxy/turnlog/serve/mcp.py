@@ -40,7 +40,7 @@ from .besides import LIST_LIMIT, LISTS
 from .calls import Joiner
 from .context import Context
 from .downstream import Gone
-from .fault import Failure, Progress
+from .fault import Failure, LateReader, Progress
 from .found import Repeated
 from .listening import Listening
 from .reading import Reading
@@ -317,6 +317,24 @@ class McpExchange:
         if self.listens:
             return self._context.calls.spellings(self._request.scope)
         return self.attempt.respelling if self.attempt is not None else {}
+
+    def late_reader(self) -> LateReader | None:
+        """Return what reads answers to its calls when it is over; `None` where it has none."""
+        begun = self._underway.begun
+        if not begun:
+            return None
+        # One of its own, which does not refer back to what is under way here.
+        aside = Underway(self._context, self._request.scope, self._request.kin, {})
+        reading = Reading(
+            self._context,
+            self._request,
+            aside,
+            self._asking,
+            None,
+            self.revision,
+            self.stateless,
+        )
+        return partial(reading.take_late, begun)
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""

@@ -1,6 +1,7 @@
 """The requests that one command has not answered, and who waits for that."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -8,8 +9,9 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.repeats import CANCELLED_LIFE
-from turnlog.wire.jsonrpc import id_key
+from turnlog.wire.jsonrpc import Message, id_key
 
+from .fault import LateReader
 from .process import Process
 from .reply import Reply
 from .seat import Seat
@@ -49,6 +51,8 @@ class Pending:
         """Those that nobody waits for, by the same keys, those left first in front."""
         self._tokens: dict[str, str] = {}
         """Keys of requests by those of their progress tokens."""
+        self._late: OrderedDict[str, tuple[LateReader, str]] = OrderedDict()
+        """What reads answers to requests that nobody waits for, and the keys of their agents' ids."""
 
     def __iter__(self) -> Iterator[Open]:
         """Go through them, oldest first."""
@@ -58,6 +62,7 @@ class Pending:
         """Wait for an answer."""
         key = id_key(one.raw_id)
         self.take(key)
+        self._late.pop(key, None)
         self._open[key] = one
         if one.reply is not None:
             one.reply.awaited.add(key)
@@ -91,10 +96,31 @@ class Pending:
     def forget(self, key: str) -> Open | None:
         """Wait for one no more; a reply that waits for nothing else is over."""
         one = self.take(key)
-        if one is not None and one.reply is not None and not one.reply.awaited:
+        if one is None or one.reply is None:
+            return one
+        self.leave(one)
+        if not one.reply.awaited:
             one.reply.lift()
             one.reply.end()
         return one
+
+    def leave(self, one: Open) -> None:
+        """Remember what reads the answer to a request that is waited for no more."""
+        if one.reply is None or one.reply.late is None:
+            return
+        self._late[id_key(one.raw_id)] = (one.reply.late, id_key(one.own_id))
+        if len(self._late) > _MOST:
+            self._late.popitem(last=False)
+
+    def take_late(self, message: Message, text: bytes) -> None:
+        """Have an answer read that comes when nobody waits for it any more."""
+        reader, own_key = self._late.pop(id_key(message.id), (None, ""))
+        if reader is not None:
+            reader(own_key, message, text)
+
+    def clear_late(self) -> None:
+        """Forget what a process that has ended was asked."""
+        self._late.clear()
 
     def cancelled(self, key: str) -> None:
         """Learn that a request was taken back: nobody has to answer it, and soon nobody waits."""
@@ -114,6 +140,7 @@ class Pending:
         """Learn that nobody waits for what a reply waits for, which will come all the same, unless it
         was taken back; return what is to be taken back, because so much else is left."""
         for key in list(reply.awaited):
+            self.leave(self._open[key])
             if self._open[key].is_cancelled:
                 self.take(key)
             else:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from turnlog.core.classify import failed
-from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.skim import Outline
@@ -84,10 +84,7 @@ class PipedExchange(McpExchange):
 
     def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
-        if attempt.ended:
-            self._context.recorder.reopen(attempt)
-        attempt.marks.add(Flag.LATE)
-        tickets = self._reading.close(attempt, message, text)
+        tickets = self._reading.late(attempt, message, text)
         if attempt is self.attempt:
             self.over()
         return tickets

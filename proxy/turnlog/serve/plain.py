@@ -186,6 +186,9 @@ class PlainCall:
     def withdrawn(self) -> None:
         """Return no answer: who cancels a plain call is gone."""
 
+    def late_reader(self) -> None:
+        """Return nothing: what a command is asked are messages of MCP."""
+
     def respelling(self) -> dict[bytes, bytes]:
         """Return what ids to change in the answer: a plain request has none."""
         return {}

@@ -1,6 +1,6 @@
 """What comes back for one MCP exchange: which attempts its messages end, and what else they tell."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -290,6 +290,22 @@ class Reading(Struct, eq=False):
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
         return tickets
+
+    def take_late(
+        self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes
+    ) -> None:
+        """Record an answer that came when nobody waited for it any more."""
+        if (attempt := begun.get(key)) is not None:
+            body = MessageReader()
+            body.feed(raw)
+            self.late(attempt, message, Text(body, JSON, len(raw)))
+
+    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Record the answer to an attempt that was given up before it came."""
+        if attempt.ended:
+            self._context.recorder.reopen(attempt)
+        attempt.marks.add(Flag.LATE)
+        return self.close(attempt, message, text)
 
     def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""

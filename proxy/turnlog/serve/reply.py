@@ -9,7 +9,7 @@ from turnlog.wire.http import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.splice import as_event
 
-from .fault import Failure, Progress
+from .fault import Failure, LateReader, Progress
 from .patience import Patience
 
 _MOST: Final = 64 << 20
@@ -101,6 +101,11 @@ class Reply:
         if not self._progress.outlives(Failure(kind, phase, detail)):
             self.fail(kind, detail)
         return True
+
+    @property
+    def late(self) -> LateReader | None:
+        """What reads an answer that comes when nobody waits for it any more."""
+        return self._progress.late
 
     @property
     def is_guarded(self) -> bool:

@@ -201,6 +201,8 @@ class Runner(Struct, eq=False):
             if self._course is not None:
                 self._course.next = None
             return
+        if self._route.target.is_command:
+            self._exchange.progress.late = self._exchange.late_reader()
         self._begin_patience()
         attempt, ended = self._exchange.attempt, None
         head = self._heads.forwarded((self._raw, self._route.target.authority))

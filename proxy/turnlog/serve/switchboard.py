@@ -82,6 +82,7 @@ class Switchboard:
         """Talk to a new process: it knows nothing of what another one asked."""
         self.process = process
         self._startup = startup
+        self._pending.clear_late()
         self._began, self._began_anew = True, self._began
         for seat in self.seats:
             seat.questions.clear()
@@ -104,6 +105,7 @@ class Switchboard:
         self.seats.discard(seat)
         for one in self._pending:
             if one.seat is seat:
+                self._pending.leave(one)
                 self._fail(one, ErrorKind.CANCELLED_BY_CALLER, _LEFT)
                 self.write(mcp.cancellation(one.raw_id, _LEFT))
         for question in seat.questions:
@@ -261,12 +263,18 @@ class Switchboard:
             case Batch() if self.renames or not _only_answers(content):
                 for item, text in texts_of(content, line):
                     self._said(item, text)
-            case Batch(items=items):
-                self._answer([id_key(i.id) for i in items if isinstance(i, Message)], line)
+            case Batch():
+                self._answered_together(content, line)
             case Message():
                 self._said(content, line)
             case _:
                 assert_never(content)
+
+    def _answered_together(self, batch: Batch, line: bytes) -> None:
+        texts = list(texts_of(batch, line))
+        self._answer([id_key(message.id) for message, _ in texts], line)
+        for message, text in texts:
+            self._pending.take_late(message, text)
 
     def _stray(self, line: bytes) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
@@ -284,6 +292,7 @@ class Switchboard:
                 self._answer(keys if len(keys) == 1 else (), line)
             case Kind.RESPONSE | Kind.ERROR:
                 self._answer((id_key(message.id),), line)
+                self._pending.take_late(message, line)
             case Kind.REQUEST:
                 self._ask_back(message, line)
             case Kind.NOTIFICATION:

@@ -41,6 +41,8 @@ class Underway(Struct, eq=False):
     """How far what is open here has come."""
     attempts: dict[Attempt, str] = {}
     """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
+    begun: dict[str, Attempt] = {}
+    """All that were begun, by the same keys."""
     notified: set[Attempt] = set()
     """Those that nobody will be answered."""
     asks: dict[str, Ask] = {}
@@ -72,6 +74,7 @@ class Underway(Struct, eq=False):
         attempt.caller_id = message.id
         attempt.kin = self.kin
         self.attempts[attempt] = key
+        self.begun[key] = attempt
         self.context.calls.add(self.scope, key, attempt)
         return attempt
 
