@@ -201,8 +201,6 @@ class Runner(Struct, eq=False):
             if self._course is not None:
                 self._course.next = None
             return
-        if self._route.target.is_command:
-            self._exchange.progress.late = self._exchange.late_reader()
         self._begin_patience()
         attempt, ended = self._exchange.attempt, None
         head = self._heads.forwarded((self._raw, self._route.target.authority))
@@ -292,6 +290,8 @@ class Runner(Struct, eq=False):
             self._exchange.progress.time_out = running.time_out
 
     def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
+        if self._route.target.is_command:
+            self._exchange.progress.late = self._exchange.late_reader()
         length = None if isinstance(content, bytes) else content_length(self._down.headers)
         return self._way.send(
             self._route.target,
