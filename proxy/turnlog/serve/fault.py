@@ -33,6 +33,8 @@ _SAYS: Final = {
     ErrorKind.DEADLINE_EXHAUSTED: "did not answer in the time for all attempts",
 }
 
+_RULED: Final = frozenset({ErrorKind.UNVERIFIED_PROVENANCE, ErrorKind.POLICY_BLOCKED})
+"""Of a call alone: whatever was sent together with it is not to blame."""
 _BEFORE: Final = {
     Executed.NO: "the call was not executed",
     Executed.MAYBE: "the call may have been executed by an attempt before",
@@ -75,10 +77,10 @@ class Failure(Exception):
 
     def sentence_without_call(self, server: str) -> str:
         """Return what whoever sent something else than a tool call is told."""
-        sent = self.phase not in UNSENT
-        return (
-            f"{self._cause(server)}; the request {'may have arrived' if sent else 'was not sent'}"
-        )
+        if self.kind in _RULED:
+            return f"{self.detail}; the request beside it was not sent"
+        arrived = "was not sent" if self.phase in UNSENT else "may have arrived"
+        return f"{self._cause(server)}; the request {arrived}"
 
     def _cause(self, server: str) -> str:
         if self.phase in UNSENT:
