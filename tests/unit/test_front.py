@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
 from kit.proxy import until
 from turnlog.core.principal import PrincipalNames
+from turnlog.serve.child import start
 from turnlog.serve.fault import Progress
 from turnlog.serve.front import IDLE, Asked, Front
 from turnlog.serve.lane import Lane
@@ -32,7 +34,14 @@ async def fronting(
 
         def lane(renames: bool) -> Lane:
             return Lane(
-                "cmd", command, one.log, one.recorder, tasks, lambda: 600.0, str, renames=renames
+                "cmd",
+                partial(start, command),
+                one.log,
+                one.recorder,
+                tasks,
+                lambda: 600.0,
+                str,
+                renames=renames,
             )
 
         front = Front(lane, share, PrincipalNames())

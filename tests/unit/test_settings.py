@@ -292,7 +292,7 @@ def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
         ("upstreams: {a: {url: http://a, transport: sse}}",
          "1:43: 'upstreams.a.transport' 'sse' is not supported yet, leave it out"),
         ("upstreams: {a: {url: 'http://127.0.0.1:7411/mcp'}}",
-         "1:22: 'http://127.0.0.1:7411/mcp' is where turnlog itself listens, name the server"),
+         "1:22: upstream 'a' leads to where turnlog itself listens, name the server"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_with_file_line_and_column(
@@ -320,7 +320,7 @@ def test_a_wrong_file_is_refused_with_file_line_and_column(
         (Flags(upstreams=(f"={URL}",)), "--upstream: '' cannot name an upstream"),
         (Flags(upstreams=(URL, "http://a/")), "--upstream: two upstreams are called 'default'"),
         (Flags(upstreams=("http://localhost:7411/",)),
-         "--upstream: 'http://localhost:7411/' is where"),
+         "--upstream: upstream 'default' leads to where"),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, message: str) -> None:

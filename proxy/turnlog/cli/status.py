@@ -125,6 +125,8 @@ def _writers(running: list[Writer]) -> str:
 
 def _health(one: ServerHealth) -> str:
     """Return how a server is doing."""
+    if one.missing:
+        return f"{clean(one.server)}: there is no program {clean(repr(one.missing))}"
     said = f"{clean(one.server)}: circuit {one.state.value.replace('_', ' ')}"
     if one.since:
         said += f" since {timestamp(one.since)[:19]}Z"

@@ -222,7 +222,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 def _target(name: str, upstream: Upstream) -> Target:
     if not upstream.url:
-        return target_of_command(name, upstream.command, Path.cwd())
+        return target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
     proxy: HttpProxy | None = None
     with suppress(ValueError):  # `unusable_proxies` has told of it
         proxy = proxy_for(upstream.proxy, upstream.url, os.environ)

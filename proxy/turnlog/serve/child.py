@@ -13,15 +13,17 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 NOT_FOUND: Final = 127
 NOT_RUNNABLE: Final = 126
 """Exit codes of a shell for a command that is not there, or cannot be run (POSIX, sh)."""
 _PR_SET_PDEATHSIG: Final = 1
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Child:
@@ -49,8 +51,12 @@ class Child:
             os.killpg(self.pid, number)
 
 
-def start(command: Sequence[str]) -> Child:
-    """Start a command with this process's environment, folder and stderr. Raises `OSError`."""
+def start(command: Sequence[str], env: Mapping[str, str] = _NOTHING, cwd: str = "") -> Child:
+    """Start a command with this process's environment, folder and stderr. Raises `OSError`.
+
+    `env` is laid over the environment, `cwd` takes the folder's place.
+    """
+    environ = _environment() | {os.fsencode(key): os.fsencode(text) for key, text in env.items()}
     their_stdin, stdin = os.pipe()
     try:
         stdout, their_stdout = os.pipe()
@@ -63,7 +69,8 @@ def start(command: Sequence[str]) -> Child:
             command,
             stdin=their_stdin,
             stdout=their_stdout,
-            env=_environment(),
+            env=environ,
+            cwd=cwd or None,
             close_fds=False,  # what the client hands on is the command's; ours is all close-on-exec
             process_group=0,
             preexec_fn=dies_with(os.getpid()),
@@ -76,6 +83,12 @@ def start(command: Sequence[str]) -> Child:
         os.close(their_stdin)
         os.close(their_stdout)
     return Child(process, stdin, stdout)
+
+
+def missing(command: Sequence[str], env: Mapping[str, str], cwd: str) -> bool:
+    """Return whether there is no program to run for a command: it would fail at its first call."""
+    program = os.path.join(cwd, command[0]) if os.sep in command[0] else command[0]  # noqa: PTH118
+    return which(program, path=env.get("PATH", os.environ.get("PATH"))) is None
 
 
 def exit_code(error: OSError) -> int:

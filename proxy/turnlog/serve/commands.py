@@ -17,6 +17,7 @@ from turnlog.core.target import COMMAND
 from turnlog.observe.event import Log
 from turnlog.wire.endpoint import PARSE_ERROR, Refused
 
+from .child import start
 from .connection import Interim
 from .fault import Failure, Progress
 from .front import Asked, Front, refusing
@@ -62,7 +63,7 @@ class Commands:
         def lane(renames: bool) -> Lane:
             return Lane(
                 name,
-                upstream.command,
+                partial(start, upstream.command, upstream.env, upstream.cwd),
                 log,
                 recorder,
                 self._tasks,

@@ -17,9 +17,11 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.core.quota import Quota
 from turnlog.observe.call_events import CircuitClosed, CircuitOpened, CircuitProbed
 from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessFailed
 from turnlog.sessions.health import ServerHealth, remove_health, write_health
 
 from .attempt import Attempt
+from .child import missing
 from .clock import Clock
 from .fault import Failure
 from .settings import Upstream
@@ -62,6 +64,13 @@ class Health:
         self._known: dict[str, ServerHealth] = {}
         """What is out of the ordinary."""
         self._telling: asyncio.TimerHandle | None = None
+        for name, upstream in upstreams.items():
+            if upstream.command and missing(upstream.command, upstream.env, upstream.cwd):
+                program = upstream.command[0]
+                self._known[name] = ServerHealth(server=name, missing=program)
+                log.emit(ProcessFailed(server=name, reason=f"there is no program {program!r}"))
+        if self._known:
+            self._tell()
 
     def close(self) -> None:
         """Tell nothing any more."""
@@ -76,8 +85,17 @@ class Health:
 
     def called(self, server: str) -> None:
         """Count a call, of which retries are a share."""
+        if self._known and (known := self._known.get(server)) is not None and known.missing:
+            self._look_again(server)
         if (quota := self._quotas.get(server)) is not None:
             quota.called(self._now)
+
+    def _look_again(self, server: str) -> None:
+        """Say nothing any more of a program that is there by now."""
+        upstream = self._upstreams[server]
+        if not missing(upstream.command, upstream.env, upstream.cwd):
+            del self._known[server]
+            self._tell()
 
     def may_retry(self, server: str) -> bool:
         """Take another attempt out of a server's quota; false where nothing is left of it."""

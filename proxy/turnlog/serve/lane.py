@@ -18,7 +18,7 @@ from turnlog.observe.event import Log
 from turnlog.observe.events import ProcessEnded, ProcessFailed
 from turnlog.wire.jsonrpc import Kind, Message, parse
 
-from .child import start
+from .child import Child
 from .fault import Failure, Progress
 from .hearing import Hearing
 from .process import Process
@@ -57,7 +57,7 @@ class Lane:
     def __init__(
         self,
         name: str,
-        command: Sequence[str],
+        begin: Callable[[], Child],
         log: Log,
         recorder: Recorder,
         tasks: asyncio.TaskGroup,
@@ -66,9 +66,9 @@ class Lane:
         *,
         renames: bool,
     ) -> None:
-        """`startup` tells how long a process may take to say anything, in s; `clean` cuts secrets."""
+        """`begin` starts the command; `startup` tells how long a process may take to say anything, in s; `clean` cuts secrets."""
         self._name = name
-        self._command = command
+        self._new_child = begin
         self._log = log
         self._recorder = recorder
         self._tasks = tasks
@@ -176,11 +176,12 @@ class Lane:
     def _start(self) -> None:
         self._began = asyncio.get_running_loop().time()
         try:
-            process = Process(start(self._command), self._recorder)
+            process = Process(self._new_child(), self._recorder)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
-            detail = f"cannot run {self._command[0]!r}: {reason.lower()}"
+            program = getattr(error, "filename", None) or f"the command of {self._name}"
+            detail = f"cannot run {str(program)!r}: {reason.lower()}"
             self._log.emit(ProcessFailed(server=self._name, reason=detail))
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
         self._startup = Startup(self._limit(), lambda: self._overdue(process))

@@ -4,22 +4,24 @@ Each layer is plain data that is checked by itself, so that an error names the l
 or the flag; then they are laid over one another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, structs
 
 from turnlog.packs import load, shape
 from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.expand import LARGEST, expand, has_places
 from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
 from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
 from turnlog.store.place import default_place
 
-from .readers import is_loop
-from .settings import Settings, Transport
+from .readers import is_loop, proxy_setting, upstream_url
+from .settings import Settings, Transport, Upstream
 
 DEFAULT_UPSTREAM = "default"
 """The name of the one upstream that was given without a name."""
@@ -58,6 +60,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 CONFIG_VARIABLE = "TURNLOG_CONFIG"
 
 _PREFIX = "TURNLOG_"
+_READERS: Final = {"url": upstream_url, "proxy": proxy_setting}
 _COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "principal", "rules"})
 
 
@@ -149,22 +152,77 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _layers(flags: Flags, environ: Mapping[str, str], folder: Path) -> list[_Layer]:
     config = flags.config or environ.get(CONFIG_VARIABLE)
-    layers = [_file_layer(config, folder)] if config else []
+    layers = [_file_layer(config, environ, folder)] if config else []
     return [*layers, *_variable_layers(environ, folder), *_flag_layers(flags, folder)]
 
 
-def _file_layer(config: str, folder: Path) -> _Layer:
+def _file_layer(config: str, environ: Mapping[str, str], folder: Path) -> _Layer:
     path = folder / Path(config).expanduser()
-    document = load.read(path, shown=config)
+    document = _expanded(load.read(path, shown=config), path.parent, environ)
     settings = load.convert(document, Settings, later=LATER)
     data = document.data
     if "data" in data:
         data = {**data, "data": str(path.absolute().parent / settings.data)}
     if "rules" in data:
         data = {**data, "rules": _found_rules(document, config, folder)}
+    if folders := {name: up.cwd for name, up in settings.upstreams.items() if up.cwd}:
+        beside = path.absolute().parent
+        there = {
+            name: {"cwd": str(beside / Path(cwd).expanduser())} for name, cwd in folders.items()
+        }
+        data = _laid_over(data, {"upstreams": there})
     if authorities := {name: up.ca for name, up in settings.upstreams.items() if up.ca}:
         data = _laid_over(data, {"upstreams": _certificates(document, path.parent, authorities)})
     return _Layer(name=config, data=data, document=document)
+
+
+def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> Document:
+    """Return a configuration whose URLs and `env` hold what variables and files say.
+
+    Nowhere else: what is run must stand in the file. Relative paths begin beside it.
+    """
+    if not _mapping_in(document.data, "upstreams"):
+        return document
+
+    def read(name: str) -> bytes:
+        return load.read_regular(beside / Path(name).expanduser(), LARGEST + 1)
+
+    data = document.data
+    for steps, text in _places(document.data):
+        try:
+            found = expand(text, environ, read)
+        except ValueError as error:
+            raise document.error(steps, str(error)) from None
+        try:
+            _READERS.get(steps[-1], str)(found)
+        except ValueError:
+            # The reader's own words would show what stands elsewhere for a reason.
+            message = f"{text!r} does not expand to a value that {steps[-1]!r} can have, correct it"
+            raise document.error(steps, message) from None
+        layer: Plain = found
+        for step in reversed(steps):
+            layer = {step: layer}
+        data = _laid_over(data, layer)
+    return structs.replace(document, data=data)
+
+
+def _places(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where in a configuration something is to be expanded, and the text there."""
+    for name, upstream in _mapping_in(data, "upstreams").items():
+        values: dict[tuple[str, ...], Plain] = {
+            ("url",): shape.dig(upstream, ("url",)),
+            ("proxy",): shape.dig(upstream, ("proxy",)),
+            **{("env", key): text for key, text in _mapping_in(upstream, "env").items()},
+        }
+        for steps, text in values.items():
+            if isinstance(text, str) and has_places(text):
+                yield ("upstreams", name, *steps), text
+
+
+def _mapping_in(data: Plain, name: str) -> Mapping[str, Plain]:
+    """Return a mapping's entry that is a mapping; an empty one where it is none."""
+    found = data.get(name) if shape.is_mapping(data) else None
+    return found if shape.is_mapping(found) else {}
 
 
 def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSource]:
@@ -301,15 +359,27 @@ def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
             raise layer.error(
                 ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
             )
-        for key in ("proxy", "ca"):
-            if upstream.command and key in layer.data["upstreams"][name]:
-                raise layer.error(
-                    ("upstreams", name, key), "a command is not called over HTTP, remove this line"
-                )
-        if upstream.url and "share" in layer.data["upstreams"][name]:
-            raise layer.error(
-                ("upstreams", name, "share"), "only a command can be shared, remove this line"
-            )
+        _refuse_misplaced(name, upstream, layer)
+
+
+_ONLY_WITH_URL: Final = dict.fromkeys(("proxy", "ca"), "a command is not called over HTTP")
+_ONLY_WITH_COMMAND: Final = {
+    "share": "only a command can be shared",
+    "env": "only a command is given variables",
+    "cwd": "only a command is run in a folder",
+}
+
+
+def _refuse_misplaced(name: str, upstream: Upstream, layer: _Layer) -> None:
+    """Refuse what only the other kind of upstream can have, and a folder that is not there."""
+    said = layer.data["upstreams"][name]
+    for key, message in (_ONLY_WITH_URL if upstream.command else _ONLY_WITH_COMMAND).items():
+        if key in said:
+            raise layer.error(("upstreams", name, key), f"{message}, remove this line")
+    if upstream.cwd and not Path(upstream.cwd).is_dir():
+        raise layer.error(
+            ("upstreams", name, "cwd"), f"there is no folder {upstream.cwd!r}, make it"
+        )
 
 
 def _layer_of(layers: list[_Layer], name: str) -> _Layer:
@@ -323,5 +393,5 @@ def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
         steps = ("upstreams", name, "url")
         source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
         raise source.error(
-            steps, f"{upstream.url!r} is where turnlog itself listens, name the server"
+            steps, f"upstream {name!r} leads to where turnlog itself listens, name the server"
         )

@@ -74,6 +74,10 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, reads(upstream_url)] = ""
     command: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     """The program and its arguments; it speaks MCP over stdin and stdout."""
+    env: dict[str, str] = {}
+    """Variables of the command, beside those that turnlog itself has."""
+    cwd: str = ""
+    """The command's working directory; empty for turnlog's own."""
     share: Share = Share.SESSION
     transport: Transport = Transport.AUTO
     packs: tuple[Annotated[str, reads(pack_name)], ...] = ()

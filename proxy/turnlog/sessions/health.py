@@ -24,6 +24,8 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """When an open circuit lets the next attempt pass."""
     retries_refused: int = 0
     """Attempts that its quota did not allow."""
+    missing: str = ""
+    """The program of its command, where there is none of that name."""
 
 
 def write_health(data: Path, epoch: int, servers: Sequence[ServerHealth]) -> None:

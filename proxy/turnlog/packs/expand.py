@@ -1,0 +1,52 @@
+"""Expand `${VARIABLE}` and `${file:PATH}` in a value of the configuration, for secrets that stand elsewhere."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+LARGEST: Final = 64 << 10
+"""bytes of a file that is put into a value."""
+# `$${` is a literal `${`.
+_PLACE: Final = re.compile(r"\$(?P<literal>\$\{)|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def has_places(text: str) -> bool:
+    """Return whether something in a text is to be expanded."""
+    return "${" in text
+
+
+def expand(text: str, environ: Mapping[str, str], read: Callable[[str], bytes]) -> str:
+    """Return a text with what its places stand for; `read` returns the content of a file.
+
+    One line break at the end of a file is left out. Raises `ValueError`, which names the
+    variable or the file and never says what it holds.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match["literal"]:
+            return "${"
+        name = match["name"]
+        if not match["end"]:
+            raise ValueError("'${' is not closed, write ${NAME}, or $${ for the text itself")
+        if name.startswith("file:"):
+            return _content(name.removeprefix("file:"), read)
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is no variable, write ${{NAME}} or ${{file:PATH}}")
+        if name not in environ:
+            raise ValueError(f"the variable {name!r} is not set, set it or leave it out")
+        return environ[name]
+
+    return _PLACE.sub(value, text)
+
+
+def _content(path: str, read: Callable[[str], bytes]) -> str:
+    try:
+        found = read(path)
+        text = found.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "is no text").lower()
+        raise ValueError(f"the file {path!r} cannot be read ({reason}), mend it") from None
+    if len(found) > LARGEST:
+        raise ValueError(f"the file {path!r} is larger than {LARGEST} bytes, name another one")
+    return text.removesuffix("\n").removesuffix("\r")
