@@ -46,8 +46,9 @@ bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="1000
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
 
-torture: $(INSTALLED) ## kill proxy and tool server 200 times under agents that ask until they know
+torture: $(INSTALLED) ## kill proxy and tool server 200 times, change files of a store 1,000 times
 	PYTHONPATH=tests $(BIN)/python -m faults.torture
+	PYTHONPATH=tests $(BIN)/python -m faults.mutations 1000
 
 conformance: $(MATRIX_INSTALLED) ## compare direct and through turnlog: suites and clients of other versions
 	$(BIN)/python -m pytest -m matrix -n $(WORKERS) --dist loadgroup -rfEP --timeout 1500 $(MATRIX)

@@ -19,6 +19,7 @@ from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.operation import Operation
 from turnlog.store.base import Filter, SessionRow, Store, View
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.rebuild import rebuild
 from turnlog.store.tables import NAMES
 
 T = TypeVar("T")
@@ -268,6 +269,14 @@ def _read(data: Path) -> Answers:
     return found
 
 
+def _flaws(data: Path) -> list[str]:
+    reader = LmdbReader.open(data)
+    with reader.view() as view:
+        found = [*view.index_flaws(), *reader.look(1 << 30)]
+    reader.close()
+    return found
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=steps(), flush_every=st.sampled_from([1, 2, 3, 7, 1000]))
 def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_every: int) -> None:
@@ -275,8 +284,12 @@ def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_ev
         data = Path(name) / "data"
         bit_by_bit = asyncio.run(_written(data, plan, flush_every))
         assert _read(data) == bit_by_bit
+        assert _flaws(data) == []
         drop_indexes(data)
         assert _read(data) == bit_by_bit
+        rebuild(data)
+        assert _read(data) == bit_by_bit
+        assert _flaws(data) == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

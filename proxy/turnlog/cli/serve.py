@@ -66,12 +66,17 @@ def command(**given: Any) -> int:
 
     # The lock may lie in there: what is wrong with the folder is not the lock's fault.
     reach(settings.data)
+    from turnlog.store.look import Look
+
+    look = Look(settings.data)
+    # Loading the rest takes as long as the look does.
     from turnlog.packs.lock import lock_file
     from turnlog.serve.app import run
     from turnlog.serve.pins import Pins
 
     config = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
     pins = Pins(lock_file(config, settings.data))
+    look.result()
     try:
         return run(settings, pins)
     except OSError as error:

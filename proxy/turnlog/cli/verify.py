@@ -1,6 +1,7 @@
 """`turnlog verify`: check the chain of one session or of all."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -10,11 +11,14 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
-from turnlog.store.base import Flaw, FlawKind, Gone, View
+from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
+from turnlog.store.bounded import Broken, Child, Send, seconds_for
+from turnlog.store.lmdb import LmdbReader
+from turnlog.store.rebuild import rebuild as rebuild_indexes
 
 from .attempts import session_id_cell
-from .failures import FAILED, FINE
-from .options import data_option, json_option, open_view, printout
+from .failures import FAILED, FAILURES, FINE, NO_STORE, complain, describe
+from .options import data_option, json_option, printout
 from .render import Cell, Column, Style, json_line, table, terminal_width
 
 _SAID = {
@@ -51,6 +55,21 @@ class _Line(Struct, frozen=True, kw_only=True):
     """How many payloads cannot be read any more, by the reason."""
 
 
+class _Checked(Struct, frozen=True, tag=True):
+    line: _Line
+    cells: list[Cell]
+    """The same for people."""
+
+
+class _Failed(Struct, frozen=True, tag=True):
+    """The check could not be made."""
+
+    text: str
+    code: int
+    lock: str = ""
+    """Where another process has the id of the one that made the check."""
+
+
 @click.command("verify")
 @click.argument("session", required=False)
 @click.option(
@@ -59,21 +78,95 @@ class _Line(Struct, frozen=True, kw_only=True):
     metavar="FILE",
     help="Lines of `turnlog sessions --json` that were kept elsewhere.",
 )
+@click.option(
+    "--rebuild", is_flag=True, help="First make the indexes anew from the log; writers wait."
+)
 @data_option
 @json_option
-def command(session: str | None, anchor: BinaryIO | None, data: str, as_json: bool) -> int:
+def command(
+    session: str | None, anchor: BinaryIO | None, rebuild: bool, data: str, as_json: bool
+) -> int:
     """Check that the log is as it was written; all sessions, or SESSION.
 
     Finds any change that does not also rewrite every later commit of the session and seal the log
-    anew; with --anchor that, too. Exit code 1 when something was found.
+    anew; with --anchor that, too. Files, indexes and stored payloads are checked as well. Exit code
+    1 when something was found.
     """
     anchors = _read_anchors(anchor)
-    with printout() as write, open_view(data) as view:
+    folder = Path(data).expanduser()
+    found: list[_Checked] = []
+    with printout() as write:
+        for message in _walked(folder, session, anchors, rebuild=rebuild):
+            if isinstance(message, _Failed) and message.lock:
+                raise ProcessIdTaken(message.text, Path(message.lock))
+            if isinstance(message, _Failed):
+                complain(message.text)
+                return message.code
+            found.append(message)
+            if as_json:
+                write(json_line(message.line))
+        if not as_json:
+            for text in table(_COLUMNS, (one.cells for one in found), width=terminal_width()):
+                write(text)
+    return FINE if all(one.line.verdict.intact for one in found) else FAILED
+
+
+def _walked(
+    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
+) -> Iterator[_Checked | _Failed]:
+    """Yield what a process of its own finds, and how that ended where it did not come to its end."""
+
+    def work(send: Send) -> None:
+        for message in _work(data, session, anchors, rebuild=rebuild):
+            send(msgspec.msgpack.encode(message))
+
+    decoder: msgspec.msgpack.Decoder[_Checked | _Failed]
+    decoder = msgspec.msgpack.Decoder(_Checked | _Failed)
+    try:
+        yield from map(decoder.decode, Child(work).messages(seconds_for(data)))
+    except Broken as error:
+        yield _damaged(f"reading the store failed ({error})", "restore the folder from a backup")
+
+
+def _work(
+    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
+) -> Iterator[_Checked | _Failed]:
+    try:
+        if rebuild:
+            rebuild_indexes(data)
+        with LmdbReader.open(data) as reader:
+            yield from _examined(reader, session, anchors)
+    except ProcessIdTaken as taken:
+        yield _Failed(str(taken), NO_STORE, str(taken.lock))
+    except FAILURES as error:
+        text, code = describe(error)
+        yield _Failed(text, code)
+
+
+def _examined(
+    reader: LmdbReader, session: str | None, anchors: dict[bytes, list[Anchor]]
+) -> Iterator[_Checked]:
+    for problem in reader.beside():
+        yield _damaged(problem)
+    if problems := reader.problems():
+        # LMDB is not to read such a file: it would end the process, or never come to an end.
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        yield _damaged(f"log: {problems[0]}{more}", "restore the folder from a backup")
+        return
+    with reader.view() as view:
         wanted = None if session is None else find_session(view, session)
-        lines = list(_check(view, wanted, anchors))
-        for text in map(json_line, lines) if as_json else _text(view, lines):
-            write(text)
-    return FINE if all(line.verdict.intact for line in lines) else FAILED
+        for line in _check(view, wanted, anchors):
+            yield _Checked(line, _cells(view, line))
+        for problem in view.index_flaws():
+            yield _damaged(
+                problem, "`turnlog verify --rebuild` makes the indexes anew from the log"
+            )
+
+
+def _damaged(problem: str, advice: str = "") -> _Checked:
+    detail = f"{problem}; {advice}" if advice else problem
+    line = _line(None, Finding(verdict=Verdict.DAMAGED, commits=0, detail=detail))
+    return _Checked(line, _cells(None, line))
 
 
 def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]) -> Iterator[_Line]:
@@ -132,15 +225,10 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
     return anchors
 
 
-def _text(view: View, lines: list[_Line]) -> Iterator[str]:
-    rows = (_cells(view, line) for line in lines)
-    return table(_COLUMNS, rows, width=terminal_width())
-
-
-def _cells(view: View, line: _Line) -> list[Cell]:
+def _cells(view: View | None, line: _Line) -> list[Cell]:
     style = Style.GOOD if line.verdict.intact else Style.BAD
     return [
-        session_id_cell(view, line.session) if line.session else Cell("-"),
+        session_id_cell(view, line.session) if view and line.session else Cell("-"),
         Cell(line.verdict, style),
         Cell(str(line.commits)),
         Cell("" if line.bad_seq is None else str(line.bad_seq)),

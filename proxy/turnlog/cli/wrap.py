@@ -85,6 +85,10 @@ def _carried(
     session: str | None,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number."""
+    from turnlog.store.look import Look
+
+    look = Look(settings.data)
+    # Loading the rest takes as long as the look does.
     from turnlog.observe.events import ProcessFailed
     from turnlog.serve.child import exit_code
     from turnlog.serve.routes import place_of_command
@@ -96,6 +100,7 @@ def _carried(
             log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
             complain(_not_started(command[0], failed))
             return exit_code(failed)
+        look.result()
         place = place_of_command(command, Path.cwd())
         return run(child, settings, log, pins, server=server, place=place, session=session or "")
 

@@ -41,6 +41,7 @@ class Verdict(StrEnum):
     MUTATED = "mutated"
     REORDERED = "reordered"
     TRUNCATED = "truncated"
+    DAMAGED = "damaged"
 
     @property
     def intact(self) -> bool:

@@ -378,6 +378,10 @@ class View(Protocol):
         """Yield what is wrong with the log as a whole, whosever records they were."""
         ...
 
+    def index_flaws(self) -> Iterator[str]:
+        """Yield what the indexes and the names of sessions say that the log does not."""
+        ...
+
     @property
     def last(self) -> int:
         """Position of the newest commit; 0 for none."""

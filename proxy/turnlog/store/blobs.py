@@ -20,7 +20,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
@@ -31,10 +31,17 @@ import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
-from . import runs
+from . import runs, structure
 from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
 from .epochs import is_locked
-from .folder import close_environment, identity, inode, open_environment, write_transaction
+from .folder import (
+    close_environment,
+    identity,
+    inode,
+    open_environment,
+    translated,
+    write_transaction,
+)
 from .keys import number, unpack
 
 if sys.version_info >= (3, 14):
@@ -268,6 +275,41 @@ def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
     return open_environment(
         path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE
     )
+
+
+def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
+    """Yield the buckets that are not as they were written, each with what is wrong."""
+    for bucket in buckets(folder):
+        path = folder / bucket.name
+        if torn(path, boot):
+            continue  # dropped by the next writer
+        try:
+            env = _open(path, readonly=True, create=False)
+        except StoreError as error:
+            if identity(path):  # else it was unlinked under our eyes
+                yield bucket.name, str(error)
+            continue
+        try:
+            with translated("read", path):
+                wrong = structure.problems(env, path / "data.mdb") or _gaps(env)
+        except StoreError as error:
+            wrong = [str(error)]
+        finally:
+            close_environment(env)
+        if wrong:
+            yield bucket.name, wrong[0]
+
+
+def _gaps(env: lmdb.Environment) -> list[str]:
+    """Return where numbers of blobs are missing, if that is so."""
+    end = None
+    with env.begin() as txn, txn.cursor() as cursor:
+        for key, run in cursor:
+            held = runs.count(run)
+            if not runs.is_whole(run) or (end is not None and unpack(key) - held != end):
+                return [f"contents behind number {end} are missing"]
+            end = unpack(key)
+    return []
 
 
 class BlobWriter:

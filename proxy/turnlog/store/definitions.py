@@ -4,7 +4,8 @@ An environment of its own, DATA/definitions: made when the first list of tools g
 one transaction for each list that says something new, read beside any number of writers.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Final, TypeVar
 
 import lmdb
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.definition import Kept
 from turnlog.core.differences import Part, parts_changed
 from turnlog.core.target import has_place, server_of
 
+from . import structure
+from .base import StoreError
 from .folder import close_environment, open_environment, translated, write_transaction
 
 FOLDER: Final = "definitions"
@@ -29,6 +32,8 @@ _HOUR: Final = 3600 * 1_000_000_000
 """ns after which it is written again that something is still shown."""
 _DAY: Final = 24 * _HOUR
 _MAP: Final = 1 << 30
+_UNCHECKED: Final = -1
+"""Stands for the checksum of a record of a version that made none."""
 
 
 class Shown(Struct, frozen=True, array_like=True):
@@ -42,6 +47,8 @@ class Shown(Struct, frozen=True, array_like=True):
     """When, ns UTC, to the hour where it has not changed since."""
     by: str
     """Digest of the credential that asked."""
+    check: int = _UNCHECKED
+    """Checksum of what stands above, and of the key it lies under."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -68,6 +75,7 @@ class _Stored(Struct, frozen=True, array_like=True):
     at: int
     text: bytes
     partial: bool
+    check: int = _UNCHECKED
 
 
 class _Age(Struct, frozen=True, array_like=True):
@@ -85,6 +93,7 @@ class _Tables:
 
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", "_Stored", "Shown")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -97,11 +106,13 @@ def keep(data: Path, listing: Listing, texts: Callable[[bytes], Kept]) -> list[C
         _add(tables, dict.fromkeys(listing.tools.values(), texts), listing.at)
         known = {one.tool: one for one in _all_shown(tables, listing.server)}
         for said in _said(listing, known):
-            tables.txn.put(_key(said.server, said.tool), _encode(said), db=tables.shown)
+            key = _key(said.server, said.tool)
+            tables.txn.put(key, _encode(_checked(said, key)), db=tables.shown)
         _forget_untargeted(tables, server_of(listing.server))
         if listing.whole is not None:
             _forget(tables, listing, listing.whole, known.values())
-            tables.txn.put(listing.server.encode(), b"", db=tables.whole, overwrite=False)
+            server = listing.server.encode()
+            tables.txn.put(server, _sum_of(server), db=tables.whole, overwrite=False)
         return _changes(listing, known)
 
 
@@ -151,6 +162,60 @@ def listed_whole(data: Path) -> set[str]:
         return {name for name in names if has_place(name)}
 
 
+def flaws(data: Path) -> Iterator[str]:
+    """Yield what is wrong with what is kept, as far as that can be told."""
+    path = data / FOLDER
+    if not (path / "data.mdb").exists():
+        return
+    try:
+        env = open_environment(path, readonly=True, map_size=_MAP, tables=3)
+    except StoreError as error:
+        yield str(error)
+        return
+    try:
+        with translated("read", path):
+            found = structure.problems(env, path / "data.mdb")
+            yield from found[:1]
+            if not found:
+                with env.begin() as txn:
+                    yield from _unreadable(_opened(env, txn))
+    except StoreError as error:
+        yield str(error)
+    finally:
+        close_environment(env)
+
+
+def _unreadable(tables: "_Tables | None") -> Iterator[str]:
+    """Yield which records are not as they were written."""
+    if tables is None:
+        return
+    for digest, value in tables.txn.cursor(tables.texts):
+        stored = _decode(bytes(value), _Stored)
+        if stored.check not in (_UNCHECKED, _sum(stored, bytes(digest))):
+            yield f"the definition sha256:{bytes(digest).hex()} is not what was written"
+    for key, value in tables.txn.cursor(tables.shown):
+        one = _decode(bytes(value), Shown)
+        if one.check not in (_UNCHECKED, _sum(one, bytes(key))):
+            yield f"what {one.server!r} showed last for a tool is not what was written"
+    for key, value in tables.txn.cursor(tables.whole):
+        if not key or bytes(value) not in (b"", _sum_of(bytes(key))):
+            yield "a server whose list was seen whole is not what was written"
+
+
+def _sum_of(key: bytes) -> bytes:
+    return zlib.crc32(key).to_bytes(4)
+
+
+def _sum(record: "_Stored | Shown", key: bytes) -> int:
+    """Return the checksum of a record and its key, without what it holds as one."""
+    return zlib.crc32(_encode(structs.replace(record, check=_UNCHECKED)), zlib.crc32(key))
+
+
+def _checked(record: _R, key: bytes) -> _R:
+    """Return a record with its checksum."""
+    return structs.replace(record, check=_sum(record, key))
+
+
 def _place(one: Shown) -> tuple[str, str]:
     return one.server, one.tool
 
@@ -169,7 +234,7 @@ def _add(tables: _Tables, texts: Mapping[bytes, Callable[[bytes], Kept]], at: in
     for digest, text in texts.items():
         if tables.txn.get(digest, db=tables.texts) is None:
             made = text(digest)
-            value = _encode(_Stored(at, made.text, made.partial))
+            value = _encode(_checked(_Stored(at, made.text, made.partial), digest))
             added = tables.txn.put(digest, value, db=tables.texts)
     if added:
         _make_room(tables, set(texts))

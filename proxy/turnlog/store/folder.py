@@ -35,7 +35,7 @@ from typing import Any
 import lmdb
 import msgspec
 
-from . import pages
+from . import structure
 from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull, StoreGone
 
 FORMAT = 4
@@ -334,6 +334,13 @@ def key_mark(key: bytes) -> bytes:
     return hmac.digest(key, b"turnlog key mark", "sha256")[:16]
 
 
+def has_key(path: Path, mark: bytes) -> bool:
+    """Tell whether the secret is there that has this `key_mark`. Raises `StoreError`."""
+    with translated("read", path / "key"), suppress(FileNotFoundError):
+        return key_mark((path / "key").read_bytes()) == mark
+    return False
+
+
 def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
@@ -478,7 +485,7 @@ def _refuse_left_slots(env: lmdb.Environment, path: Path) -> None:
 
 
 def _refuse_damaged(env: lmdb.Environment, path: Path) -> None:
-    if missing := _missing(env, path):
+    if missing := structure.lacks(env, path / "data.mdb"):
         raise StoreDamaged(
             f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
             "restore it from a backup"
@@ -533,13 +540,6 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(descriptor, 0, READERS * _READER)
     finally:
         os.close(descriptor)
-
-
-def _missing(env: lmdb.Environment, path: Path) -> int:
-    """Return how many bytes a file was cut by: reading them would kill the process."""
-    # While a snapshot is open, no page that its moment used is used again.
-    with env.begin():
-        return pages.missing(path / "data.mdb", env.stat()["psize"])
 
 
 def _key(path: Path) -> tuple[int, str, int]:

@@ -51,6 +51,25 @@ REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
 PROBE = b"probe"
 """When it was last tried whether writing works again, ns UTC."""
+NOTES_CHECK = b"notes check"
+"""Checksum of what is noted of the secret and of trims."""
+REDO_MARK = b"redo mark"
+REDO_OFFSET = b"redo offset"
+META: Final = frozenset(
+    {
+        EPOCH,
+        LIMIT,
+        WATERMARK,
+        KEY_MARK,
+        MARKED_SINCE,
+        REKEYED,
+        PROBE,
+        NOTES_CHECK,
+        REDO_MARK,
+        REDO_OFFSET,
+    }
+)
+"""All rows that the table `meta` has."""
 NEWEST_SEAL = b"newest seal"
 SEAL = 16
 """Bytes of a seal."""

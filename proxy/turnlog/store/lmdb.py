@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -15,19 +15,20 @@ from msgspec import Struct, structs
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
 
-from . import epochs, folder
+from . import definitions, epochs, folder, structure
 from .apart import Apart, Source
 from .base import Draft, StoreClosed, StoreError, StoreFull
-from .blobs import BlobReader, boot_id
+from .blobs import BlobReader, boot_id, flaws
 from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
 from .errands import Closed, Errand
 from .index import Segment
+from .index_check import first_of_each, recent_flaws
 from .intake import Backlog, Intake
-from .keys import EPOCH, KEY_MARK, LIMIT, MARKED_SINCE, REKEYED, number
+from .keys import EPOCH, KEY_MARK, LIMIT, MARKED_SINCE, NOTES_CHECK, REKEYED, number
 from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
-from .tables import NAMES, Tables, last_position, read_number
+from .tables import NAMES, Tables, last_position, notes_check, read_edges, read_number
 from .tickets import Pending
 from .view import LmdbView
 from .writer import Writer
@@ -344,6 +345,44 @@ class LmdbReader:
             snapshot = Snapshot(self._env, self._tables, self._tails)
         return LmdbView(snapshot, self._data, self._blobs)
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with the log's file, without reading it through LMDB."""
+        with folder.translated("read", self._data):
+            return structure.problems(self._env, self._data / "log" / "data.mdb")
+
+    def beside(self) -> Iterator[str]:
+        """Yield what is wrong with the files beside the log."""
+        for bucket, problem in flaws(self._data / "blobs", boot_id()):
+            yield f"blobs/{bucket}: {problem}"
+        for problem in definitions.flaws(self._data):
+            yield f"definitions: {problem}"
+        with folder.translated("read", self._data), self._env.begin() as txn:
+            mark = txn.get(KEY_MARK, db=self._tables.meta)
+        if mark is not None and not folder.has_key(self._data, mark):
+            yield "key: it is not the one that was used last; restore the file from a backup"
+
+    def look(self, whole: int) -> Iterator[str]:
+        """Yield what is wrong with the log as far as a short look tells: the roots of all tables, and
+        what the indexes say of the newest commits. Up to `whole` bytes of it are looked at from end
+        to end.
+
+        A damaged page may end this process.
+        """
+        file = self._data / "log" / "data.mdb"
+        with folder.translated("read", self._data):
+            small = file.stat().st_size <= whole
+            found = structure.problems(self._env, file) if small else []
+            if found:
+                yield f"{found[0]}; `turnlog verify` says more; restore the folder from a backup"
+                return
+            with self._env.begin() as txn:
+                read_edges(txn, self._tables)
+                for flaw in first_of_each(recent_flaws(txn, self._tables)):
+                    yield (
+                        f"the index {flaw.table!r} does not fit the log ({flaw.detail}); "
+                        "`turnlog verify --rebuild` makes the indexes anew from the log"
+                    )
+
     def replaced(self) -> bool:
         with folder.translated("read", self._data):
             return folder.identity(self._data / "log") != self._identity
@@ -380,6 +419,7 @@ def _notice_key(
         # Both notes are as old as each other: what an earlier version trimmed has no mark.
         since = number(0 if is_fresh else now)
         txn.put(MARKED_SINCE, since, overwrite=False, db=tables.meta)
+        txn.put(NOTES_CHECK, notes_check(txn, tables), db=tables.meta)
     return is_changed
 
 

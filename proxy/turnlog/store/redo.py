@@ -23,14 +23,12 @@ import lmdb
 import msgspec
 
 from .folder import write_transaction
-from .keys import number
+from .keys import REDO_MARK, REDO_OFFSET, number
 from .tables import Appended, Tables, Txn, append, last_position, read_number
 
 SLOT = 512 << 10
 """Bytes of a slot. A larger transaction waits for the meta page instead."""
 _SLOTS = b"slots"
-_MARK = b"redo mark"
-_OFFSET = b"redo offset"
 _HEADER = struct.Struct(">8s36sII")
 _MAGIC = b"turnred2"
 
@@ -140,10 +138,10 @@ def open_redo(
     if not boot:
         return None
     with write_transaction(env) as txn:
-        mark = txn.get(_MARK, db=tables.meta)
+        mark = txn.get(REDO_MARK, db=tables.meta)
         if mark is None:
             mark = entropy(32)
-            txn.put(_MARK, mark, db=tables.meta)
+            txn.put(REDO_MARK, mark, db=tables.meta)
             txn.put(_SLOTS, mark.ljust(2 * SLOT + 2 * page, b"\0"), db=tables.redo)
     env.sync(True)
     offset = _locate(env, tables, file, mark)
@@ -152,7 +150,7 @@ def open_redo(
 
 def _locate(env: lmdb.Environment, tables: Tables, file: Path, mark: bytes) -> int | None:
     with env.begin() as txn:
-        known = read_number(txn, tables, _OFFSET)
+        known = read_number(txn, tables, REDO_OFFSET)
     with file.open("rb") as stream:
         stream.seek(known)
         if known and stream.read(len(mark)) == mark:
@@ -163,5 +161,5 @@ def _locate(env: lmdb.Environment, tables: Tables, file: Path, mark: bytes) -> i
     if found < 0:
         return None
     with write_transaction(env) as txn:
-        txn.put(_OFFSET, number(found), db=tables.meta)
+        txn.put(REDO_OFFSET, number(found), db=tables.meta)
     return found

@@ -67,6 +67,12 @@ def record(data: bytes, back: int) -> bytes | None:
     return data[start:end]
 
 
+def is_whole(data: bytes) -> bool:
+    """Tell whether the bytes of a run end where its last record does, and begin where its first does."""
+    held = count(data)
+    return bool(held) and _u32.unpack_from(data, 4 * held)[0] == len(data)
+
+
 def count(data: bytes) -> int:
     """Return how many records a run has; 0 for bytes that are none."""
     table = _u32.unpack_from(data)[0] if len(data) >= 4 else 0

@@ -3,6 +3,7 @@
 Nothing here knows of the tail: what the derived tables say ends at the watermark.
 """
 
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
@@ -16,7 +17,7 @@ from . import runs
 from .base import StoreError
 from .folder import write_transaction
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
-from .keys import NEWEST_SEAL, SEAL, number, unpack, unpack_many
+from .keys import KEY_MARK, MARKED_SINCE, NEWEST_SEAL, REKEYED, SEAL, number, unpack, unpack_many
 
 # The classes are generic, and the second one named, in lmdb's stubs only.
 Txn: TypeAlias = "lmdb.Transaction[bytes]"
@@ -95,6 +96,30 @@ class Tables:
             self.parked,
         ) = handles
 
+    @property
+    def derived(self) -> tuple[Table, ...]:
+        """Those that are made from the log."""
+        return (
+            self.segments,
+            self.seqs,
+            self.calls,
+            self.postings,
+            self.links,
+            self.heads,
+            self.activity,
+            self.open,
+            self.unsettled,
+            self.parked,
+        )
+
+
+def read_edges(txn: Txn, tables: Tables) -> None:
+    """Read the first and the last row of each table, and what leads to them."""
+    for name, table in vars(tables).items():
+        with txn.cursor(table) as cursor:
+            if cursor.first() and cursor.last() and name != "redo":
+                cursor.item()
+
 
 def last_position(txn: Txn, tables: Tables) -> int:
     """Return the position of the log's newest commit; 0 when there is none."""
@@ -114,6 +139,12 @@ def newest_record(txn: Txn, tables: Tables) -> tuple[int, bytes]:
 def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
     """Return a number of the meta table; 0 when it was never set."""
     return unpack(txn.get(name, b"", db=tables.meta))
+
+
+def notes_check(txn: Txn, tables: Tables) -> bytes:
+    """Return the checksum of what is noted of the store's secret and of trims."""
+    noted = (txn.get(name, b"", db=tables.meta) for name in (KEY_MARK, MARKED_SINCE, REKEYED))
+    return number(zlib.crc32(b"\0".join(noted)))
 
 
 def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segment:

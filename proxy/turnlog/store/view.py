@@ -16,6 +16,7 @@ from .blobs import BlobReader
 from .epochs import is_locked
 from .guard import guarded, guarded_iterator
 from .index import Head
+from .index_check import first_of_each, index_flaws
 from .keys import (
     LIMIT,
     MARKED_SINCE,
@@ -203,6 +204,12 @@ class LmdbView:
     @guarded_iterator
     def flaws(self) -> Iterator[Flaw]:
         yield from flaws(self._snapshot.txn, self._snapshot.tables)
+
+    @guarded_iterator
+    def index_flaws(self) -> Iterator[str]:
+        found = index_flaws(self._snapshot.txn, self._snapshot.tables)
+        for flaw in first_of_each(found):
+            yield f"the index {flaw.table!r} does not fit the log: {flaw.detail}"
 
     @property
     @guarded

@@ -1,0 +1,54 @@
+"""A short look at a store before it is opened for writing, in a process of its own.
+
+It finds a log that no process would survive reading, and indexes by which calls that were made
+before would not be found. What only a reading of everything finds is `turnlog verify`'s.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from .base import StoreDamaged, StoreError
+from .bounded import Broken, Child, Send
+
+SECONDS: Final = 20.0
+"""The most that the look may take: a slow disk, not a hanging one."""
+WHOLE: Final = 4 << 20
+"""Bytes of a log that is looked at from end to end: some 50 ms."""
+
+
+class Look:
+    """The look, once it has begun. Begin it early, and go on with something else."""
+
+    def __init__(self, data: Path) -> None:
+        """Begin. Raises `OSError`."""
+        self._data = data
+        self._child = Child(self._work) if (data / "log" / "data.mdb").exists() else None
+
+    def result(self) -> None:
+        """Wait for the end. Raises `StoreDamaged`."""
+        if self._child is None:
+            return
+        log = str(self._data / "log" / "data.mdb")
+        try:
+            found = [message.decode() for message in self._child.messages(SECONDS)]
+        except Broken as error:
+            raise StoreDamaged(
+                f"{log!r} is damaged: reading it failed ({error}); see what `turnlog verify` says, "
+                "and restore the folder from a backup"
+            ) from error
+        if found:
+            raise StoreDamaged(f"{log!r} is damaged: {found[0]}")
+
+    def _work(self, send: Send) -> None:
+        from .lmdb import LmdbReader
+
+        try:
+            reader = LmdbReader.open(self._data)
+        except StoreError:
+            return  # whoever opens it for writing says so, or makes the store
+        with reader:
+            try:
+                for problem in reader.look(WHOLE):
+                    send(problem.encode())
+            except StoreError as error:
+                send(str(error).encode())
