@@ -103,7 +103,7 @@ def test_wrapped_commands_in_two_containers_share_a_store(tmp_path: Path) -> Non
             stdin, stdout = running[-1].stdin, running[-1].stdout
             assert stdin is not None
             assert stdout is not None
-            params = {"protocolVersion": "2025-06-18", "capabilities": {}}
+            params: dict[str, object] = {"protocolVersion": "2025-06-18", "capabilities": {}}
             stdin.write(message("initialize", params, request_id=1) + b"\n")
             stdin.flush()
             assert b"protocolVersion" in stdout.readline()
