@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, call, wait_until
-from kit.proxy import data_of
+from kit.proxy import Proxy, data_of
 from kit.upstreams import Peer, RawUpstream, ok, text_result
 from turnlog.core import ids
 from turnlog.core.canon import canonical
@@ -338,3 +339,46 @@ def test_a_delivered_call_of_an_older_store_is_followed_by_a_new_one(tmp_path: P
             answer = client.request("POST", "/s/work/mcp", WRITE, headers=MCP_HEADERS)
         assert b"done 1" in answer.body
         assert [row.flags for row in session_rows(proxy.data, "work")] == [[], []]
+
+
+# -- where it cannot hold ------------------------------------------------------------------
+
+
+def test_where_a_repeat_would_not_be_found_that_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=SETTINGS) as proxy,
+    ):
+        upstream.script = Counting()
+        rig = Rig(upstream, proxy)
+
+        def ask(path: str, *headers: tuple[str, str], tool: str = "write") -> None:
+            with rig.client() as client:
+                body = call(tool, {"a": 1})
+                client.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
+
+        ask("/s/work/mcp")
+        ask("/mcp", KEY)
+        ask("/mcp", tool="look")
+        for number in range(5):
+            ask("/mcp")
+            ask("/mcp", ("Mcp-Session-Id", f"session-{number}"))
+        proxy.told("session.uncovered", 2)
+        wait_until(lambda: b"never-twice" in status(proxy), "the proxy has told of it")
+        said = [
+            (e["turnlog.reason"], e["gen_ai.tool.name"]) for e in proxy.events("session.uncovered")
+        ]
+        assert said == [("unnamed", "write"), ("per_call", "write")]
+        assert b"never-twice does not hold for 2 callers (see `session.uncovered`)" in status(proxy)
+
+
+def status(proxy: Proxy) -> bytes:
+    return turnlog("status", data=proxy.data).stdout.encode()
+
+
+def test_what_explains_a_rule_says_what_never_twice_needs(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    asked_of = ("rules", "explain", "--rules", str(tmp_path / "rules.yaml"))
+    assert "`session.uncovered`" in turnlog(*asked_of, "files", "write").stdout
+    assert "`session.uncovered`" not in turnlog(*asked_of, "files", "look").stdout

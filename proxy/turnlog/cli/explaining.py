@@ -12,6 +12,12 @@ from .render import Cell, Column, Style, table
 
 _ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
 _RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")))
+_NEVER_TWICE = (
+    "A repeat of a call is found in a session with a name (/s/NAME/..., Turnlog-Session, wrap --session,",
+    "a client that names its conversations, Mcp-Session-Id), or by an idempotency key. It is not where",
+    "the client has neither, or opens a session for each call: then the log says `session.uncovered`.",
+    "",
+)
 _DURATIONS = frozenset({"base_interval", "max_interval", "budget", "retry_after"})
 
 
@@ -46,7 +52,8 @@ def _aspects(explanation: Explanation) -> list[list[Cell]]:
 def _effect(explanation: Explanation) -> list[str]:
     effect = explanation.effect
     if explanation.aspects["effect"].rule is not None:
-        return [f"effect: {effect}"]
+        guarded = effect not in {Effect.READ, Effect.UNKNOWN}
+        return [f"effect: {effect}", *(_NEVER_TWICE if guarded else ())]
     if explanation.path:
         return [f"effect: {effect}, by the HTTP method: no rule names it"]
     counts = " It counts as a write." if effect is Effect.UNKNOWN else ""

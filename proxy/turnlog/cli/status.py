@@ -132,7 +132,12 @@ def _health(one: ServerHealth) -> str:
         said += f" since {timestamp(one.since)[:19]}Z"
     if one.until:
         said += f", until {timestamp(one.until)[:19]}Z"
-    return f"{said}; retries refused: {one.retries_refused}" if one.retries_refused else said
+    if one.retries_refused:
+        said += f"; retries refused: {one.retries_refused}"
+    if one.uncovered_callers:
+        told = counted(one.uncovered_callers, "caller")
+        said += f"; never-twice does not hold for {told} (see `session.uncovered`)"
+    return said
 
 
 def _size(count: int) -> str:

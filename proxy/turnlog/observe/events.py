@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from msgspec import field
 
+from turnlog.core.coverage import Gap
 from turnlog.core.differences import Part
 from turnlog.core.kinds import Flag, Rung, WhenFull
 from turnlog.core.provenance import Provenance
@@ -105,6 +106,17 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
     rung: Rung = field(name="turnlog.rung")
     client: str = field(name="turnlog.client", default="")
     confidence: str = field(name="turnlog.confidence", default="")
+
+
+class SessionUncovered(Event, frozen=True, kw_only=True, tag="session.uncovered"):
+    """A call of a named effect came without a key in a session where a repeat of it would not be found."""
+
+    level: ClassVar[Level] = Level.WARNING
+    session: str = field(name="turnlog.session")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    client: str = field(name="turnlog.client", default="")
+    reason: Gap = field(name="turnlog.reason")
 
 
 class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
@@ -261,6 +273,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     CircuitProbed,
     CircuitClosed,
     SessionOpened,
+    SessionUncovered,
     StoreFilled,
     StoreBlocked,
     StoreUnblocked,

@@ -105,9 +105,15 @@ class Health:
         known = self._known.get(server, ServerHealth(server=server))
         refused = known.retries_refused + 1
         self._known[server] = structs.replace(known, retries_refused=refused)
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
+        self._tell_later()
         return False
+
+    def uncovered(self, server: str) -> None:
+        """Count a caller for whose sessions never-twice does not hold."""
+        known = self._known.get(server, ServerHealth(server=server))
+        count = known.uncovered_callers + 1
+        self._known[server] = structs.replace(known, uncovered_callers=count)
+        self._tell_later()
 
     def watch(self, server: str, attempt: Attempt) -> Ended | None:
         """Let an attempt be made, and learn how it ends; return what to tell where nobody will know,
@@ -154,6 +160,10 @@ class Health:
         since = self._clock.wall()
         self._known[server] = structs.replace(known, state=circuit.state, since=since, until=until)
         self._tell()
+
+    def _tell_later(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
 
     def _tell(self) -> None:
         if self._telling is not None:

@@ -202,13 +202,14 @@ def _context(
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     catalog = Catalog()
+    health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        repeats=Repeats(store, recorder, settings.never_twice, clock, log, stop),
+        repeats=Repeats(store, recorder, settings.never_twice, clock, log, stop, health.uncovered),
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
@@ -227,7 +228,7 @@ def _context(
         plain_tools=PlainTools(reloader.rules, clean),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
         places=Places(),
-        health=Health(settings.upstreams, settings.data, store.epoch, clock, log),
+        health=health,
         clock=clock,
         log=log,
         vendor_headers=frozenset(map(str.encode, wanted_headers(table))),

@@ -11,6 +11,8 @@ from typing import Final
 
 from msgspec import structs
 
+from turnlog.core import ids
+from turnlog.core.coverage import Coverage
 from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
     LEFT,
@@ -23,6 +25,7 @@ from turnlog.core.repeats import (
     unsent,
 )
 from turnlog.observe.event import Log
+from turnlog.observe.events import SessionUncovered
 from turnlog.store.base import Conflict, SessionRef, Store
 
 from .answers import Made
@@ -69,6 +72,10 @@ async def _plainly(earlier: Awaitable[None]) -> None:
     await earlier
 
 
+def _unnoticed(_: str) -> None:
+    return
+
+
 class Repeats:
     """The guarded calls of one proxy, under way and lately ended."""
 
@@ -80,8 +87,13 @@ class Repeats:
         clock: Clock,
         log: Log,
         stop: asyncio.Event,
+        uncovered: Callable[[str], None] = _unnoticed,
     ) -> None:
-        """`stop` is set as soon as turnlog stops."""
+        """`stop` is set as soon as turnlog stops; `uncovered` learns of a server that never-twice does not
+        hold for a session."""
+        self._log = log
+        self._coverage = Coverage()
+        self._uncovered = uncovered
         self._stored = StoredCalls(store, limits, clock, log)
         self._recorder = recorder
         self._limits = limits
@@ -122,6 +134,7 @@ class Repeats:
         ask = self._stored.linked(ask)
         if ask.links is NO_LINKS and not ask.is_named:
             return ask, None
+        self._look_at_session(ask)
         seen = self._stored.position(ask)
         for found in self._find(ask):
             flags, ask = ask.flags, self._after(ask, found, before=before, doubts=doubts)
@@ -262,6 +275,26 @@ class Repeats:
             else:
                 self.over(running)
         await self.idle()
+
+    def _look_at_session(self, ask: Ask) -> None:
+        """Say once where a repeat of a call would not be found."""
+        if not ask.is_named or ask.links.key:
+            return
+        ref = ask.session
+        session = ref.aliases[0] if ref.aliases else ref.candidate
+        caller = (ask.principal, ask.client, ask.target)
+        if (gap := self._coverage.called(caller, session, ref.rung)) is None:
+            return
+        self._uncovered(ask.server)
+        self._log.emit(
+            SessionUncovered(
+                session=ids.to_text(ref.id or ref.candidate),
+                server=ask.server,
+                tool=ask.tool,
+                client=ask.client,
+                reason=gap,
+            )
+        )
 
     # -- what came before ------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """Attempts that its quota did not allow."""
     missing: str = ""
     """The program of its command, where there is none of that name."""
+    uncovered_callers: int = 0
+    """Callers for whose sessions never-twice does not hold, since the proxy began."""
 
 
 def write_health(data: Path, epoch: int, servers: Sequence[ServerHealth]) -> None:
