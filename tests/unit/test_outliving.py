@@ -5,8 +5,8 @@ from msgspec import structs
 
 from kit.commits import Log
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, NoteKind
-from turnlog.core.outliving import runs_on
+from turnlog.core.kinds import CommitKind, ErrorKind, Executed, NoteKind
+from turnlog.core.outliving import lacks_answer, runs_on
 
 LEFT = NoteKind.ABANDONED
 
@@ -52,3 +52,30 @@ def test_a_call_that_ended_otherwise_does_not_go_on() -> None:
     log.timed_out("a", error="connection")
     ended = log.commits[-1]
     assert not runs_on([ended, noted(ended, LEFT)], ended, alive=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "executed", "lacks"),
+    [
+        (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, True),
+        (ErrorKind.CONNECTION_LOST, Executed.MAYBE, True),
+        (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, True),
+        (ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE, True),
+        (ErrorKind.CANCELLED_BY_CALLER, Executed.NO, False),
+        (ErrorKind.OUTCOME_UNKNOWN, Executed.NO, False),
+        (ErrorKind.TOOL_FAILED, Executed.MAYBE, False),
+        (ErrorKind.UPSTREAM_INTERNAL, Executed.MAYBE, False),
+        ("", Executed.YES, False),
+    ],
+)
+def test_an_attempt_lacks_an_answer_while_none_came_and_nobody_says_how_it_ended(
+    kind: str, executed: Executed, lacks: bool
+) -> None:
+    log = Log()
+    log.begin("a")
+    begun = log.commits[-1]
+    log.timed_out("a")
+    ended = log.commits[-1]
+    facts = structs.replace(ended.facts, error_kind=kind, executed=executed)
+    assert lacks_answer([begun])
+    assert lacks_answer([begun, structs.replace(ended, facts=facts)]) is lacks

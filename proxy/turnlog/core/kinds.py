@@ -31,6 +31,8 @@ class NoteKind(StrEnum):
     """The answer was handed to the caller's socket whole, while the caller was there."""
     UNANSWERED = "unanswered"
     """Nothing waits any more for a call that ran on after its caller was told that its time is over."""
+    RESUMABLE = "resumable"
+    """An event of its stream had an id: another stream may bring its answer, also to another process."""
     DECISION = "decision"
     """What was decided, and why."""
     FACT = "fact"

@@ -13,6 +13,7 @@ from msgspec import Struct
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
+from turnlog.core.outliving import lacks_answer
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
 from turnlog.observe.events import StoreFailed
 from turnlog.store.base import SessionRef, StoreError, Ticket
@@ -91,6 +92,27 @@ class Legs(Struct, frozen=True):
         ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
         return () if ticket is None else (ticket,)
 
+    def resumed(self, link: bytes) -> Attempt | None:
+        """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
+        try:
+            with self.context.store.view() as view:
+                note = view.linked(link)
+                commits = view.call(note.facts.call) if note is not None else []
+        except StoreError as error:
+            self.context.log.emit(StoreFailed(reason=str(error)))
+            return None
+        its = [each for each in commits if _same_leg(each, note) and _same_attempt(each, note)]
+        if not its or its[0].facts.kind is not CommitKind.INTENT or not lacks_answer(its):
+            return None
+        attempt = self._rebuilt(its[0], its[-1])
+        attempt.facts = its[0].facts
+        if len(its) > 1:
+            attempt.marks.add(Flag.LATE)
+            self.context.recorder.reopen(attempt)
+        else:
+            attempt.ended = False
+        return attempt
+
     def _task(self, task_id: str) -> bytes:
         return self._key("task", task_id.encode("utf-8", "surrogatepass"))
 
@@ -141,6 +163,7 @@ class Legs(Struct, frozen=True):
             flags=facts.flags,
             trace=facts.trace,
             protocol=facts.protocol,
+            number=facts.attempt,
             standing=_standing(facts.provenance),
         )
         return self.context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
@@ -155,6 +178,10 @@ def _standing(provenance: str) -> Standing:
 def _still_waits(last: Commit) -> bool:
     """Tell whether a leg may be gone on with: it waits, or was given up because time passed."""
     return last.facts.status.parked or Flag.EXPIRED in last.facts.flags
+
+
+def _same_attempt(commit: Commit, other: Commit | None) -> bool:
+    return other is not None and commit.facts.attempt == other.facts.attempt
 
 
 def _same_leg(commit: Commit, outcome: Commit | None) -> bool:

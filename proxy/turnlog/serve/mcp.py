@@ -14,7 +14,7 @@ from msgspec import structs
 from turnlog.core.broken import Broken, Then, after
 from turnlog.core.classify import UNSENT, Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
-from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
@@ -481,10 +481,18 @@ class McpExchange:
         return self._reading.event(event)
 
     def _number(self, event_id: str) -> None:
-        for attempt in self._underway.attempts:
+        for attempt, key in self._underway.attempts.items():
+            if attempt.event_ids is None and not self.stateless:
+                self._note_resumable(attempt, key)
             attempt.numbered(event_id)
         if self._resumed is not None:
             self._resumed.numbered(event_id)
+
+    def _note_resumable(self, attempt: Attempt, key: str) -> None:
+        """Let another process find a call by an answer to it, should this one die."""
+        if link := self._request.stream_link(key):
+            kind, session = NoteKind.RESUMABLE, attempt.ask.session
+            self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.classify import Ending, asks_again, refused
-from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key, meant_key, other_type
@@ -207,16 +207,36 @@ class Reading(Struct, eq=False):
             return self.close(own, message, text)
         if key in self._underway.awaited:
             return self._notice_answer(self._underway.awaited.pop(key), message, text)
-        attempt = self._context.calls.claim(self._request.scope, key)
+        attempt = self._elsewhere(key)
         if attempt is None:
             self._besides.stray(message)
             return self._answers_nothing(message, text)
-        if b"last-event-id" in self._request.fields:
+        return self._close_elsewhere(attempt, message, text)
+
+    @property
+    def _resumes(self) -> bool:
+        return b"last-event-id" in self._request.fields
+
+    def _elsewhere(self, key: str) -> Attempt | None:
+        """Return the call of another exchange that an answer belongs to; on a resumed stream it may be one
+        of another process."""
+        attempt = self._context.calls.claim(self._request.scope, key)
+        if attempt is None and self._resumes and (link := self._request.stream_link(key)):
+            attempt = self._legs.resumed(link)
+        return attempt
+
+    def _close_elsewhere(
+        self, attempt: Attempt, message: Message | Outline, text: Text
+    ) -> Sequence[Ticket]:
+        if self._resumes:
             attempt.marks.add(Flag.RESUMED)
         tickets = self.close(attempt, message, text)
         attempt.message = b""  # its own exchange is over, nobody takes it from there
         if attempt.running is not None:
             attempt.running.arrived()
+        elif attempt.facts.guarded:  # of another process, which remembers it no more
+            session, facts = attempt.ask.session, attempt.facts
+            self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
         return tickets
 
     def _server_asks(self, key: str) -> None:

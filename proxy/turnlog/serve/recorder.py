@@ -16,7 +16,7 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
-from turnlog.core.commit import Commit, Facts
+from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
 from turnlog.core.retry import Reason
@@ -176,13 +176,21 @@ class Recorder:
         )
         return attempt
 
-    def note(self, kind: NoteKind, session: SessionRef, on: Facts, follows: Ticket | None) -> None:
-        """Queue a note on a commit of a call, `follows`; nobody waits for it.
+    def note(
+        self,
+        kind: NoteKind,
+        session: SessionRef,
+        on: Facts,
+        follows: Ticket | None,
+        links: tuple[bytes, ...] = (),
+    ) -> None:
+        """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it.
 
         That a caller has left is written at once: other processes are asked the same call next.
         """
         try:
-            draft = Draft(session=session, facts=self._drafter.note(kind, on), intent=follows)
+            facts, body = self._drafter.note(kind, on), Body(links=links) if links else None
+            draft = Draft(session=session, facts=facts, body=body, intent=follows)
             if kind is _DELIVERED:
                 self._store.submit(draft, wait=False)
             else:

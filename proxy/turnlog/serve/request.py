@@ -184,6 +184,13 @@ class Request:
             return ""
         return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
 
+    def stream_link(self, id_key: str) -> bytes:
+        """Return the keyed digest by which the answer to a request is matched on a resumed stream, in
+        whatever process: of upstream, principal, protocol session and typed id. Empty without a session."""
+        if not self.mcp_session or self.channel is not None:
+            return b""
+        return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
+
     @property
     def former_mcp_session(self) -> str:
         """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
