@@ -127,9 +127,6 @@ class LmdbEngine:
         Raises `StoreError`; then nothing of the batch is on disk.
         """
         drafts = chained(batch)
-        with translated("write to", self._data):
-            # Before content is put into buckets of a store that was made at the same place.
-            check_place(self._env)
         self._prepare(drafts)
         try:
             return self._commit(lambda txn: batch)
@@ -140,17 +137,24 @@ class LmdbEngine:
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
+        due: list[tuple[str, Callable[[], None]]] = []
+        if self._ledger.behind >= self._flush_every:
+            due.append(("index", self.flush))
+        if self._room.is_due():
+            due.append(("make room in", self._make_room))
+        if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
+            due.append(("extend the log of", self._extend))
+        # Nothing is removed from a store at the same place; whoever writes next is told that this one is gone.
+        if due and self._is_in_place():
+            for doing, action in due:
+                self._reported(doing, action)
+
+    def _is_in_place(self) -> bool:
         try:
             check_place(self._env)
         except (StoreGone, OSError):
-            return  # whoever writes next is told
-        if self._ledger.behind >= self._flush_every:
-            self._reported("index", self.flush)
-        if self._room.is_due():
-            self._reported("make room in", self._make_room)
-        if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
-            self._appended = 0
-            self._reported("extend the log of", self._extend)
+            return False
+        return True
 
     def probe(self) -> None:
         """Write something small and wait for the disk. Raises `StoreError`."""
@@ -164,6 +168,7 @@ class LmdbEngine:
             self._sources.trimmed(given_up)
 
     def _extend(self) -> None:
+        self._appended = 0
         self._room.wrote(ground.prepare(self._env, self._file, self._page))
 
     def flush(self) -> None:
@@ -323,6 +328,9 @@ class LmdbEngine:
                 full.append(pending)
         if not full:
             return
+        with translated("write to", self._data):
+            # No content goes into a store that was made at the same place.
+            check_place(self._env)
         handles = iter(self._stored(blobs))
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for pending, (salt,) in zip(full, salts, strict=True):
