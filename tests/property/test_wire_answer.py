@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Status
-from turnlog.wire.content import LOOKED_AT, looks_like_error, only_text, text_of_result
+from turnlog.wire.content import only_text, text_of_result
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import Answer, read_answer
 from turnlog.wire.rawjson import shape, text_of

@@ -9,9 +9,8 @@ from turnlog.wire.content import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,
-    hints_at_error,
-    looks_like_error,
     only_text,
+    start_of_result,
     text_of_body,
     text_of_error,
     text_of_result,
@@ -94,18 +93,19 @@ def test_structure_is_structured_content_that_is_not_null(result: object, struct
 
 
 @pytest.mark.parametrize(
-    ("start", "hints"),
+    ("result", "start"),
     [
-        (b'{"content":[{"type":"text","text":"Error: x"}]}', True),
-        (b"TRACEBACK", True),
-        (b'{"content":[]}', False),
-        (b'{"content":[{"type":"text","text":"done"}],"isError":false}', False),
-        (b'{"isError":false,"content":[{"type":"text","text":"Error: x"}]}', True),
-        (b" " * 512 + b"error", False),
+        (b'{"content":[{"type":"text","text":"Error: x"}]}', "Error: x"),
+        (b'{"_meta":{"text":"a"},"content" : [ {"text" : "a\\u0062\\n"} ]}', "ab\n"),
+        (b'{"content":[{"type":"text","text":"%b' % (b"x" * 4000), "x" * 20),
+        (b'{"content":[{"type":"image","data":""},{"type":"text","text":"a"}]}', ""),
+        (b'{"content":[]}', ""),
+        (b" " * 4096 + b'{"content":[{"text":"a"}]}', ""),
+        (b"", ""),
     ],
 )
-def test_the_start_of_an_answer_hints_at_an_error(start: bytes, hints: bool) -> None:
-    assert hints_at_error(start) is hints
+def test_the_start_of_a_result_is_that_of_its_first_text(result: bytes, start: str) -> None:
+    assert start_of_result(result, 20) == start
 
 
 @pytest.mark.parametrize(
@@ -124,24 +124,3 @@ def test_the_start_of_an_answer_hints_at_an_error(start: bytes, hints: bool) -> 
 )
 def test_a_member_called_error_says_something(body: bytes, has_one: bool) -> None:
     assert has_error_member(body) is has_one
-
-
-@pytest.mark.parametrize(
-    ("text", "like_an_error"),
-    [
-        ("Error: no such file", True),
-        ("  ERROR: no such file", True),
-        ("Error executing tool read_file: no such file", True),
-        ("Traceback (most recent call last):\n  File", True),
-        ("Exception: x", True),
-        ("Internal Server Error", True),
-        ("Errors: 0", False),
-        ("error", False),
-        ("An error is what follows: Error: x", False),
-        ("No Exception: x", False),
-        (" " * 200 + "Error: x", False),
-        ("", False),
-    ],
-)
-def test_only_the_beginning_of_a_text_looks_like_an_error(text: str, like_an_error: bool) -> None:
-    assert looks_like_error(text) is like_an_error

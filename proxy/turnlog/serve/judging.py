@@ -13,14 +13,13 @@ from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.core.policy import Policy
 from turnlog.wire.blank import is_structured
 from turnlog.wire.content import (
-    LOOKED_AT,
     has_error_member,
-    hints_at_error,
-    looks_like_error,
+    start_of_result,
     text_of_body,
     text_of_error,
     text_of_result,
 )
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 from turnlog.wire.http import Headers, fields, retry_after
 from turnlog.wire.rawjson import members, read_value
 
@@ -149,9 +148,8 @@ def _speaks_of_error(reply: Reply) -> bool:
         return False
     content = reply.content
     if reply.is_mcp:
-        return hints_at_error(content) and looks_like_error(text_of_result(content, LOOKED_AT))
-    # To look for hints costs most, and most answers give no reason to.
-    return (has_error_member(content) or _begins_like_error(content)) and hints_at_error(content)
+        return looks_like_error(start_of_result(content, LOOKED_AT))
+    return has_error_member(content) or _begins_like_error(content)
 
 
 def _begins_like_error(body: bytes) -> bool:

@@ -5,7 +5,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from .content import looks_like_error, only_texts
+from .content import only_texts
+from .error_text import looks_like_error
 from .rawjson import Shape, load, members, shape
 
 _NO_VALUES: Final = frozenset({b"0", b"false", b'""'})

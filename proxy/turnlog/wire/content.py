@@ -1,5 +1,6 @@
 """Read the texts of answers: what a rule looks at, and what looks like an error."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -9,24 +10,12 @@ from .rawjson import items, load, members, text_of
 
 TEXT_LIMIT = 64 * 1024
 """Characters of an answer's text that rules look at."""
-LOOKED_AT: Final = 200
-"""Characters of a text that tell whether it looks like an error."""
-_STARTS: Final = (
-    "error:",
-    "error executing",
-    "error calling",
-    "exception:",
-    "fatal error:",
-    "internal server error",
-    "traceback (most recent call last)",
-    "unhandled exception",
-)
-_LONGEST_START: Final = max(map(len, _STARTS))
-_FIRST_LETTERS: Final = frozenset(start[:2] for start in _STARTS)
 _TEXT: Final = Raw(b'"text"')
-_HEAD = 512
-"""Bytes at the start of an answer that a sign of an error has to stand in."""
-_NAME = b'"iserror"'
+_HEAD: Final = 2048
+"""Bytes at the start of a result in which its first text has to begin."""
+_FIRST_TEXT: Final = re.compile(
+    rb'"content"\s*:\s*\[\s*\{[^{}\[\]]*?"text"\s*:\s*("(?:[^"\\]|\\.)*+)', re.DOTALL
+)
 _MEMBER = b'"error"'
 _NO_ERRORS = frozenset({b"", b"null", b"false", b"0", b'""', b"[]", b"{}"})
 
@@ -107,19 +96,10 @@ def text_of_body(body: bytes) -> str:
     return body[:TEXT_LIMIT].decode("utf-8", "replace")
 
 
-def looks_like_error(text: str) -> bool:
-    """Tell whether a text begins as programs begin to speak of an error of theirs."""
-    start = text[:LOOKED_AT].lstrip()
-    # Two letters tell of most that they do not.
-    if start[:2].lower() not in _FIRST_LETTERS:
-        return False
-    return start[:_LONGEST_START].lower().startswith(_STARTS)
-
-
-def hints_at_error(start: bytes) -> bool:
-    """Tell whether a closer look at an answer may find that it speaks of an error."""
-    head = start[:_HEAD].lower().replace(_NAME, b"")
-    return b"rror" in head or b"xception" in head or b"traceback" in head
+def start_of_result(result: bytes, limit: int) -> str:
+    """Return how the first text of a `tools/call` result begins, read from its first bytes alone."""
+    found = _FIRST_TEXT.search(result[:_HEAD])
+    return text_of(Raw(found[1]), limit) if found is not None else ""
 
 
 def has_error_member(body: bytes) -> bool:
