@@ -175,7 +175,7 @@ def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
 ) -> None:
     says = r"read line; printf 'Content-Length: 36\r\n\r\n'; exec sleep 300"
     with serving(tmp_path, says) as proxy, Client(proxy.url) as client:
-        asked = {"protocolVersion": REVISION, "capabilities": {}}
+        asked: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
         client.ask("POST", "/mcp", message("initialize", asked), headers=MCP_HEADERS)
         (failed,) = events(proxy, "process.failed", 1)
         assert "Content-Length" in failed["turnlog.reason"]
