@@ -5,6 +5,7 @@ answer comes back, every failure is a value.
 """
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -137,8 +138,10 @@ def _on_one_line(body: bytes) -> bytes | None:
     """Return a body as the one line that it has to be for a command; `None` for what is no JSON.
 
     In JSON line ends stand between values alone; whoever reads less strictly must not let them
-    make several messages of one.
+    make several messages of one. A byte order mark is no JSON (RFC 8259, section 8.1): a command that
+    several share may end at one.
     """
+    body = body.removeprefix(BOM_UTF8)
     if b"\n" not in body and b"\r" not in body:
         return body
     try:
