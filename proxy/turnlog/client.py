@@ -178,16 +178,20 @@ def _within(place: object) -> Iterator[object]:
         yield from cast("list[object]", place)[:_MOST]
         return
     if isinstance(place, BaseException):
-        yield from place.args
-        # As Python tells it: what it was raised from, else what was handled meanwhile.
-        before = place.__cause__ or (None if place.__suppress_context__ else place.__context__)
-        if before is not None:
-            yield before
-        if isinstance(place, BaseExceptionGroup):
-            yield from cast("BaseExceptionGroup[BaseException]", place).exceptions
+        yield from _behind(place)
     for name in _PLACES:
         if (inner := _member(place, name)) is not None:
             yield inner
+
+
+def _behind(error: BaseException) -> Iterator[object]:
+    yield from error.args
+    # As Python tells it: what it was raised from, else what was handled meanwhile.
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield before
+    if isinstance(error, BaseExceptionGroup):
+        yield from cast("BaseExceptionGroup[BaseException]", error).exceptions
 
 
 def _texts(places: Iterable[object]) -> Iterator[str]:

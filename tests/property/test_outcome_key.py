@@ -59,9 +59,11 @@ def read(text: bytes) -> Any:
 def wanted(value: Any) -> Any:
     """Return a meaning without members of that name."""
     if isinstance(value, list):
-        return [wanted(item) for item in value]
+        items: list[Any] = value
+        return [wanted(item) for item in items]
     if isinstance(value, tuple):
-        return tuple((name, wanted(item)) for name, item in value if name != NAME)
+        pairs: Pairs = value
+        return tuple((name, wanted(item)) for name, item in pairs if name != NAME)
     return value
 
 
