@@ -1,7 +1,7 @@
 """Outcomes in turnlog's name are taken out of any JSON, however they are spelled and cut."""
 
 import json
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from turnlog.wire.outcome_key import NAME, OutcomeMask, without_mask, without_outcome
 from turnlog.wire.sse import EventReader
 
-Pairs = tuple[tuple[str, Any], ...]
+Value: TypeAlias = "list[Value] | tuple[tuple[str, Value], ...] | str | float | None"
 
 
 @st.composite
@@ -51,19 +51,18 @@ texts = st.recursive(leaves, _nested, max_leaves=12)
 sizes = st.lists(st.integers(1, 40), min_size=1)
 
 
-def read(text: bytes) -> Any:
+def read(text: bytes) -> Value:
     """Return a text's meaning, with an object as its pairs: equal names stay apart."""
-    return json.loads(text, object_pairs_hook=tuple)
+    said: Value = json.loads(text, object_pairs_hook=tuple)
+    return said
 
 
-def wanted(value: Any) -> Any:
+def wanted(value: Value) -> Value:
     """Return a meaning without members of that name."""
     if isinstance(value, list):
-        items: list[Any] = value
-        return [wanted(item) for item in items]
+        return [wanted(item) for item in value]
     if isinstance(value, tuple):
-        pairs: Pairs = value
-        return tuple((name, wanted(item)) for name, item in pairs if name != NAME)
+        return tuple((name, wanted(item)) for name, item in value if name != NAME)
     return value
 
 
