@@ -70,11 +70,11 @@ class CallEnded(Event, frozen=True, kw_only=True, tag="call.ended"):
     flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
     trace: str = field(name="trace_id", default="")
 
-
-class CallFailed(CallEnded, frozen=True, kw_only=True, tag="call.ended"):
-    """An attempt has failed, or nobody knows how it ended."""
-
-    level: ClassVar[Level] = Level.WARNING
+    @property
+    def severity(self) -> Level:
+        """`warning` for an attempt that failed, or of which nobody knows how it ended."""
+        failed = self.error or self.status is Status.UNKNOWN
+        return Level.WARNING if failed else Level.INFO
 
 
 class _AttemptFailed(Event, frozen=True, kw_only=True):

@@ -20,6 +20,11 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ev
 
     level: ClassVar[Level] = Level.INFO
 
+    @property
+    def severity(self) -> Level:
+        """The level of this very event, where that depends on what it says."""
+        return self.level
+
 
 class Log(Protocol):
     """What takes events."""

@@ -56,7 +56,7 @@ class Logs:
 
     def emit(self, event: Event) -> None:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
-        level = event.level
+        level = event.severity
         if level >= self._level:
             self._write(event)
 
@@ -76,7 +76,7 @@ class _Logger(structlog.BoundLoggerBase):
         line: Any = event
         for process in self._processors:
             line = process(self._logger, "", line)
-        self._logger.put(line, urgent=event.level >= _URGENT)
+        self._logger.put(line, urgent=event.severity >= _URGENT)
 
 
 class StandardLogging(logging.Handler):
@@ -138,7 +138,7 @@ def json_lines(clock: Clock) -> Render:
         if not fields.isascii() or _DELETE in fields:
             # JSON leaves DEL, C1 controls and bidi marks as they are, and a terminal obeys them.
             fields = clean(fields.decode()).encode()
-        return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.level], fields[1:], b"\n"))
+        return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.severity], fields[1:], b"\n"))
 
     return render
 
@@ -156,7 +156,7 @@ def console_lines(clock: Clock, colors: bool) -> Render:
         if isinstance(event, ProxyReady):
             ways = "".join(f", {way}" for way in event.proxies)
             fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
-        level = event.level.name.lower()
+        level = event.severity.name.lower()
         at = now.isoformat(" ", "seconds")
         line = console(None, level, {"timestamp": at, "level": level, **fields})
         return line.encode("utf-8", "replace") + b"\n"
@@ -177,7 +177,7 @@ def call_line(event: CallEnded, columns: int | None, *, colors: bool) -> str:
         line = f"{line[: room - 1]}…"
     if not colors:
         return line
-    style = _FAILED if event.level >= Level.WARNING else _ENDED
+    style = _FAILED if event.severity >= Level.WARNING else _ENDED
     return f"\x1b[{style}m{line[: len(status)]}\x1b[0m{line[len(status) :]}"
 
 

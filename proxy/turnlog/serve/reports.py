@@ -5,11 +5,10 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import Flag, Status
+from turnlog.core.kinds import Flag
 from turnlog.core.retry import Reason
 from turnlog.observe.call_events import (
     CallEnded,
-    CallFailed,
     CallRetried,
     CallStarted,
     RetryAbandoned,
@@ -44,7 +43,7 @@ def ended(attempt: Attempt, facts: Facts, *, unrecorded: bool, summary: str = ""
     if attempt.facts.flags:
         # As the call's row has them: what was said of its input counts as well.
         flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
-    said = (CallFailed if facts.error or facts.status is Status.UNKNOWN else CallEnded)(
+    said = CallEnded(
         session=_session_of(ask),
         call=ids.to_text(ask.call),
         server=ask.server,
