@@ -116,3 +116,26 @@ def test_a_cut_bucket_loses_its_payloads_and_no_others(
     kept = b"".join(payloads(proxy.data))
     assert (b"before" in kept, b"after" in kept) == (False, True)
     assert [row.status for row in rows(proxy.data)] == ["ok", "ok"]
+
+
+def test_a_damaged_page_of_a_bucket_ends_no_process_and_the_next_bucket_takes_what_comes(
+    tmp_path: Path, upstream: RawUpstream
+) -> None:
+    settings = {"upstreams": {"default": {"url": upstream.url}}}
+
+    def post(url: str, mark: str) -> None:
+        with Client(url) as client:
+            body = call("write", {"mark": mark * 5000})
+            client.request("POST", "/mcp", body, headers=MCP_HEADERS)
+
+    with proxy_beside(tmp_path, settings=settings) as proxy:
+        post(proxy.url, "before")
+    bucket = bucket_of(proxy.data)
+    content = bucket.read_bytes()
+    bucket.write_bytes(content[: 2 * PAGE] + bytes(len(content) - 2 * PAGE))
+    assert ran(proxy.data, "show", rows(proxy.data)[0].call) == (0, "")
+    with proxy_beside(tmp_path, settings=settings) as proxy:
+        post(proxy.url, "after")
+        assert "is damaged" in proxy.told("store.failed")[0]["error.message"]
+    assert b"after" in b"".join(payloads(proxy.data))
+    assert [row.status for row in rows(proxy.data)] == ["ok", "ok"]

@@ -133,3 +133,14 @@ def test_verify_names_a_key_that_is_not_the_one_used_last(data: Path) -> None:
     assert "key: it is not the one that was used last" in done.stdout
     (data / "key").unlink()
     assert turnlog("verify", data=data).returncode == 1
+
+
+def test_serve_does_not_start_on_damaged_definitions_and_says_the_way_out(data: Path) -> None:
+    file = data / "definitions" / "data.mdb"
+    content = file.read_bytes()
+    file.write_bytes(content[: 2 * PAGE] + bytes(len(content) - 2 * PAGE))
+
+    done = process(*SERVE, "--data", str(data))
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "move that folder away" in done.stderr

@@ -56,6 +56,8 @@ REMEMBERED = 1 << 14
 """Blobs of the present bucket whose places are kept in memory."""
 _LEVEL = 1
 _DIGEST = 32
+_SMALL = 1 << 20
+"""Bytes of a bucket that is looked at from end to end whenever it is opened: some 25 ms."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
 _GONE = "gone-"
 """What a bucket's name begins with while it is removed."""
@@ -271,10 +273,22 @@ def torn(path: Path, boot: str) -> bool:
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
 
+def _refuse_damaged(env: lmdb.Environment, file: Path) -> None:
+    found = structure.problems(env, file) if file.stat().st_size <= _SMALL else []
+    if found:
+        raise StoreDamaged(f"{str(file)!r} is damaged: {found[0]}; restore it from a backup")
+
+
 def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
-    return open_environment(
-        path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE
-    )
+    """Open a bucket. Raises `StoreError`, also where a small one is damaged: reading could kill the process."""
+    env = open_environment(path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE)
+    try:
+        with translated("read", path):
+            _refuse_damaged(env, path / "data.mdb")
+    except BaseException:
+        close_environment(env)
+        raise
+    return env
 
 
 def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:

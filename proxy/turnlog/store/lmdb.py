@@ -373,13 +373,17 @@ class LmdbReader:
             small = file.stat().st_size <= whole
             found = structure.problems(self._env, file) if small else []
             if found:
-                yield f"{found[0]}; `turnlog verify` says more; restore the folder from a backup"
+                yield (
+                    f"{str(file)!r} is damaged: {found[0]}; `turnlog verify` says more; restore the "
+                    "folder from a backup"
+                )
                 return
             with self._env.begin() as txn:
                 read_edges(txn, self._tables)
                 for flaw in first_of_each(recent_flaws(txn, self._tables)):
                     yield (
-                        f"the index {flaw.table!r} does not fit the log ({flaw.detail}); "
+                        f"{str(file)!r} is damaged: the index {flaw.table!r} does not fit the log "
+                        f"({flaw.detail}); "
                         "`turnlog verify --rebuild` makes the indexes anew from the log"
                     )
 

@@ -4,9 +4,11 @@ It finds a log that no process would survive reading, and indexes by which calls
 before would not be found. What only a reading of everything finds is `turnlog verify`'s.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from . import definitions
 from .base import StoreDamaged, StoreError
 from .bounded import Broken, Child, Send
 
@@ -37,7 +39,7 @@ class Look:
                 "and restore the folder from a backup"
             ) from error
         if found:
-            raise StoreDamaged(f"{log!r} is damaged: {found[0]}")
+            raise StoreDamaged(found[0])
 
     def _work(self, send: Send) -> None:
         from .lmdb import LmdbReader
@@ -48,7 +50,16 @@ class Look:
             return  # whoever opens it for writing says so, or makes the store
         with reader:
             try:
-                for problem in reader.look(WHOLE):
+                for problem in (*reader.look(WHOLE), *self._definitions()):
                     send(problem.encode())
             except StoreError as error:
                 send(str(error).encode())
+
+    def _definitions(self) -> Iterator[str]:
+        folder = self._data / definitions.FOLDER
+        if (folder / "data.mdb").exists() and (folder / "data.mdb").stat().st_size <= WHOLE:
+            for problem in definitions.flaws(self._data):
+                yield (
+                    f"{str(folder)!r} is damaged: {problem}; move that folder away: it is made again "
+                    "as lists of tools go by"
+                )
