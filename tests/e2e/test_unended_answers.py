@@ -17,6 +17,7 @@ rules:
   - {match: {tool: writes}, effect: write}
   - {match: {tool: "timed*"}, timeout: {response: 200ms}}
   - {match: {tool: timed_write}, effect: write}
+  - {match: {tool: "GET /timed"}, timeout: {response: 300ms}}
 """
 JSON: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 SAID: Final = text_result(1, "x" * 300)
@@ -134,6 +135,30 @@ def test_json_of_a_plain_tool_that_breaks_off_behind_its_end_is_the_answer(
         given = client.request("GET", f"/s/{rig.session}/page")
     assert given.body == body
     assert rig.row().status == "ok"
+
+
+@pytest.mark.parametrize("page", ["page", "timed"])
+def test_json_of_a_plain_tool_that_never_ends_is_the_answer_once_nobody_waits(
+    rig: Rig, page: str
+) -> None:
+    body = b'{"item": "%b"}' % (b"y" * 300)
+    rig.upstream.script = never_ending((JSON + CHUNKED + chunked(body),))
+    with rig.client() as client:
+        client.ask("GET", f"/s/{rig.session}/{page}")
+        client.until(body[-40:])
+        if page == "timed":
+            client.rest()
+    assert rig.row().status == "ok"
+
+
+@pytest.mark.parametrize("frame", ["a length that is too long", "until close"])
+def test_the_head_of_a_response_that_came_before_its_end_tells_how_the_call_ended(
+    rig: Rig, frame: str
+) -> None:
+    rig.upstream.script = never_ending(FRAMES[frame])
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("expects"), headers=MCP_HEADERS)
+        assert client.head().one("turnlog-status") == "ok"
 
 
 def test_lines_of_json_of_a_plain_tool_are_recorded_to_their_end(rig: Rig) -> None:

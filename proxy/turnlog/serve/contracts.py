@@ -82,6 +82,14 @@ class Watcher(Protocol):
         """
         ...
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the caller of a call that may outlive it is surely there for the response.
+
+        Asked right before that is written: behind it a caller may be gone who has read it.
+        """
+        ...
+
     def handed_over(self) -> None:
         """Note that what `whole` or `event` read last has been written to the agent."""
         ...

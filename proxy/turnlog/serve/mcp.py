@@ -502,10 +502,15 @@ class McpExchange:
         """Tell whether what has come is a response to each request, be its transfer cut or not."""
         return self._reading.is_answered_by(body)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the caller of a call that may outlive it is surely there for the response."""
+        return self.running is not None and self.running.is_heard
+
     def handed_over(self) -> None:
         """Note that the response has been written to the agent."""
         if self.running is not None and not self._underway.attempts:
-            self.running.handed_over()
+            self.running.arrived()
 
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""

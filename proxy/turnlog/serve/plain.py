@@ -300,6 +300,9 @@ class PlainCall:
             not isinstance(found, Malformed) or found.reason is Reason.NOT_JSONRPC
         )
 
+    is_heard = False
+    """Whether the caller is surely there for the response: asked of those that may end early."""
+
     def handed_over(self) -> None:
         """Note nothing: the answer ends where its transfer does."""
 

@@ -244,14 +244,16 @@ class Relay(Struct, eq=False):
         if attempt is not None and attempt.amends:
             await self._whole(raw, raw, changed=False)
             return
-        await self._start(self._length)
+        await self._start(self._length, whole=True)
         await self._pass_on(raw)
 
     async def _pass_on(self, held: bytes) -> None:
         """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
         try:
+            is_heard = self._watcher.is_heard
             await self._out.write(held)
-            self._watcher.handed_over()
+            if is_heard:
+                self._watcher.handed_over()
             while chunk := await self._read():
                 await self._out.write(self._masked(chunk))
         except Failure:
@@ -286,8 +288,9 @@ class Relay(Struct, eq=False):
 
     # -- larger ones --------------------------------------------------------------------------
 
-    async def _start(self, length: int | None) -> None:
-        told = self._told(whole=False)
+    async def _start(self, length: int | None, *, whole: bool = False) -> None:
+        """Write the head of an answer; `whole` where its outcome is recorded."""
+        told = self._told(whole=whole)
         status, reason = self._answer.status, self._answer.reason
         await self._out.start(status, reason, self._lines + told, length)
 
@@ -478,8 +481,9 @@ class Relay(Struct, eq=False):
                 ready.clear()
                 await self._recorder.settle(tickets)
             ready.append(self._seen(event, raw, changed=event is not piece.event))
+        is_heard = self._is_judged and self._watcher.is_heard
         await self._out.write(b"".join(ready))
-        if self._is_judged:
+        if is_heard:
             self._watcher.handed_over()
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:

@@ -219,10 +219,11 @@ class Running:
             if self._abandoned or self.ask.links is not NO_LINKS:
                 self._note(_DELIVERED, self.attempt.outcome)
 
-    def handed_over(self) -> None:
-        """Note that its answer was written to its caller, though the transfer may go on."""
-        if not self._abandoned and not self.is_in_doubt and self._hears():
-            self.arrived()
+    @property
+    def is_heard(self) -> bool:
+        """Whether its caller is surely there and has not had the answer."""
+        is_there = not self._abandoned and self._hears()
+        return is_there and not self.delivered and not self.is_in_doubt
 
     def time_out(self, failure: Failure) -> bool:
         """Learn that its caller's time is over; tell whether it runs on all the same.
