@@ -43,6 +43,7 @@ def test_every_kind_with_content_has_a_note() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.RESUMABLE,
         NoteKind.UNANSWERED,
     }
     assert {kind for _, kind in NOTES} == set(NoteKind) - bare

@@ -260,6 +260,7 @@ def test_every_kind_that_may_be_given_is_named() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.RESUMABLE,
         NoteKind.UNANSWERED,
     }
     named = str(refused.value).rpartition("one of: ")[2].split(", ")
