@@ -46,7 +46,7 @@ bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="1000
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
 
-torture: $(INSTALLED) ## kill proxy and tool server 200 times, change files of a store 1,000 times
+torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, change files of a store 1,000 times
 	PYTHONPATH=tests $(BIN)/python -m faults.torture
 	PYTHONPATH=tests $(BIN)/python -m faults.mutations 1000
 

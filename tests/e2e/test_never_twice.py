@@ -423,6 +423,27 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     wait_until(lambda: rig.notes() == ["abandoned", "delivered"], "it is noted")
 
 
+@pytest.mark.parametrize("answered", [False, True], ids=["before the answer", "behind it"])
+def test_an_answer_is_given_again_to_an_agent_that_had_cancelled_the_call(
+    rig: Rig, counting: Counting, begun: Begun, answered: bool
+) -> None:
+    # Its connection stays open, and the answer is written to it; who has cancelled does not read it.
+    first = begun(call("write", {"a": 1}, request_id=1))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    if answered:
+        counting.go.set()
+        first.response("POST")
+    cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)
+    assert begun(cancel).response("POST").status == 202
+    counting.go.set()
+    first.response("POST") if not answered else None
+    again = begun(call("write", {"a": 1}, request_id=2)).response("POST")
+    assert text(again.body) == "done 1"
+    assert counting.asked == 1
+    third = begun(call("write", {"a": 1}, request_id=3)).response("POST")
+    assert text(third.body) == "done 2"
+
+
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 def test_a_cancel_for_a_call_that_was_answered_does_not_end_the_one_that_runs_on(
     rig: Rig, counting: Counting, begun: Begun, headers: Headers

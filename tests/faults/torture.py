@@ -1,10 +1,12 @@
-"""Kill proxy and tool server again and again under agents that ask until they know: `make torture`.
+"""Kill and stop proxies and tool server again and again under agents that ask until they know: `make torture`.
 
 Each agent wants effects, one after another, and asks for each until it has its answer, or is told that
 nobody knows. The server notes on disk what it really does. At the end the log has to explain it all.
 """
 
+import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -12,13 +14,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
 
 from kit.beside import proxy_beside, session_rows
-from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, message
+from kit.family import store_processes
 from kit.proxy import Proxy, findings
 from turnlog.core.kinds import Flag, Status
 from turnlog.sessions.verify import Verdict
@@ -47,16 +51,57 @@ class Report(Struct, frozen=True):
     """Effects of which nobody knows, and the agent was told so."""
 
 
+class Manner(StrEnum):
+    """How an agent gives up what takes too long."""
+
+    WAITS = "waits"
+    """Not at all."""
+    CLOSES = "closes"
+    """It closes its connection."""
+    CANCELS = "cancels"
+    """It sends a cancel, and leaves its connection open."""
+    SILENT = "silent"
+    """It says nothing: nobody can know."""
+
+
+class Stalled(Struct, frozen=True):
+    """What came of a run with agents of one manner, while processes were stopped."""
+
+    manner: Manner
+    effects: int
+    executions: int
+    given_up: int
+    """Tries."""
+    repeated: int
+    """Effects that happened more than once."""
+    flagged: int
+    """Rows that say so."""
+
+
+PATIENCE = 0.15
+"""s after which an agent gives up that does not wait."""
+
+
 class Agent(threading.Thread):
     """Wants effects, and asks for each of them until it knows."""
 
-    def __init__(self, number: int, port: Callable[[], int], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        number: int,
+        port: Callable[[], int],
+        stop: threading.Event,
+        manner: Manner = Manner.WAITS,
+    ) -> None:
         super().__init__(daemon=True)
         self.session = f"agent-{number}"
         self.told: dict[str, str] = {}
         """Effect -> `done` or `unknown`."""
+        self.manner = manner
+        self.given_up = 0
         self._port = port
         self._stop_asking = stop
+        self._asked = 0
+        self._left_open: list[Client] = []
 
     def run(self) -> None:
         """Go on until told to stop; know of each effect that was begun."""
@@ -68,14 +113,12 @@ class Agent(threading.Thread):
             number += 1
 
     def _want(self, tool: str, effect: str) -> str:
-        request_id = 0
         while True:
-            request_id += 1
             try:
-                with Client(f"http://127.0.0.1:{self._port()}/mcp") as client:
-                    body = call(tool, {"effect": effect}, request_id=request_id)
-                    path = f"/s/{self.session}/mcp"
-                    given = client.request("POST", path, body, headers=_HEADERS)
+                given = self._ask(call(tool, {"effect": effect}, request_id=self._next_id()))
+            except TimeoutError:
+                self.given_up += 1
+                continue
             except (ClosedEarlyError, OSError):
                 time.sleep(0.02)  # nobody is there for a moment
                 continue
@@ -87,6 +130,44 @@ class Agent(threading.Thread):
                 return "done"
             if said["executed"] == "maybe" and tool == "pay":
                 return "unknown"
+
+    def _next_id(self) -> int:
+        self._asked += 1
+        return self._asked
+
+    def _ask(self, body: bytes) -> Response:
+        """Ask once. Raises `TimeoutError` where that takes too long for its patience."""
+        url, path = f"http://127.0.0.1:{self._port()}/mcp", f"/s/{self.session}/mcp"
+        client = Client(url, bound=BOUND if self.manner is Manner.WAITS else PATIENCE)
+        try:
+            client.ask("POST", path, body, headers=_HEADERS)
+            return client.response("POST")
+        except TimeoutError:
+            if self.manner is Manner.CLOSES:
+                client.end()
+            if self.manner is Manner.CANCELS:
+                self._cancel(url, path)
+            # From now on the proxy can know. What was handed over before was delivered.
+            if (given := client.response_now("POST")) is not None:
+                return given
+            if self.manner is not Manner.CLOSES:
+                self._left_open.append(client)
+            raise
+        finally:
+            if client not in self._left_open:
+                client.close()
+
+    def _cancel(self, url: str, path: str) -> None:
+        """Take the latest call back; wait for no answer to that."""
+        said = message("notifications/cancelled", {"requestId": self._asked}, request_id=None)
+        client = Client(url)
+        client.ask("POST", path, said, headers=_HEADERS)
+        self._left_open.append(client)
+
+    def close(self) -> None:
+        """Close what it left open."""
+        for client in self._left_open:
+            client.close()
 
 
 class Server:
@@ -108,6 +189,11 @@ class Server:
         """Kill it, and start another one in its place."""
         self.kill()
         self._process = self._started()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
 
     def kill(self) -> None:
         """End it the hard way."""
@@ -155,6 +241,79 @@ def torture(folder: Path, kills: int, seed: int) -> Report:
     return _checked(proxy, agents, Counter(ledger.read_text().split()), done)
 
 
+def stall(folder: Path, stalls: int, seed: int) -> list[Stalled]:
+    """Stop one of two proxies, or the server, again and again; return what came of it by manner.
+
+    Raises `AssertionError` where an effect happened twice unflagged, and its agent had closed or cancelled.
+    """
+    dice = random.Random(seed)
+    (folder / "rules.yaml").write_text(RULES)
+    ledger = folder / "ledger"
+    stop = threading.Event()
+    server = Server(ledger)
+    url = f"http://127.0.0.1:{server.port}/mcp"
+    settings = {"rules": ["rules.yaml"]}
+    try:
+        with (
+            proxy_beside(folder, url, settings=settings) as one,
+            proxy_beside(folder, url, settings=settings) as other,
+        ):
+            ports = [int(p.url.rpartition(":")[2].partition("/")[0]) for p in (one, other)]
+            agents = [
+                Agent(number, lambda: random.choice(ports), stop, manner)
+                for number, manner in enumerate([*Manner, *Manner])
+            ]
+            for agent in agents:
+                agent.start()
+            for _ in range(stalls):
+                time.sleep(dice.random() * 0.2)
+                _stop_for_a_while(
+                    dice.choice([one.process.pid, other.process.pid, server.pid]), dice
+                )
+            stop.set()
+            for agent in agents:
+                agent.join(60)
+                assert not agent.is_alive(), "an agent never learnt what it asked for"
+                agent.close()
+    finally:
+        server.kill()
+    return _explained(one, agents, Counter(ledger.read_text().split()))
+
+
+def _stop_for_a_while(process: int, dice: random.Random) -> None:
+    """Stop a process, sometimes with who writes its store, for up to three times an agent's patience."""
+    family = [process, *(store_processes(process) if dice.random() < 0.5 else ())]
+    for member in family:
+        os.kill(member, signal.SIGSTOP)
+    time.sleep(dice.random() * 3 * PATIENCE)
+    for member in family:
+        os.kill(member, signal.SIGCONT)
+
+
+def _explained(proxy: Proxy, agents: Sequence[Agent], did: Counter[str]) -> list[Stalled]:
+    for finding in findings(proxy.data):
+        assert finding.verdict is Verdict.OK, finding
+    table: list[Stalled] = []
+    for manner in Manner:
+        mine = [agent for agent in agents if agent.manner is manner]
+        times = {effect: did[effect] for agent in mine for effect in agent.told}
+        rows = [row for agent in mine for row in session_rows(proxy.data, agent.session)]
+        found = Stalled(
+            manner=manner,
+            effects=len(times),
+            executions=sum(times.values()),
+            given_up=sum(agent.given_up for agent in mine),
+            repeated=sum(each - 1 for each in times.values() if each > 1),
+            flagged=sum(Flag.REPEAT_OF_UNKNOWN in row.flags for row in rows),
+        )
+        if manner is not Manner.SILENT:
+            twice = {effect: each for effect, each in times.items() if each > 1}
+            assert found.repeated <= found.flagged, f"{found}: {twice}"
+            assert not any(effect.startswith("pay") for effect in twice), twice
+        table.append(found)
+    return table
+
+
 def _checked(proxy: Proxy, agents: list[Agent], did: Counter[str], kills: int) -> Report:
     for finding in findings(proxy.data):
         assert finding.verdict is Verdict.OK, finding
@@ -194,12 +353,15 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """`python -m faults.torture [KILLS [SEED]]`"""
+    """`python -m faults.torture [KILLS [SEED]]`: as many stalls follow."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.time_ns() % 1_000_000
     print(f"{kills} kills, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        print(torture(Path(folder), kills, seed))
+        print(torture(Path(folder), kills, seed), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for found in stall(Path(folder), kills, seed):
+            print(found)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,13 @@ class ClosedEarlyError(Exception):
 class Client:
     """One connection to a proxy (or straight to an upstream)."""
 
-    def __init__(self, url: str, *, receive_buffer: int = 0) -> None:
+    def __init__(self, url: str, *, receive_buffer: int = 0, bound: float = BOUND) -> None:
+        """`bound` is how many seconds are waited for more (`TimeoutError`)."""
         parts = urlsplit(url)
         self.authority = parts.netloc
         self.path = parts.path or "/"
         self._socket = socket.socket()
-        self._socket.settimeout(BOUND)
+        self._socket.settimeout(bound)
         if receive_buffer:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         try:
@@ -98,6 +99,14 @@ class Client:
     def close(self) -> None:
         """Close the connection in the orderly way."""
         self._socket.close()
+
+    def response_now(self, method: str = "GET") -> Response | None:
+        """Return a whole answer that is here already; `None` where there is none."""
+        self._socket.settimeout(0)
+        try:
+            return self.response(method)
+        except (BlockingIOError, ClosedEarlyError):
+            return None
 
     def end(self) -> None:
         """Say that nothing more will be sent; answers can still be read."""

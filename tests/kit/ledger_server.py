@@ -31,6 +31,11 @@ def server(port: int, ledger: Path) -> ThreadingHTTPServer:
             """Have the effect, somewhere between the request and the answer."""
             size = int(self.headers["Content-Length"])
             said = msgspec.json.decode(self.rfile.read(size))
+            if "id" not in said:
+                self.send_response(202)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             effect = said["params"]["arguments"]["effect"]
             if random.random() < 0.5:
                 time.sleep(random.random() * 0.02)  # a kill may come before the effect

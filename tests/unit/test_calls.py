@@ -68,8 +68,8 @@ def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id
     calls, mine, other = OpenCalls(), of_client("a", "me", b'"w"'), of_client("b", "you")
     calls.add(HERE, '"w', mine)
     calls.add(("files", "session-3"), "1", other)
-    assert calls.cancel(THERE, "1") == b""
-    assert calls.cancel(THERE, "2", "me") == b""
+    assert calls.cancel(THERE, "1") is None
+    assert calls.cancel(THERE, "2", "me") is None
     assert not mine.cancelled
     assert calls.cancel(THERE, "1", "me") == b'"w"'
     assert (mine.cancelled, other.cancelled) == (True, False)
@@ -79,7 +79,7 @@ def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
     calls, first, second = OpenCalls(), of_client("a", "me"), of_client("b", "me")
     calls.add(HERE, "1", first)
     calls.rest(("files", "session-3"), second)
-    assert calls.cancel(THERE, "1", "me") == b""
+    assert calls.cancel(THERE, "1", "me") is None
     assert (first.cancelled, second.cancelled) == (False, False)
     calls.cancel(HERE, "1", "me")
     assert (first.cancelled, second.cancelled) == (True, False)

@@ -32,6 +32,11 @@ def note(on: Commit, kind: NoteKind) -> Commit:
         ((NoteKind.DELIVERED,), False, 9.0, False, True),
         ((NoteKind.DELIVERED,), True, 0.1, False, True),
         ((NoteKind.ABANDONED, NoteKind.DELIVERED), True, 9.0, False, True),
+        ((NoteKind.CANCEL_FORWARDED,), True, 0.1, False, False),
+        # A cancel may have crossed the answer: it is read right behind it.
+        ((NoteKind.DELIVERED,), True, 0.01, True, True),
+        ((NoteKind.DELIVERED,), False, 0.01, False, True),
+        ((NoteKind.DELIVERED, NoteKind.ABANDONED), True, 0.1, False, False),
     ],
 )
 def test_a_note_tells_and_a_living_process_is_given_time_to_write_it(

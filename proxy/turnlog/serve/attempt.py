@@ -266,6 +266,8 @@ class Attempt(Struct, eq=False):
     """Whether the caller took the call back."""
     caller_id: bytes = b""
     """JSON-RPC id as the caller wrote it."""
+    scope: tuple[str, str] = ("", "")
+    """Within what its caller's ids are unique: `Request.scope`."""
     kin: str = ""
     """What else its client sends has in common with it: `Request.kin`."""
     wire_id: bytes = b""

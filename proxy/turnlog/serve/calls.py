@@ -44,6 +44,8 @@ class Joiner:
         took it back."""
         async with self._scope:
             await joined
+        if self.has_left:  # just when the wait was over
+            raise TimeoutError
 
 
 class OpenCalls:
@@ -120,7 +122,7 @@ class OpenCalls:
         found = self._meant_by(scope, id_key, kin)
         return bool(found) and found[0].is_answered
 
-    def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes:
+    def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes | None:
         """Note that the caller cancelled the newest call with this id; return the id under which
         the server knows it, if that is another.
 
@@ -134,7 +136,7 @@ class OpenCalls:
                 attempt.unqueue()  # it was never sent
             elif attempt.running is not None:
                 attempt.running.cancelled()
-        return found[-1].wire_id if found else b""
+        return found[-1].wire_id if found else None
 
     def _meant_by(self, scope: Scope, id_key: str, kin: str) -> list[Attempt]:
         """Return the attempts of the call that a cancel is for, the newest first."""

@@ -71,6 +71,23 @@ class Repeated(Exception):
         """The earlier call's; `None` where turnlog says something itself."""
         self.sentence = sentence
         self.found = found
+        self.caller: Caller | None = None
+        """Who is answered, where that one may cancel by an id."""
+        self.is_taken_back = False
+        """Whether it has cancelled: it does not read the answer."""
+
+
+class Caller(Struct, frozen=True):
+    """Who asked: within what its ids are unique, what else its client sends has in common, and the id."""
+
+    scope: tuple[str, str]
+    kin: str
+    id_key: str
+
+    def is_same(self, other: "Caller") -> bool:
+        """Tell whether both stand for one request, as far as that can be told."""
+        known = self.scope == other.scope or (self.kin != "" and self.kin == other.kin)
+        return known and self.id_key == other.id_key
 
 
 class InDoubt(Exception):

@@ -24,6 +24,7 @@ from .found import Repeated
 from .heads import Heads, Memo, RequestStart, lines
 from .mcp import McpExchange
 from .own import Own
+from .pipes import DOUBT
 from .plain import PlainCall
 from .request import Request
 from .requests import refusal_of
@@ -281,7 +282,7 @@ class Handler:
             self._context.recorder.faulted(error)
             audience.fail(self.unread(500, error))
         finally:
-            if audience.has_heard and not running.has_left:
+            if audience.has_heard and not running.has_given_up:
                 running.arrived()
             self._context.repeats.over(running, exchange.kept(audience.kept))
 
@@ -327,16 +328,19 @@ class Handler:
 
     async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
         """Answer a call that is not sent, because of an earlier one."""
-        attempt = repeated.attempt
+        attempt, made = repeated.attempt, exchange.repeated(repeated)
+        self._context.repeats.tells(repeated)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
-        made = exchange.repeated(repeated)
+        may_be_gone = down.has_ended
         head = lines(made.headers) + told(attempt, whole=True)
         if made.status in _BODILESS or down.method == "HEAD":
             await down.bodiless(made.status, made.reason, head)
         else:
             await down.answer(made.status, made.reason, head, made.body)
         if exchange.is_answered_here:
+            for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
+                await asyncio.sleep(wait)
             self._context.repeats.arrived(repeated)
 
     async def _leaves(self, down: Downstream, runner: Runner, exchange: Exchange) -> bool:

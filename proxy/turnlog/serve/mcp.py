@@ -41,12 +41,12 @@ from .calls import Joiner
 from .context import Context
 from .downstream import Gone
 from .fault import Failure, LateReader, Progress
-from .found import Repeated
+from .found import Caller, Repeated
 from .listening import Listening
 from .reading import Reading
 from .repeats import KEPT
 from .request import Request
-from .running import Running
+from .running import MOMENT, Running
 from .underway import Underway, awaited
 from .upstream import Answer, Content
 
@@ -153,6 +153,8 @@ class McpExchange:
                     await asyncio.sleep(0)  # other agents' requests go on meanwhile
                 if message.method == _CALL or self._may_be_denied(message):
                     await self._open(message)
+                elif (cancelled := mcp.cancelled_id(message)) is not None:
+                    await self._on_cancel(cancelled)
                 else:
                     self._notice(message)
         except StoreError:
@@ -173,16 +175,30 @@ class McpExchange:
         asking = self._asking
         return bool(message.method) and asking.is_closed and asking.is_unsure(message)
 
+    async def _on_cancel(self, key: str) -> None:
+        """Take in a cancel for the id with this key."""
+        if not self._is_for_a_call(key) and not self._request.is_piped:
+            # It may have been read before its call, which came on another connection.
+            await asyncio.sleep(MOMENT)
+            self._is_for_a_call(key)
+
+    def _is_for_a_call(self, key: str) -> bool:
+        """Tell whether a cancel is for a call that is under way, or was a moment ago; have it taken back."""
+        calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
+        if calls.leave(scope, key, kin) or calls.is_answered(scope, key, kin):
+            # The server must not end what runs on, and may know another call by that id.
+            self._cancels[key] = self._context.recorder.new_request_id()
+            return True
+        known = calls.cancel(scope, key, kin)
+        if known:
+            self._cancels[key] = known
+        by = Caller(scope, kin, key)
+        return known is not None or self._context.repeats.on_late_cancel(by)
+
     def _notice(self, message: Message) -> None:
         """Take in what is no call: it may be about one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
-        if (cancelled := mcp.cancelled_id(message)) is not None:
-            if calls.leave(scope, cancelled, kin) or calls.is_answered(scope, cancelled, kin):
-                # The server must not end what runs on, and may know another call by that id.
-                self._cancels[cancelled] = self._context.recorder.new_request_id()
-            elif known := calls.cancel(scope, cancelled, kin):
-                self._cancels[cancelled] = known
-        elif message.kind in {Kind.RESPONSE, Kind.ERROR}:
+        if message.kind in {Kind.RESPONSE, Kind.ERROR}:
             calls.told(scope, id_key(message.id), kin)
         elif self._request.channel is not None:
             self._request.channel.expect(message)
@@ -217,6 +233,8 @@ class McpExchange:
                 return attempt
             self._underway.drop(attempt)
             self.running = None
+            if attempt.cancelled:
+                raise Gone("the call was taken back before it had begun")
 
     async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
@@ -243,6 +261,7 @@ class McpExchange:
         """Return the answer to a call that is not sent, because of an earlier one."""
         message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
         assert ending is not None
+        found.caller = Caller(self._request.scope, self._request.kin, id_key(message.id))
         made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
         if made is None:
             self._underway.asks[id_key(message.id)] = ask

@@ -12,9 +12,11 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core import ids
+from turnlog.core.commit import Commit
 from turnlog.core.coverage import Coverage
 from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.core.repeats import (
+    CANCELLED_LIFE,
     LEFT,
     Asked,
     Likeness,
@@ -24,6 +26,7 @@ from turnlog.core.repeats import (
     replayed,
     unsent,
 )
+from turnlog.core.rules import OnDuplicate
 from turnlog.observe.event import Log
 from turnlog.observe.events import SessionUncovered
 from turnlog.store.base import Conflict, SessionRef, Store
@@ -32,7 +35,7 @@ from .answers import Made
 from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
 from .clock import Clock
 from .fault import in_time
-from .found import Found, InDoubt, Joins, Repeated
+from .found import Caller, Found, InDoubt, Joins, Repeated
 from .recorder import Recorder
 from .running import Running
 from .stored import StoredCalls
@@ -100,6 +103,8 @@ class Repeats:
         self._stop = stop
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
+        self._told: list[Repeated] = []
+        """Those that got an earlier answer a moment ago."""
         self._under_way: set[Running] = set()
         self._held = 0
 
@@ -121,7 +126,7 @@ class Repeats:
                 await waits(self.joined(joins))
             except InDoubt as doubt:
                 doubts = False
-                await doubt.running.made_certain()
+                await waits(doubt.running.asked_beside())
 
     def admitted(
         self, ask: Ask, *, stateless: bool, before: Joins | None = None, doubts: bool = False
@@ -129,7 +134,7 @@ class Repeats:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
         `before` is what it has waited for last, if it has. Where it goes on beside an earlier
-        one whose caller may be gone, raise `InDoubt` if `doubts`.
+        one, whose caller may have given it up, raise `InDoubt` if `doubts`.
         """
         ask = self._stored.linked(ask)
         if ask.links is NO_LINKS and not ask.is_named:
@@ -155,7 +160,8 @@ class Repeats:
         verdict = self._verdict(ask, found, joined=joined, waited=_waited(since))
         match verdict:
             case Verdict.FORWARD:
-                if doubts and found.running and found.running.is_in_doubt:
+                passes = ask.policy.on_duplicate is OnDuplicate.PASS
+                if doubts and found.running and not found.running.is_over and not passes:
                     raise InDoubt(found.running)
             case Verdict.JOIN | Verdict.WAIT:
                 began = asyncio.get_running_loop().time() if since is None else since
@@ -227,15 +233,52 @@ class Repeats:
     def arrived(self, repeated: Repeated) -> None:
         """Note that the earlier answer was handed to a caller whole: a further call is a new one."""
         found = repeated.found
-        if repeated.answer is None:
+        if repeated.answer is None or repeated.is_taken_back:
             return
         if found.running is not None:
             found.running.arrived()
         elif (outcome := found.outcome) is not None:
-            session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
-            session.id = outcome.link.session
-            self._recorder.note(NoteKind.DELIVERED, session, outcome.facts, Settled(outcome))
+            self._note(NoteKind.DELIVERED, outcome)
             self._stored.arrived(found.call)
+
+    def _note(self, kind: NoteKind, outcome: Commit) -> None:
+        """Queue a note on an outcome that another process may have written."""
+        session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
+        session.id = outcome.link.session
+        self._recorder.note(kind, session, outcome.facts, Settled(outcome))
+
+    def on_late_cancel(self, by: Caller) -> bool:
+        """Take back that a call's answer was delivered, where its caller cancels right behind it: who has
+        cancelled ignores what comes afterwards (MCP, cancellation), and is about to ask again.
+
+        Returns whether there is such a call.
+        """
+        for repeated in reversed(self._told):
+            if repeated.caller is not None and repeated.caller.is_same(by):
+                self._take_back(repeated)
+                return True
+        for running in reversed(self._known.values()):
+            attempt = running.attempt
+            if attempt is None:
+                continue
+            if Caller(attempt.scope, attempt.kin, attempt.caller_key).is_same(by):
+                return running.on_late_cancel()
+        return False
+
+    def _take_back(self, repeated: Repeated) -> None:
+        repeated.is_taken_back = True
+        found = repeated.found
+        if found.running is not None:
+            found.running.on_late_cancel()
+        elif found.outcome is not None:
+            self._note(NoteKind.ABANDONED, found.outcome)
+            self._stored.forget_arrival(found.call)
+
+    def tells(self, repeated: Repeated) -> None:
+        """Remember for a while who gets an earlier answer: that one may cancel right behind it."""
+        if repeated.answer is not None and repeated.caller is not None:
+            self._told.append(repeated)
+            asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._told.remove, repeated)
 
     def over(self, running: Running, kept: Made | None = None) -> None:
         """Learn that a call has ended, or ended anew; hold its answer while there is room."""

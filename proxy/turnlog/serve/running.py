@@ -22,6 +22,8 @@ from .pipes import DOUBT
 from .recorder import Recorder
 
 _DELIVERED: Final = NoteKind.DELIVERED
+MOMENT: Final = 0.02
+"""s in which what clients send one after another on several connections has been read."""
 Outlived = Callable[[Failure], bool]
 """Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 
@@ -91,7 +93,7 @@ class Running:
         attempt = self.attempt
         if attempt is None or attempt.ending is None or attempt.outcome is None:
             return None
-        is_last = attempt.ended and self.ask.policy.retry is None and not self._abandoned
+        is_last = attempt.ended and self.ask.policy.retry is None and not self.has_given_up
         is_whole = attempt.ending.phase is Phase.DONE and attempt.outcome.placed is not None
         return attempt.overall if is_last and is_whole else None
 
@@ -99,6 +101,11 @@ class Running:
     def has_left(self) -> bool:
         """Whether its caller is gone."""
         return self._abandoned
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its caller has closed or cancelled: what comes afterwards is not read (MCP, cancellation)."""
+        return self._abandoned or self._cancelled_at is not None
 
     @property
     def is_abandoned(self) -> bool:
@@ -150,6 +157,14 @@ class Running:
     def is_in_doubt(self) -> bool:
         """Whether its caller has ended its side: it may be gone, or only have no more to say."""
         return not self._abandoned and self._doubted()
+
+    async def asked_beside(self) -> None:
+        """Wait until it is known whether its caller has given it up, now that the same is asked again.
+
+        A close or a cancel comes on another connection, and may be read behind the call that follows it.
+        """
+        await asyncio.sleep(MOMENT)
+        await self.made_certain()
 
     async def made_certain(self) -> None:
         """Wait until it is known whether its caller is gone, as far as that shows in time."""
@@ -275,6 +290,16 @@ class Running:
             self._note(NoteKind.CANCEL_FORWARDED, self.attempt.intent)
         if self.is_abandoned or self._joined:
             self._run_on()
+
+    def on_late_cancel(self) -> bool:
+        """Count its answer as not delivered, where it is on its way or was handed over a moment ago, and
+        tell whether that is so; see `Repeats.on_late_cancel`."""
+        attempt, since_then = self.attempt, self._loop.time() - self._ended_at
+        if attempt is None or (self.is_over and since_then >= CANCELLED_LIFE):
+            return False
+        self._abandoned, self.delivered = True, False
+        self._note(NoteKind.ABANDONED, attempt.outcome or attempt.intent)
+        return True
 
     def asked(self) -> None:
         """Learn that the server asks the caller something: who is gone cannot answer."""

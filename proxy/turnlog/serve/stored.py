@@ -176,6 +176,10 @@ class StoredCalls:
         if len(self._arrived) > _MOST:
             self._arrived.popitem(last=False)
 
+    def forget_arrival(self, call: bytes) -> None:
+        """Leave it to the notes again whether an answer arrived."""
+        self._arrived.pop(call, None)
+
     def _is_warned(self, view: View, call: bytes) -> bool:
         """Tell whether somebody was told that nobody knows what a call did."""
         try:

@@ -72,7 +72,7 @@ class Underway(Struct, eq=False):
 
     def _begun(self, attempt: Attempt, message: Message, key: str) -> Attempt:
         attempt.caller_id = message.id
-        attempt.kin = self.kin
+        attempt.scope, attempt.kin = self.scope, self.kin
         self.attempts[attempt] = key
         self.begun[key] = attempt
         self.context.calls.add(self.scope, key, attempt)
