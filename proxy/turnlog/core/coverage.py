@@ -23,6 +23,8 @@ class Gap(StrEnum):
     """Its client opens a protocol session for each call."""
     POOLED = "pooled"
     """Its client uses several protocol sessions at once."""
+    AMBIGUOUS = "ambiguous"
+    """Several of its client's sessions were lost, or begun, at once: none is taken for another's."""
 
 
 class Coverage:

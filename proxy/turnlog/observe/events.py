@@ -109,12 +109,13 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
 
 
 class SessionUncovered(Event, frozen=True, kw_only=True, tag="session.uncovered"):
-    """A call of a named effect came without a key in a session where a repeat of it would not be found."""
+    """A repeat of a call of a named effect would not be found in a session."""
 
     level: ClassVar[Level] = Level.WARNING
-    session: str = field(name="turnlog.session")
+    session: str = field(name="turnlog.session", default="")
+    """Empty where several are meant."""
     server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
+    tool: str = field(name="gen_ai.tool.name", default="")
     client: str = field(name="turnlog.client", default="")
     reason: Gap = field(name="turnlog.reason")
 

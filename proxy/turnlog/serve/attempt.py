@@ -71,6 +71,8 @@ class Links(Struct, frozen=True, kw_only=True, gc=False):
     """Of an earlier call: the caller of this one was told that nobody knows what that did."""
     source: bytes = b""
     """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
+    before: tuple[bytes, ...] = ()
+    """What `same` is in the sessions that this one replaces, the latest first."""
     former_same: bytes = b""
     """What `same` was in 0.1, which knew no target."""
     former_key: bytes = b""

@@ -5,7 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.coverage import Gap
+from turnlog.core.kinds import Rung
+from turnlog.core.replacement import Begun
 from turnlog.observe.call_events import RequestRelayed, rpc_id
+from turnlog.observe.events import SessionUncovered
+from turnlog.store.base import alias
 from turnlog.wire import mcp
 from turnlog.wire.http import Headers, fields
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind
@@ -15,7 +20,7 @@ from turnlog.wire.skim import Outline
 
 from .asking import Asking
 from .context import Context
-from .identity import read_client
+from .identity import Client, read_client
 from .request import Request
 
 LISTS: Final = "tools/list"
@@ -85,4 +90,16 @@ class Besides(Struct, frozen=True):
         scope = (self.request.server, session) if session else self.request.scope
         revision = mcp.agreed_revision(answer.result) if answer.result else ""
         info = bytes(members(asked.params).get("clientInfo", b""))
-        self.context.clients.learn(scope, read_client(info, revision))
+        client = read_client(info, revision)
+        self.context.clients.learn(scope, client)
+        if session and client.name and answer.result:
+            self._begun(session, client)
+
+    def _begun(self, session: str, client: Client) -> None:
+        """Look whether a protocol session goes on with one that was lost."""
+        request, name = self.request, self.context.clean(client.name)
+        caller = (request.credential, request.target, name)
+        named = alias(Rung.TRANSPORT, f"{request.server}/{session}", request.credential)
+        if self.context.sessions.begun(caller, named) is Begun.AMBIGUOUS:
+            event = SessionUncovered(server=request.server, client=name, reason=Gap.AMBIGUOUS)
+            self.context.log.emit(event)

@@ -36,6 +36,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """Its id; where that cannot be read, what it was found by."""
     keyed: bool
     """Whether it was found by its key."""
+    across: bool = False
+    """Whether it was made in a session that another one has replaced."""
     by_source: bool = False
     """Whether its key is that of another call, which it has answered."""
     running: Running | None = None

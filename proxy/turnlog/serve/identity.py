@@ -1,7 +1,7 @@
 """Who is calling: the session of a call, and what is known of the client behind a connection."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.identity import Evidence, Identity, Vendor, identify
 from turnlog.core.kinds import Rung
+from turnlog.core.replacement import Begun, Replacements
 from turnlog.store.base import SessionRef, alias
 
 from .calls import Scope
@@ -88,6 +89,7 @@ class Sessions:
         self._meant: dict[tuple[str | int, ...], Meant] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
         """With when they were last met; those of late stand at the end."""
+        self.replacements = Replacements()
         self._kin: dict[str, str] = {}
         """Whose each of them is, as far as credential and client name tell."""
 
@@ -97,14 +99,27 @@ class Sessions:
         known = self._refs.get(key)
         if known is None or (meant.is_implicit and now - known[1] > IDLE_GAP):
             ref = self._open(meant.identity, client, () if meant.is_implicit else (key,))
+            self._note_replaced(ref, key)
             self._kin[key] = meant.kin
         else:
             ref = known[0]
+            self.replacements.used(key)
         self._refs[key] = (ref, now)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
             self._kin.pop(self._refs.popitem(last=False)[0], None)
         return ref
+
+    def begun(self, caller: Hashable, session: str) -> Begun:
+        """Take in that a caller has begun the protocol session with this alias by `initialize`."""
+        return self.replacements.begun(caller, session, self._clock.monotonic() / 1e9)
+
+    def _note_replaced(self, ref: SessionRef, key: str) -> None:
+        """Let a session say which one it replaces, where that is known."""
+        before = next(iter(self.replacements.before(key)), None)
+        replaced = self._refs.get(before) if before is not None else None
+        if replaced is not None and replaced[0].id is not None:
+            ref.metadata["replaces"] = ids.to_text(replaced[0].id)
 
     def own(self, evidence: Evidence, client: Client) -> list[SessionRef]:
         """Return the sessions that an agent may mean who asks turnlog itself.

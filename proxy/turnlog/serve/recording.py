@@ -202,6 +202,7 @@ def _context(
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     catalog = Catalog()
+    sessions = Sessions(clock, table, clean, store.keyed)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
@@ -209,12 +210,21 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        repeats=Repeats(store, recorder, settings.never_twice, clock, log, stop, health.uncovered),
+        repeats=Repeats(
+            store,
+            recorder,
+            settings.never_twice,
+            clock,
+            log,
+            stop,
+            health.uncovered,
+            sessions.replacements,
+        ),
         redactor=redactor,
         states=saved_states(settings.data),
         clean=clean,
         principals=PrincipalNames(settings.identity.principal),
-        sessions=Sessions(clock, table, clean, store.keyed),
+        sessions=sessions,
         clients=Clients(),
         catalog=catalog,
         keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),

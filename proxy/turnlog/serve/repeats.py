@@ -26,6 +26,7 @@ from turnlog.core.repeats import (
     replayed,
     unsent,
 )
+from turnlog.core.replacement import BREAKS, Replacements
 from turnlog.core.rules import OnDuplicate
 from turnlog.observe.event import Log
 from turnlog.observe.events import SessionUncovered
@@ -91,11 +92,14 @@ class Repeats:
         log: Log,
         stop: asyncio.Event,
         uncovered: Callable[[str], None] = _unnoticed,
+        replacements: Replacements | None = None,
     ) -> None:
         """`stop` is set as soon as turnlog stops; `uncovered` learns of a server that never-twice does not
         hold for a session."""
         self._log = log
         self._coverage = Coverage()
+        self._clock = clock
+        self._replacements = replacements or Replacements()
         self._uncovered = uncovered
         self._stored = StoredCalls(store, limits, clock, log)
         self._recorder = recorder
@@ -136,12 +140,14 @@ class Repeats:
         `before` is what it has waited for last, if it has. Where it goes on beside an earlier
         one, whose caller may have given it up, raise `InDoubt` if `doubts`.
         """
-        ask = self._stored.linked(ask)
+        ask = self._stored.linked(ask, self._sessions_before(ask))
         if ask.links is NO_LINKS and not ask.is_named:
             return ask, None
         self._look_at_session(ask)
         seen = self._stored.position(ask)
         for found in self._find(ask):
+            if found.across:
+                ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
             flags, ask = ask.flags, self._after(ask, found, before=before, doubts=doubts)
             if seen is not None and found.running and not found.running.is_written:
                 # What that one may yet meet in the log has to be seen here too.
@@ -151,6 +157,7 @@ class Repeats:
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless)
+        running.on_ended = self._notice_break
         self._remember(running)
         return ask, running
 
@@ -319,14 +326,29 @@ class Repeats:
                 self.over(running)
         await self.idle()
 
+    def _sessions_before(self, ask: Ask) -> list[str]:
+        """Return the names of the sessions that the call's own replaces."""
+        if ask.session.rung is not Rung.TRANSPORT:
+            return []
+        return self._replacements.before(ask.session.aliases[0])
+
+    def _notice_break(self, running: Running) -> None:
+        """Notice that a session may be lost: its server broke off, or does not know it."""
+        attempt, ask = running.attempt, running.ask
+        ending = attempt.ending if attempt is not None else None
+        if ending is None or ending.kind not in BREAKS or ask.session.rung is not Rung.TRANSPORT:
+            return
+        if ask.client:
+            now = self._clock.monotonic() / 1e9
+            self._replacements.broke(_caller(ask), ask.session.aliases[0], now)
+
     def _look_at_session(self, ask: Ask) -> None:
         """Say once where a repeat of a call would not be found."""
         if not ask.is_named or ask.links.key:
             return
         ref = ask.session
         session = ref.aliases[0] if ref.aliases else ref.candidate
-        caller = (ask.principal, ask.client, ask.target)
-        if (gap := self._coverage.called(caller, session, ref.rung)) is None:
+        if (gap := self._coverage.called(_caller(ask), session, ref.rung)) is None:
             return
         self._uncovered(ask.server)
         self._log.emit(
@@ -375,6 +397,9 @@ class Repeats:
             found = self._latest(links.same, links, keyed=False)
             if found and found.running and _differ(found.running.ask.links.key, links.key):
                 return None  # by another key its caller says that it is another call
+        for link in links.before if found is None else ():
+            if (found := self._latest(link, links, keyed=False)) is not None:
+                return structs.replace(found, across=True)
         untargeted = Likeness.UNTARGETED
         if found is None and links.former_key:
             found = self._stored.find(links.former_key, links, keyed=True, likeness=untargeted)
@@ -483,6 +508,10 @@ class Repeats:
         for link in running.found_by:
             if self._known.get(link) is running:
                 del self._known[link]
+
+
+def _caller(ask: Ask) -> tuple[str, str, str]:
+    return ask.principal, ask.target, ask.client
 
 
 def _said(verdict: Verdict, found: Found) -> str:

@@ -46,6 +46,8 @@ class Running:
         links = ask.links
         self.found_by = tuple(filter(None, (links.key, links.same, links.anyone)))
         """Links by which it is found."""
+        self.on_ended: Callable[[Running], None] | None = None
+        """Called at the end of each attempt."""
         self.attempt: Attempt | None = None
         """The latest one."""
         self.kept: Made | None = None
@@ -199,6 +201,8 @@ class Running:
         it on it is given to who asks again."""
         if self.is_over:
             self._ended_at = self._loop.time()
+        if self.on_ended is not None:
+            self.on_ended(self)
 
     async def ended(self) -> None:
         """Wait for its end."""
@@ -319,7 +323,7 @@ class Running:
 
     def shrink(self) -> None:
         """Let go of what nobody asks for once it has ended: many of these are remembered."""
-        self._withdraw, self._outlived = None, _untold
+        self._withdraw, self._outlived, self.on_ended = None, _untold, None
         self._doubted, self._hears = _certain, _certain
         if self.attempt is not None:
             self.attempt.retire()

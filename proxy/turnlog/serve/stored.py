@@ -37,20 +37,20 @@ class StoredCalls:
         self._arrived: OrderedDict[bytes, None] = OrderedDict()
         """Calls of earlier processes, or others, whose answers arrived by way of this one."""
 
-    def linked(self, ask: Ask) -> Ask:
+    def linked(self, ask: Ask, before: Sequence[str] = ()) -> Ask:
         """Return a call with what finds one that asks the same: where its session is known, or it has
-        a key."""
+        a key. `before` are the names of the sessions that its own replaces."""
         aliases = ask.session.aliases
         named = aliases[0] if aliases and ask.is_named else ""
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
             return ask
         scheme, form = canon = ask.canonical or canonical(ask.arguments)
-        links = self._links(ask, named, b"%b\0%b" % (scheme.encode(), form))
+        links = self._links(ask, named, before, b"%b\0%b" % (scheme.encode(), form))
         # A large form would lie beside the input for as long as the call runs.
         kept = canon if len(form) <= OFF_LOOP else None
         return structs.replace(ask, canonical=kept, links=links)
 
-    def _links(self, ask: Ask, named: str, asks: bytes) -> Links:
+    def _links(self, ask: Ask, named: str, before: Sequence[str], asks: bytes) -> Links:
         """Return the links of a call with the input `asks`, in the session that is `named`, if any."""
         tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
         key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
@@ -62,6 +62,7 @@ class StoredCalls:
                 links,
                 same=self._digest("call", f"{named}\0{tool}", input_digest),
                 anyone=self._digest("anyone's call", f"{session}\0{tool}", input_digest),
+                before=tuple(self._digest("call", f"{b}\0{tool}", input_digest) for b in before),
             )
         if key:
             links = structs.replace(
