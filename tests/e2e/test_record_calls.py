@@ -353,7 +353,7 @@ def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
 
 
 def test_other_methods_and_notifications_are_no_calls(rig: Rig) -> None:
-    for method in ("initialize", "ping", "tools/list", "resources/read", "server/discover"):
+    for method in ("initialize", "ping", "tools/list", "resources/list", "server/discover"):
         rig.post(message(method, {}))
     rig.post(message("notifications/initialized", request_id=None))
     rig.post(b'{"jsonrpc":"2.0","id":5,"result":{}}')

@@ -92,6 +92,9 @@ def test_a_full_store_refuses_writes_before_they_are_sent(
         assert len(upstream.requests) == sent
         assert proxy.told("request.refused")
         assert post(proxy, message("ping")).status == 200
+        read = message("resources/read", {"uri": "file:///a"}, request_id=1)
+        assert post(proxy, read).status == 200, "what is no call passes unrecorded"
+        assert upstream.requests[-1].body == read
     log = rows(proxy.data)
     assert len([row for row in log if row.status == "ok"]) >= 1000
     assert {(row.kind, row.executed) for row in log if row.status != "ok"} <= {

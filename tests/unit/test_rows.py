@@ -15,7 +15,7 @@ SESSION, CALL = ids.uuid7(10**18, bytes(10)), ids.uuid7(10**18, bytes(9) + b"1")
 AT = 1_795_794_059_123_456_789
 FIELDS = [
     "session", "seq", "intent_seq", "turn", "turn_source", "step", "timestamp", "server", "tool",
-    "call", "attempt", "method", "input_hash", "input_summary", "output_summary", "delta", "status", "tool_result",
+    "call", "attempt", "method", "operation", "input_hash", "input_summary", "output_summary", "delta", "status", "tool_result",
     "error", "kind", "retry", "retry_after_ms", "effect", "phase", "executed", "leg", "flags",
     "provenance", "duration_ms", "upstream", "hash",
 ]  # fmt: skip

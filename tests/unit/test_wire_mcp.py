@@ -17,6 +17,8 @@ from turnlog.wire.mcp import (
     progress_token,
     read_answer,
     read_call,
+    read_lookup,
+    read_lookup_answer,
     read_task_poll,
     requested_revision,
     start_of,
@@ -509,3 +511,29 @@ def test_the_start_of_a_large_message_says_what_it_is(
 @pytest.mark.parametrize("text", [b"{}", b"no json", b'{"result":' + START_PADDING, b"[1,2", b""])
 def test_the_start_of_other_text_says_nothing(text: bytes) -> None:
     assert start_of(text) is None
+
+
+def test_a_lookup_is_named_by_its_method_and_asks_for_what_it_names() -> None:
+    said = read_lookup("resources/read", Raw(b'{"uri":"file:///a","_meta":{"k":1},"x":2}'))
+    assert (said.name, bytes(said.arguments)) == ("resources/read", b'{"uri":"file:///a"}')
+    assert {name: bytes(raw) for name, raw in said.meta.items()} == {"k": b"1"}
+    assert bytes(read_lookup("prompts/get", Raw(b"[]")).arguments) == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (b"{}", Status.OK),
+        (b"null", Status.OK),
+        (b'{"contents":[]}', Status.OK),
+        (b'{"isError":true}', Status.OK),
+        (b'{"task":{"taskId":"t"}}', Status.OK),
+        (b'{"resultType":"input_required"}', Status.INPUT_REQUIRED),
+    ],
+)
+def test_the_result_of_a_lookup_is_not_judged_as_a_tools_result(
+    result: bytes, status: Status
+) -> None:
+    found = message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % result)
+    said = read_lookup_answer(found, revision="2026-07-28")
+    assert (said.status, said.void, said.null_shape, said.is_error) == (status, *[False] * 3)

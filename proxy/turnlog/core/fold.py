@@ -28,6 +28,7 @@ from .note import (
     kind_of,
 )
 from .operation import had_effect
+from .recorded import is_call
 from .standing import CallState, next_call_state
 from .state import (
     DecisionMade,
@@ -153,7 +154,8 @@ class _Folding:
     def _begin(self, commit: Commit) -> None:
         link, facts, body = commit.link, commit.facts, commit.body or Body()
         tool = f"{facts.server}.{facts.tool}"
-        first = 1 if facts.leg == 0 and facts.attempt == 1 else 0
+        calls = is_call(facts.method)
+        first = 1 if calls and facts.leg == 0 and facts.attempt == 1 else 0
         found = files.touches(body.delta, seq=link.seq, turn=link.turn)
         attempt = OpenAttempt(
             call=ids.to_text(facts.call),
@@ -165,18 +167,19 @@ class _Folding:
         )
         self._attempts[str(link.seq)] = attempt
         used, usage = self._tools.get(tool, ToolUse()), self._usage
-        self._tools[tool] = structs.replace(
-            used, calls=used.calls + first, attempts=used.attempts + 1, last_seq=link.seq
-        )
+        if calls:
+            self._tools[tool] = structs.replace(
+                used, calls=used.calls + first, attempts=used.attempts + 1, last_seq=link.seq
+            )
         self._usage = structs.replace(
             usage,
             calls=usage.calls + first,
-            attempts=usage.attempts + 1,
+            attempts=usage.attempts + calls,
             bytes_in=usage.bytes_in + facts.bytes_in,
         )
         self._stand(commit)
         named = _of_files(attempt.touches)
-        self._tell(link.seq, tool, body.why, [*_of_call(attempt), *named])
+        self._tell(link.seq, tool, body.why, [*_of_attempt(attempt, facts.method), *named])
 
     def _end(self, commit: Commit) -> None:
         """Take in an outcome; one of an attempt that is over says nothing new."""
@@ -185,8 +188,15 @@ class _Folding:
         if before is None:
             return
         after = _ended(before, commit)
-        self._count(before, -1, link.seq)
-        self._count(after, 1, link.seq)
+        if is_call(facts.method) and before.tool in self._tools:
+            self._count(before, -1, link.seq)
+            self._count(after, 1, link.seq)
+        usage = self._usage
+        self._usage = structs.replace(
+            usage,
+            bytes_out=usage.bytes_out + after.bytes_out - before.bytes_out,
+            duration=usage.duration + after.duration - before.duration,
+        )
         happened = facts.executed is Executed.YES
         rest = tuple(touch for touch in after.touches if touch.maybe or not happened)
         if rest or facts.executed is Executed.MAYBE or facts.status.unsettled:
@@ -196,7 +206,7 @@ class _Folding:
                 self._apply(touch)
         self._stand(commit)
         named = _of_files((*before.touches, *after.touches))
-        self._tell(link.seq, after.tool, after.why, [*_of_call(after), *named])
+        self._tell(link.seq, after.tool, after.why, [*_of_attempt(after, facts.method), *named])
 
     def _apply(self, touch: Touch) -> None:
         before = set(self._files) if touch.to else set[str]()
@@ -212,7 +222,7 @@ class _Folding:
 
     def _count(self, attempt: OpenAttempt, by: int, seq: int) -> None:
         """Count an attempt by its outcome, or take that back."""
-        used, usage = self._tools[attempt.tool], self._usage
+        used = self._tools[attempt.tool]
         errors = dict(used.errors)
         if attempt.status == Status.ERROR:
             errors[attempt.error] = errors.get(attempt.error, 0) + by
@@ -223,11 +233,6 @@ class _Folding:
             unknown=used.unknown + by * (attempt.status == Status.UNKNOWN),
             replayed=used.replayed + by * (attempt.status == Status.REPLAYED),
             last_seq=seq,
-        )
-        self._usage = structs.replace(
-            usage,
-            bytes_out=usage.bytes_out + by * attempt.bytes_out,
-            duration=usage.duration + by * attempt.duration,
         )
 
     def _stand(self, commit: Commit) -> None:
@@ -315,8 +320,9 @@ def _done(before: OpenAttempt, commit: Commit) -> tuple[Touch, ...]:
     return own or tuple(structs.replace(t, seq=link.seq, maybe=False) for t in before.touches)
 
 
-def _of_call(attempt: OpenAttempt) -> tuple[tuple[str, str], ...]:
-    return ("tools_used", attempt.tool), ("pending_actions", attempt.call)
+def _of_attempt(attempt: OpenAttempt, method: str) -> tuple[tuple[str, str], ...]:
+    pending = ("pending_actions", attempt.call)
+    return (("tools_used", attempt.tool), pending) if is_call(method) else (pending,)
 
 
 def _of_files(touches: Iterable[Touch]) -> Iterator[tuple[str, str]]:

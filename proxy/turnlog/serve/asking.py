@@ -1,4 +1,4 @@
-"""From a `tools/call` request to what the recorder writes of it."""
+"""From a request that is recorded to what the recorder writes of it."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,7 +9,7 @@ from msgspec import Raw, Struct, structs
 from turnlog.core.canon import written
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
-from turnlog.core.kinds import Flag
+from turnlog.core.kinds import Effect, Flag
 from turnlog.core.policy import denied
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
@@ -19,7 +19,7 @@ from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
 from turnlog.wire.rawjson import read_value, text_of
 from turnlog.wire.revision import dated
 
-from .attempt import Ask
+from .attempt import BLANK, Ask
 from .context import Context
 from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
@@ -68,32 +68,13 @@ class Asking(Struct, frozen=True):
     def call(self, message: Message, said: mcp.ToolCall, revision: str, *, reused: bool) -> Ask:
         """Return what to record of a `tools/call`, which asks what is `said`."""
         request = self.request
-        meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
-        found, identity = self._session(meta)
-        session, call, leg = self._place(said, found)
         arguments = self.start or bytes(said.arguments)
-        key, why, trace = _told(meta) if meta else _NOTHING_TOLD
         model = self._model(message, said.name, arguments)
-        flags = (*message.flags, _ID_REUSED) if reused else message.flags
-        # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
-        ask = structs.replace(
-            model,
-            session=session,
-            turn_label=identity.turn_label,
-            turn_source=identity.turn_source,
-            call=call,
-            leg=leg,
-            arguments=arguments,
-            canonical=None if self.start else _canonical(message, arguments),
-            complete=self.whole,
-            size=self.size,
-            flags=flags + model.flags,
-            trace=trace or request.trace,
-            protocol=dated(revision),
-            key=key or request.field(HEADER),
-            why=why or request.why,
-            client=identity.client,
-        )
+        canonical = None if self.start else _canonical(message, arguments)
+        ask, identity = self._asked(message, said, model, canonical, revision, reused=reused)
+        given = ask.key
+        if not given and (key := request.field(HEADER)):
+            ask = structs.replace(ask, key=key)
         if self.context.redirected:
             keys = call_key(ask, id_key(message.id), request.asker), call_key(ask, "")
             ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
@@ -104,7 +85,60 @@ class Asking(Struct, frozen=True):
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask
-        return self._keyed(ask, key, partial(self._said, message, arguments))
+        return self._keyed(ask, given, partial(self._said, message, arguments))
+
+    def lookup(self, message: Message, revision: str, *, reused: bool) -> Ask:
+        """Return what to record of a request that only looks something up: no rule speaks of it."""
+        request = self.request
+        model = structs.replace(
+            BLANK,
+            server=request.server,
+            tool=message.method,
+            method=message.method,
+            effect=Effect.READ,
+            principal=request.credential,
+            target=request.target,
+        )
+        said = mcp.read_lookup(message.method, message.params)
+        ask, _ = self._asked(message, said, model, None, revision, reused=reused)
+        return structs.replace(ask, key="")
+
+    def _asked(
+        self,
+        message: Message,
+        said: mcp.ToolCall,
+        model: Ask,
+        canonical: tuple[str, bytes] | None,
+        revision: str,
+        *,
+        reused: bool,
+    ) -> tuple[Ask, Identity]:
+        """Return what a request asks that is recorded, with the key in its message, and whose it is."""
+        meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
+        found, identity = self._session(meta)
+        session, call, leg = self._place(said, found)
+        key, why, trace = _told(meta) if meta else _NOTHING_TOLD
+        flags = (*message.flags, _ID_REUSED) if reused else message.flags
+        # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
+        ask = structs.replace(
+            model,
+            session=session,
+            turn_label=identity.turn_label,
+            turn_source=identity.turn_source,
+            call=call,
+            leg=leg,
+            arguments=self.start or bytes(said.arguments),
+            canonical=canonical,
+            complete=self.whole,
+            size=self.size,
+            flags=flags + model.flags,
+            trace=trace or self.request.trace,
+            protocol=dated(revision),
+            key=key,
+            why=why or self.request.why,
+            client=identity.client,
+        )
+        return ask, identity
 
     def is_unsure(self, message: Message) -> bool:
         """Return whether a server may read something else in a message than turnlog does."""

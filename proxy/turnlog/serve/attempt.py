@@ -11,6 +11,7 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.core.policy import Policy
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
+from turnlog.core.recorded import is_call, is_of_mcp
 from turnlog.core.rules import Access, Demand
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
@@ -171,8 +172,13 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_mcp(self) -> bool:
-        """Whether this is a `tools/call`, and not a plain HTTP tool."""
-        return self.method == "tools/call"
+        """Whether this is a request of MCP, and not of a plain HTTP tool."""
+        return is_of_mcp(self.method)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether this is the call of a tool, and not a read that is only recorded."""
+        return is_call(self.method)
 
     @property
     def may_be_guarded(self) -> bool:

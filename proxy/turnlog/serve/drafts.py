@@ -286,6 +286,8 @@ def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
     """Return what to record of an answer, with what the caller is told in its place as it is told."""
     if not reply.said:
         return reply
+    if not attempt.ask.is_call:
+        return structs.replace(reply, said="")  # what is no call is told by a status
     outcome = envelope(attempt.ask, attempt.overall or ending)
     return structs.replace(reply, said=with_tail(reply.said, outcome))
 

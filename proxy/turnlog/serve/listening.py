@@ -17,7 +17,6 @@ from .fault import Failure
 from .request import Request
 from .underway import Underway
 
-_CALL: Final = "tools/call"
 _ENDPOINT: Final = "endpoint"
 """Type of the event that such a stream begins with."""
 
@@ -92,17 +91,20 @@ class Listening:
         ask, told = attempt.ask, told and not attempt.cancelled
         why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else failure.kind
         ending = failed(why, failure.phase, ask.effect)
-        said = failure.sentence(self._request.server, attempt.past) if told else ""
+        server = self._request.server
+        without_call = failure.sentence_without_call(server)
+        said = failure.sentence(server, attempt.past) if ask.is_call else without_call
+        said = said if told else ""
         tickets = self._underway.end(attempt, ending, Reply(detail=failure.detail, said=said))
         if told:
-            asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=_CALL)
+            asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=ask.method)
             self.lost.append(
                 Unanswered(
                     requests=[asked],
-                    asks={attempt.caller_key: ask},
+                    asks={attempt.caller_key: ask} if ask.is_call else {},
                     ending=of_call(ending, attempt.past),
                     said=said,
-                    said_without_call=said,
+                    said_without_call=without_call,
                 )
             )
         return tickets

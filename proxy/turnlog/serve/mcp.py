@@ -1,7 +1,8 @@
 """An MCP exchange: one POST (or listening GET), the calls in it, and what its answers tell.
 
-Every `tools/call` is recorded. Everything else goes by; some of it is read for what it says of
-calls: lists of tools, handshakes, cancellations, polls of tasks, answers on another stream.
+Every `tools/call` is recorded, and so are lookups (`core.recorded`). Everything else goes by; some of
+it is read for what it says of calls: lists of tools, handshakes, cancellations, polls of tasks, answers
+on another stream.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from turnlog.core.broken import Broken, Then, after
 from turnlog.core.classify import UNSENT, Ending, Past, failed, of_call
 from turnlog.core.judge import speaks
 from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.recorded import LOOKUPS
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
@@ -136,8 +138,8 @@ class McpExchange:
         return LIST_LIMIT if self.listens else 0
 
     def went_by(self, duration: int) -> None:
-        """Log an exchange that held no call; `duration` in ns since its head was there."""
-        if not self._underway.asks:
+        """Log an exchange of which nothing is recorded; `duration` in ns since its head was there."""
+        if not self._underway.begun:
             self._reading.relayed(self._messages[0] if self._messages else None, duration)
 
     # -- before the request leaves ---------------------------------------------------------
@@ -155,6 +157,8 @@ class McpExchange:
                     await self._open(message)
                 elif (cancelled := mcp.cancelled_id(message)) is not None:
                     await self._on_cancel(cancelled)
+                elif message.method in LOOKUPS and message.kind is _REQUEST:
+                    await self._look_up(message)
                 else:
                     self._notice(message)
         except StoreError:
@@ -220,6 +224,14 @@ class McpExchange:
         elif len(self._messages) == 1:
             self.attempt = attempt
             self.judges = speaks(ask.policy)
+
+    async def _look_up(self, message: Message) -> None:
+        """Queue the intent of a request that is recorded only: it is no call that limits apply to."""
+        key = id_key(message.id)
+        reused = self._context.calls.has(self._request.scope, key)
+        ask = self._asking.lookup(message, self.revision, reused=reused)
+        attempt = await self._underway.begin(message, ask, key)
+        self.is_due = self.is_due or attempt.is_due
 
     async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""

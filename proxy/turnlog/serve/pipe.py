@@ -403,7 +403,7 @@ class Pipe:
             for attempt in attempts:
                 attempt.marks.add(Flag.PROCESS_EXIT)
             if attempts:
-                answered = True
+                answered = answered or any(attempt.ask.is_call for attempt in attempts)
                 phase = Phase.CONNECTING if untouched else errand.exchange.progress.phase
                 errand.lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
         self.matching.lost()

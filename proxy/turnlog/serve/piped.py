@@ -95,7 +95,7 @@ class PipedExchange(McpExchange):
 
     def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
-        open_ids = {attempt.caller_key for attempt in self._underway.attempts}
+        open_ids = {each.caller_key for each in self._underway.attempts if each.ask.is_call}
         self.progress.phase = failure.phase
         unanswered = self._unanswered(failure)
         calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]

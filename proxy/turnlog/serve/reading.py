@@ -117,7 +117,7 @@ class Reading(Struct, eq=False):
                 # An array beside it answers others: no id in it can be this one's.
                 flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
                 ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
-            else:
+            elif attempt.ask.is_call:
                 ending, reply = judged(attempt.ask, ending, reply)
             tickets += self.end(attempt, ending, reply)
             self._redirected(attempt)
@@ -290,6 +290,8 @@ class Reading(Struct, eq=False):
         """End an attempt by its answer."""
         if other_type(id_key(raw_id(message))) == id_key(attempt.wire_id or attempt.caller_id):
             attempt.marks.add(Flag.ID_MISMATCH)
+        if not attempt.ask.is_call:
+            return self._close_lookup(attempt, message, text)
         said = mcp.read_answer(message, revision=self._revision)
         ending, reply = answered(said, message, text, self.around(attempt.ask))
         fails = said.code is not None
@@ -310,6 +312,19 @@ class Reading(Struct, eq=False):
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
         return tickets
+
+    def _close_lookup(
+        self, attempt: Attempt, message: Message | Outline, text: Text
+    ) -> Sequence[Ticket]:
+        """End a lookup by its answer."""
+        said, ask = mcp.read_lookup_answer(message, revision=self._revision), attempt.ask
+        ending, reply = answered(said, message, text, self.around(ask))
+        if said.code == mcp.RESOURCE_NOT_FOUND:
+            ending = refused(ErrorKind.NOT_FOUND, ask.effect)
+        if ending.status.parked and (links := self._legs.links(ask, said)):
+            self._context.calls.park(links, attempt)
+            reply = structs.replace(reply, links=links)
+        return self.end(attempt, ending, reply)
 
     def take_late(
         self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes

@@ -125,9 +125,9 @@ class Recorder:
                 self._met(ask.session)
             self._full = False
         except StoreError as error:
-            self._unrecorded(error)
+            self._unrecorded(ask, error)
         except ValueError as error:
-            self._unrecorded(StoreError(str(error)))
+            self._unrecorded(ask, StoreError(str(error)))
         if self._says_started:
             self._log.emit(reports.started(ask))
         return attempt
@@ -139,7 +139,7 @@ class Recorder:
                 await attempt.intent.done()
             except StoreError as error:
                 attempt.intent = None
-                self._unrecorded(error)
+                self._unrecorded(attempt.ask, error)
 
     def unsent(
         self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None, *, waited: float = 0.0
@@ -326,8 +326,8 @@ class Recorder:
             return Attempt(ask, facts, facts.clock, waits=waits, past=ask.past)
         return Attempt(ask, facts, facts.clock, waits=waits)
 
-    def _unrecorded(self, error: StoreError) -> None:
-        """Log that a call cannot be recorded; raise `error` where it has to be refused."""
+    def _unrecorded(self, ask: Ask, error: StoreError) -> None:
+        """Log that a request cannot be recorded; raise `error` where it has to be refused: calls only."""
         if isinstance(error, Conflict):
             raise error
         if not isinstance(error, StoreFull):
@@ -335,7 +335,7 @@ class Recorder:
         elif not self._full:
             self._full = True
             self._log.emit(self._filled())
-        if self._when_full is WhenFull.REFUSE_WRITES:
+        if self._when_full is WhenFull.REFUSE_WRITES and ask.is_call:
             raise error
         self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 

@@ -46,7 +46,7 @@ class Underway(Struct, eq=False):
     notified: set[Attempt] = set()
     """Those that nobody will be answered."""
     asks: dict[str, Ask] = {}
-    """What each call asks, by the key of the id that its caller gave."""
+    """What each call asks, by the key of the id that its caller gave: lookups get no answer as calls do."""
 
     @property
     def waits(self) -> bool:
@@ -58,7 +58,8 @@ class Underway(Struct, eq=False):
 
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Queue the intent of a call's first attempt; `key` is that of its id. Raises `StoreError`."""
-        self.asks[key] = ask
+        if ask.is_call:
+            self.asks[key] = ask
         return self._begun(await self.context.recorder.begin(ask), message, key)
 
     async def again(self, message: Message, ask: Ask, wire_id: bytes) -> Attempt:

@@ -7,6 +7,7 @@ from turnlog.core import ids
 from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation, had_effect, used
+from turnlog.core.recorded import OperationKind, is_call, operation_of
 from turnlog.core.times import timestamp
 
 from .contents import Payload
@@ -44,6 +45,7 @@ class Row(Struct, frozen=True, kw_only=True):
     call: str
     attempt: int
     method: str
+    operation: OperationKind
     input_hash: str | None
     input_summary: str
     """What was asked: the beginning of the input as redaction left it, at most 200 bytes."""
@@ -100,10 +102,11 @@ def row_of(attempt: list[Commit]) -> Row:
         call=ids.to_text(intent.facts.call),
         attempt=intent.facts.attempt,
         method=intent.facts.method,
+        operation=operation_of(intent.facts.method),
         input_hash=intent.body.input_hash if intent.body else None,
         input_summary=intent.body.preview if intent.body else "",
         output_summary="" if pending else body.summary,
-        delta=[used(intent.facts.server, intent.facts.tool), *changes(attempt)],
+        delta=_delta(attempt),
         status=Status.PENDING if pending else facts.status,
         tool_result=UNSET if _has_result(facts) else None,
         error=facts.error or None,
@@ -129,6 +132,12 @@ def row_of(attempt: list[Commit]) -> Row:
         client=(intent.body.client if intent.body else "") or None,
         epoch=last.link.epoch,
     )
+
+
+def _delta(attempt: list[Commit]) -> list[Operation]:
+    intent = attempt[0].facts
+    uses = [used(intent.server, intent.tool)] if is_call(intent.method) else []
+    return [*uses, *changes(attempt)]
 
 
 def changes(attempt: list[Commit]) -> list[Operation]:

@@ -20,6 +20,8 @@ from .skim import Outline
 
 URL_ELICITATION_REQUIRED = -32042
 INVALID_PARAMS = -32602
+RESOURCE_NOT_FOUND = -32002
+"""MCP up to 2025-11-25, server/resources, "Error Handling"."""
 MESSAGE_LIMIT = 200
 """Characters of an error message that are kept."""
 _TRUE = (Raw(b"true"), Raw(b'"true"'), Raw(b"1"))
@@ -126,6 +128,18 @@ def read_answer(message: Message | Outline, *, revision: str) -> Answer:
     result = _skimmed(message, "result", _Result)
     task = _skimmed(message, "result.task", _Task)
     return _ended(message.raw("result"), result, task, revision)
+
+
+def read_lookup_answer(message: Message | Outline, *, revision: str) -> Answer:
+    """Read the answer to a `resources/read` or `prompts/get`, a response or an error.
+
+    Only the results of tools have content that can be empty, errors of their own and tasks.
+    """
+    said = read_answer(message, revision=revision)
+    failed = said.status is _ERROR and not said.is_error
+    if failed or said.foreign or said.status is _INPUT_REQUIRED:
+        return said
+    return Answer(status=_OK)
 
 
 def read_task_poll(

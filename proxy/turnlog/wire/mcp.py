@@ -7,14 +7,16 @@ raises.
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, structs
 
 from .answer import (
     INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
     Answer,
     TaskPoll,
     read_answer,
+    read_lookup_answer,
     read_task_poll,
     state_digest,
 )
@@ -32,6 +34,7 @@ from .tools import Definition, ToolPage, read_tools_list
 
 __all__ = [
     "INVALID_PARAMS",
+    "RESOURCE_NOT_FOUND",
     "START",
     "STATELESS_SINCE",
     "SUBSCRIPTION_KEY",
@@ -49,6 +52,8 @@ __all__ = [
     "progress_token",
     "read_answer",
     "read_call",
+    "read_lookup",
+    "read_lookup_answer",
     "read_task_poll",
     "read_tools_list",
     "requested_revision",
@@ -64,10 +69,12 @@ START = 64 << 10
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 _NAME_LIMIT: Final = 4096
 _NO_ARGUMENTS: Final = Raw(b"{}")
+_ASKED_FOR: Final = {"resources/read": ("uri",), "prompts/get": ("name", "arguments")}
+"""What a lookup asks for; the rest of its params is the protocol's."""
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
-    """The params of a `tools/call`."""
+    """The params of a `tools/call`, or of a lookup that is recorded like one."""
 
     name: str
     arguments: Raw
@@ -208,6 +215,18 @@ def read_call(params: Raw) -> ToolCall:
         meta=usual.meta,
         has_input_responses=bool(asked) and shape(asked) is not Shape.NULL,
         request_state=state_digest(state) if state else b"",
+    )
+
+
+def read_lookup(method: str, params: Raw) -> ToolCall:
+    """Read the params of a `resources/read` or `prompts/get`: its name is the method.
+
+    A URI may hold secrets, and names stand in the log for good: it is part of the arguments.
+    """
+    asked = members(params)
+    arguments = {name: asked[name] for name in _ASKED_FOR[method] if name in asked}
+    return structs.replace(
+        _tolerantly(params), name=method, arguments=Raw(msgspec.json.encode(arguments))
     )
 
 
