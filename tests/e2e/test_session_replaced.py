@@ -3,6 +3,7 @@ known of the first one counts for it (semantics, section 2, `session_lost`)."""
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from mcp import Client, MCPError
@@ -38,16 +39,20 @@ class Flaky:
         match asked["method"]:
             case "initialize":
                 self._sessions += 1
-                result = {
+                result: dict[str, Any] = {
                     "protocolVersion": "2025-06-18",
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "flaky", "version": "1"},
                 }
-                answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+                answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
                 named = f"Mcp-Session-Id: session-{id(self)}-{self._sessions}\r\n"
                 peer.send_json(answer, headers=named)
             case "tools/list":
-                tools = {"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": []}}
+                tools: dict[str, Any] = {
+                    "jsonrpc": "2.0",
+                    "id": asked["id"],
+                    "result": {"tools": []},
+                }
                 peer.send_json(tools)
             case "tools/call":
                 self._run(peer, asked)
