@@ -22,6 +22,8 @@ from kit.clients import (
 )
 from kit.faults import SlowHead
 from kit.upstreams import Peer, RawUpstream, ok, text_result
+from turnlog.core.kinds import NoteKind
+from turnlog.store.lmdb import LmdbReader
 
 RULES = """
 rules:
@@ -777,3 +779,74 @@ def test_an_answer_to_head_has_no_body_where_its_time_is_over(rig: Rig) -> None:
         # What stands behind the head would be taken for the next answer.
         assert client.request("GET", "/turnlog/health").status == 200
     slow.go.set()
+
+
+def as_client(
+    name: str, request_id: int | str, *, version: str = "1", tool: str = "write"
+) -> bytes:
+    """Return a call of a client that says its name, in a session that nobody names."""
+    info = {"io.modelcontextprotocol/clientInfo": {"name": name, "version": version}}
+    return call(tool, {"a": 1}, request_id=request_id, _meta=info)
+
+
+@pytest.fixture
+def unnamed(rig: Rig, counting: Counting, begun: Begun) -> Begun:
+    """Return what asks without naming a session, and leaves as soon as the server has the call."""
+
+    def leave(body: bytes, *headers: tuple[str, str], path: str = "/mcp") -> Client:
+        before, left = counting.asked, abandoned(rig)
+        client = begun(body, *(headers or STATELESS), path=path)
+        wait_until(lambda: counting.asked > before, "the server has the call")
+        client.close()
+        wait_until(lambda: abandoned(rig) > left, "the proxy has noticed")
+        return client
+
+    return leave
+
+
+def abandoned(rig: Rig) -> int:
+    """Return how many calls were left by their callers, in all sessions."""
+    with LmdbReader.open(rig.proxy.data) as reader, reader.view() as view:
+        return len(list(view.noted(NoteKind.ABANDONED)))
+
+
+@pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
+def test_in_a_session_that_is_only_guessed_a_call_is_joined_while_it_runs_and_never_replayed(
+    rig: Rig, counting: Counting, unnamed: Begun, begun: Begun, headers: Headers
+) -> None:
+    name = f"guessed-{len(headers)}"
+    unnamed(as_client(name, 1), *headers)
+    again = begun(as_client(name, "two"), *headers, path="/mcp")
+    # Whoever is answered here came after it.
+    begun(message("ping", request_id=9), *headers, path="/turnlog/nothing").response("POST")
+    counting.go.set()
+    said = again.response("POST")
+    assert (text(said.body), counting.asked) == ("done 1", 1)
+    assert set(rig.proxy.rows()[-1].flags) == {"replayed", "joined", "inferred"}
+    third = begun(as_client(name, 3), *headers, path="/mcp").response("POST")
+    assert text(third.body) == "done 2"
+
+
+@pytest.mark.parametrize("other", ["version", "connection"])
+def test_a_call_is_not_joined_by_who_may_be_somebody_else(
+    counting: Counting, unnamed: Begun, begun: Begun, other: str
+) -> None:
+    name = f"others-{other}"
+    if other == "connection":
+        # Any call counts, of any tool: two agents of one name are at work.
+        beside = begun(as_client(name, 7, tool="read"), *STATELESS, path="/mcp")
+        wait_until(lambda: counting.asked == 1, "the server has the other call")
+        assert beside is not None
+    unnamed(as_client(name, 1))
+    before = counting.asked
+    version = "2" if other == "version" else "1"
+    begun(as_client(name, 2, version=version), *STATELESS, path="/mcp")
+    wait_until(lambda: counting.asked == before + 1, "the server has both")
+
+
+def test_a_cancel_that_nobody_could_join_goes_on_at_once(
+    counting: Counting, unnamed: Begun
+) -> None:
+    # Neither a credential nor a client name; the grace of these tests is an hour.
+    unnamed(call("write", {"a": 1}))
+    assert counting.hung_up.wait(BOUND)

@@ -12,6 +12,7 @@ from turnlog.core.repeats import (
     NeverTwice,
     Verdict,
     decide,
+    may_be_guessed,
     on_disconnect,
     replayed,
     unsent,
@@ -200,3 +201,25 @@ def test_a_call_that_was_recorded_without_its_target_answers_nothing_and_is_not_
 ) -> None:
     untargeted = structs.replace(earlier, likeness=Likeness.UNTARGETED)
     assert decide(untargeted, asked, LIMITS) is verdict
+
+
+def test_a_cancel_is_held_back_only_for_a_repeat_that_could_join() -> None:
+    assert on_disconnect(None, stateless=True, is_findable=False) is OnDisconnect.CANCEL
+    assert on_disconnect(None, stateless=False, is_findable=False) is OnDisconnect.DRAIN
+    said = OnDisconnect.GRACE
+    assert on_disconnect(said, stateless=True, is_findable=False) is said
+
+
+@pytest.mark.parametrize(
+    ("calls", "may"),
+    [
+        ({1: 2.0, 2: 0.0}, True),
+        ({1: 2.0, 2: 0.0, 3: 5.0}, False),
+        ({1: 2.0, 2: 0.0, 3: 5.1}, True),
+        ({}, True),
+    ],
+)
+def test_a_caller_is_guessed_only_where_nobody_else_looks_like_it(
+    calls: dict[int | str, float], may: bool
+) -> None:
+    assert may_be_guessed(calls, {1, 2}, grace=5.0) is may

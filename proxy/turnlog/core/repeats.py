@@ -5,6 +5,7 @@ Pure. What is known of the earlier call, and how long ago it was, belongs to the
 (`serve.repeats`).
 """
 
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import inf
 from typing import Final
@@ -244,12 +245,28 @@ def unsent(verdict: Verdict) -> Ending:
     )
 
 
-def on_disconnect(said: OnDisconnect | None, *, stateless: bool) -> OnDisconnect:
-    """Return what becomes of a call whose caller is gone.
+def may_be_guessed(
+    calls: Mapping[int | str, float], own: Collection[int | str], grace: float
+) -> bool:
+    """Tell whether a call may join an abandoned one of a session that is only guessed.
+
+    `calls` are those of all that look like this caller: by connection, how many seconds ago the latest
+    was made. Where any but its `own` two connections has made one lately, it may be somebody else's.
+    """
+    return not any(ago <= grace for connection, ago in calls.items() if connection not in own)
+
+
+def on_disconnect(
+    said: OnDisconnect | None, *, stateless: bool, is_findable: bool = True
+) -> OnDisconnect:
+    """Return what becomes of a call whose caller is gone; `is_findable`: whether a repeat could join it.
 
     In the stateless revisions of MCP closing the stream is the cancel (2026-07-28, Streamable HTTP,
     cancellation); before them a disconnect says nothing.
     """
     if said is not None:
         return said
-    return OnDisconnect.GRACE if stateless else OnDisconnect.DRAIN
+    if stateless:
+        # Held back for nobody, a cancel makes repeats worse: each is executed to its end.
+        return OnDisconnect.GRACE if is_findable else OnDisconnect.CANCEL
+    return OnDisconnect.DRAIN

@@ -294,6 +294,12 @@ class AgentConnection(web.RequestHandler):
             return True
         return self.half_closed or is_ended(transport.get_extra_info("socket").fileno())
 
+    @property
+    def peer(self) -> str:
+        """The address that it comes from."""
+        name = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(name[0]) if name else ""
+
     async def drained(self) -> None:
         """Wait while the agent reads slowly. Raises `ConnectionError`."""
         if self.transport is not None:

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct, structs
 from turnlog.core.canon import written
 from turnlog.core.expression import UNREADABLE
 from turnlog.core.identity import Identity
-from turnlog.core.kinds import Effect, Flag
+from turnlog.core.kinds import Effect, Flag, Rung
 from turnlog.core.policy import denied
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.store.base import SessionRef
@@ -19,7 +19,7 @@ from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
 from turnlog.wire.rawjson import read_value, text_of
 from turnlog.wire.revision import dated
 
-from .attempt import BLANK, Ask
+from .attempt import BLANK, Ask, Guess
 from .context import Context
 from .identity import Client, read_client
 from .keys import HEADER, effect_link, key_for
@@ -75,6 +75,8 @@ class Asking(Struct, frozen=True):
         given = ask.key
         if not given and (key := request.field(HEADER)):
             ask = structs.replace(ask, key=key)
+        if ask.session.rung is Rung.IMPLICIT and not request.is_piped:
+            ask = self._guessed(ask, said)
         if self.context.redirected:
             keys = call_key(ask, id_key(message.id), request.asker), call_key(ask, "")
             ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
@@ -162,6 +164,19 @@ class Asking(Struct, frozen=True):
             ),
             effect_link=effect_link(ask, arguments, self.context.store.keyed),
         )
+
+    def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
+        """Return a call with who its caller may be: nothing else tells that."""
+        request, info = self.request, said.meta.get(_CLIENT_INFO)
+        client = read_client(bytes(info)) if info is not None else request.client
+        is_known = bool(request.credential or client.name)
+        guess = Guess(
+            f"{request.credential}\n{client.name}" if is_known else "",
+            f"{client.version}\n{request.peer}",
+            request.connection,
+        )
+        self.context.repeats.on_guessed_call(guess)
+        return structs.replace(ask, guess=guess) if ask.is_named else ask
 
     def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
         sessions, client = self.context.sessions, self._client(meta)

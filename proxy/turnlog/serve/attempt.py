@@ -111,6 +111,18 @@ class Former(Struct, frozen=True, gc=False):
 
 
 NOT_FORMER: Final = Former()
+
+
+class Guess(Struct, frozen=True, gc=False):
+    """Who the caller of a call is that names no session, as far as that can be guessed."""
+
+    pair: str
+    """Credential and client name; empty where it has neither."""
+    beside: str
+    """Client version and peer address."""
+    connection: int | str
+
+
 _DEMANDED: Final = Demand.PINNED
 _DENY: Final = Access.DENY
 _PINNED: Final = Provenance.PINNED
@@ -157,6 +169,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digest of what it is for: calls of other targets are never the same."""
     former: Former = NOT_FORMER
     """By what 0.1 would have found it."""
+    guess: Guess | None = None
+    """Who makes it, where its session is implicit and comes over HTTP."""
     canonical: tuple[str, bytes] | None = None
     """What `canonical` has made of `arguments`, where it was asked."""
     links: Links = NO_LINKS

@@ -40,6 +40,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether it was made in a session that another one has replaced."""
     by_source: bool = False
     """Whether its key is that of another call, which it has answered."""
+    is_guessed: bool = False
+    """Whether its session is only guessed."""
     running: Running | None = None
     commits: Sequence[Commit] = ()
 

@@ -170,6 +170,7 @@ class Handler:
                 context.clients,
                 agent.number,
                 principals=context.principals,
+                peer=agent.peer,
             )
         if channel is not None:
             request.joins(channel)

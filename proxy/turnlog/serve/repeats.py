@@ -23,6 +23,7 @@ from turnlog.core.repeats import (
     NeverTwice,
     Verdict,
     decide,
+    may_be_guessed,
     replayed,
     unsent,
 )
@@ -33,7 +34,7 @@ from turnlog.observe.events import SessionUncovered
 from turnlog.store.base import Conflict, SessionRef, Store
 
 from .answers import Made
-from .attempt import NO_LINKS, Ask, Attempt, Links, Reply, Settled
+from .attempt import NO_LINKS, Ask, Attempt, Guess, Links, Reply, Settled
 from .clock import Clock
 from .fault import in_time
 from .found import Caller, Found, InDoubt, Joins, Repeated
@@ -107,6 +108,8 @@ class Repeats:
         self._stop = stop
         self._known: OrderedDict[bytes, Running] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
+        self._guessed: OrderedDict[str, OrderedDict[int | str, float]] = OrderedDict()
+        """By what callers of guessed sessions look like, when each connection made its latest call."""
         self._told: list[Repeated] = []
         """Those that got an earlier answer a moment ago."""
         self._under_way: set[Running] = set()
@@ -144,6 +147,9 @@ class Repeats:
         if ask.links is NO_LINKS and not ask.is_named:
             return ask, None
         self._look_at_session(ask)
+        guessed = self._stored.guessed(ask)
+        if guessed:
+            ask = self._after_guessed(ask, guessed, before=before, doubts=doubts)
         seen = self._stored.position(ask)
         for found in self._find(ask):
             if found.across:
@@ -156,10 +162,51 @@ class Repeats:
                 break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
-        running = Running(ask, self._recorder, self._limits, stateless=stateless)
+        running = Running(ask, self._recorder, self._limits, stateless=stateless, guessed=guessed)
         running.on_ended = self._notice_break
         self._remember(running)
         return ask, running
+
+    def on_guessed_call(self, guess: Guess) -> None:
+        """Take note of a call in a session that is only guessed."""
+        if not guess.pair:
+            return
+        calls = self._guessed.setdefault(guess.pair, OrderedDict())
+        calls[guess.connection] = asyncio.get_running_loop().time()
+        calls.move_to_end(guess.connection)
+        self._guessed.move_to_end(guess.pair)
+        for found in (calls, self._guessed):
+            if len(found) > MOST:
+                found.popitem(last=False)
+
+    def _after_guessed(self, ask: Ask, link: bytes, *, before: Joins | None, doubts: bool) -> Ask:
+        """Have a call join an abandoned one whose caller it may be. Raises as `admitted` does."""
+        running = self._known.get(link)
+        if running is None:
+            return ask
+        found = Found(
+            earlier=running.seen(),
+            call=running.ask.call,
+            keyed=False,
+            running=running,
+            is_guessed=True,
+        )
+        if before is not None and before.found.running is running:
+            return self._after(ask, found, before=before, doubts=False)
+        if doubts and running.is_in_doubt and not running.is_over:
+            raise InDoubt(running)
+        if running.may_be_guessed and self._is_alone(ask, running.ask):
+            raise Joins(ask, found, asyncio.get_running_loop().time(), joined=True)
+        return ask
+
+    def _is_alone(self, ask: Ask, earlier: Ask) -> bool:
+        """Tell whether nobody else who looks like the caller of two calls has made one lately."""
+        assert ask.guess is not None  # it was found by that
+        assert earlier.guess is not None
+        now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
+        own = {ask.guess.connection, earlier.guess.connection}
+        ago = {connection: now - at for connection, at in calls.items()}
+        return may_be_guessed(ago, own, self._limits.cancel_grace)
 
     def _after(self, ask: Ask, found: Found, *, before: Joins | None, doubts: bool) -> Ask:
         """Return what a call is recorded as after an earlier one. Raises as `admitted` does."""
@@ -229,7 +276,8 @@ class Repeats:
         else:
             ending, detail = LEFT, "left while the call it had joined ran on"
         asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
-        reply = Reply(flags=(Flag.JOINED,), detail=detail)
+        guessed = (Flag.INFERRED,) if joins.found.is_guessed else ()
+        reply = Reply(flags=(Flag.JOINED, *guessed), detail=detail)
         waited = _waited(joins.since)
         self._recorder.unsent(asked, ending, reply, joins.found.source, waited=waited)
 
@@ -470,6 +518,8 @@ class Repeats:
         said = "" if answer is not None else _said(verdict, found)
         # It is not found by what it asks: nothing is answered from an answer.
         asked = structs.replace(ask, links=links)
+        if found.is_guessed:
+            flags = (*flags, Flag.INFERRED)
         reply = Reply(flags=flags, detail=said, said=said)
         attempt = self._recorder.unsent(asked, ending, reply, found.source, waited=_waited(since))
         return Repeated(attempt, answer, said, found)

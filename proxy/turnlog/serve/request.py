@@ -44,6 +44,7 @@ class Request:
         connection: int | str,
         environment: Mapping[str, str] = _NOWHERE,
         principals: PrincipalNames = PRINCIPAL_NAMES,
+        peer: str = "",
     ) -> None:
         self.asked = asked
         self.method = asked.method
@@ -55,6 +56,8 @@ class Request:
         self.fields = asked.head.fields
         self._text = asked.head.text
         self.connection = connection
+        self.peer = peer
+        """The address that the connection comes from."""
         self._environment = environment
         self._digest = digest
         self._clients = clients

@@ -40,11 +40,18 @@ class Running:
     """A call that may outlive its caller. Times are on the loop's clock."""
 
     def __init__(
-        self, ask: Ask, recorder: Recorder, limits: NeverTwice, *, stateless: bool
+        self,
+        ask: Ask,
+        recorder: Recorder,
+        limits: NeverTwice,
+        *,
+        stateless: bool,
+        guessed: bytes = b"",
     ) -> None:
+        """`guessed` is by what it may be joined while it runs, where its session is only guessed."""
         self.ask = ask
         links = ask.links
-        self.found_by = tuple(filter(None, (links.key, links.same, links.anyone)))
+        self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
         """Links by which it is found."""
         self.on_ended: Callable[[Running], None] | None = None
         """Called at the end of each attempt."""
@@ -56,7 +63,10 @@ class Running:
         """Whether the answer was handed to a caller whole."""
         self._recorder = recorder
         self._limits = limits
-        self._leaves = on_disconnect(ask.policy.on_disconnect, stateless=stateless)
+        is_findable = ask.guess is None or bool(self.found_by)
+        self._said = ask.policy.on_disconnect
+        self._leaves = on_disconnect(self._said, stateless=stateless, is_findable=is_findable)
+        self._left_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._ended_at = 0.0
@@ -113,6 +123,12 @@ class Running:
     def is_abandoned(self) -> bool:
         """Whether its caller is gone and nobody else waits for it."""
         return self._abandoned and not self._joined
+
+    @property
+    def may_be_guessed(self) -> bool:
+        """Whether a caller that is only guessed may join it: it runs on, and was left a moment ago."""
+        lately = self._loop.time() - self._left_at <= self._limits.cancel_grace
+        return self._abandoned and lately and not self.is_over and self._cancelled_at is None
 
     def seen(self) -> Earlier:
         """Return what a call that asks the same has to know of this one."""
@@ -251,7 +267,7 @@ class Running:
         """
         again = self.ask.effect is Effect.IDEMPOTENT_WRITE or bool(self.ask.key_sent)
         retried = self.ask.policy.retry is not None and again
-        stays = self._leaves is not OnDisconnect.CANCEL and self.ask.is_named and not retried
+        stays = self._said is not OnDisconnect.CANCEL and self.ask.is_named and not retried
         if not stays or self._abandoned or self._joined or not self._outlived(failure):
             return False
         self._leaves = OnDisconnect.DRAIN
@@ -266,7 +282,7 @@ class Running:
             return
         if self.is_over and attempt.ending is None:
             return  # its stream is over, and the answer to come
-        self._abandoned = True
+        self._abandoned, self._left_at = True, self._loop.time()
         if self._gone is not None:
             self._gone.set()
         if self.is_over:

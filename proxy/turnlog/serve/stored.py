@@ -87,6 +87,17 @@ class StoredCalls:
             )
         return links
 
+    def guessed(self, ask: Ask) -> bytes:
+        """Return what a call in a guessed session has in common with one that asks the same; empty for
+        nothing."""
+        guess = ask.guess
+        if guess is None or not guess.pair or ask.leg or not (ask.complete and ask.says_all):
+            return b""
+        scheme, form = ask.canonical or canonical(ask.arguments)
+        whose = f"{guess.pair}\0{guess.beside}\0{ask.target}\0{ask.tool}\0{ask.method}"
+        asks = sha256(b"%b\0%b" % (scheme.encode(), form)).digest()
+        return self._digest("guessed call", whose, asks)
+
     def told(self, call: bytes) -> bytes:
         """Return what finds that somebody was told that nobody knows what a call did."""
         return self._digest("told of unknown", "", call)
