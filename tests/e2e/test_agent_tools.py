@@ -256,9 +256,11 @@ async def test_what_is_not_whole_is_not_recalled_and_the_answer_says_why(rig: Ri
         rig.post(call(tool))
     async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[0]) as client:
         told = await failure(client, "recall", key="2")
-        assert told == "the answer to '2' was recorded without its secrets, it is not given back"
+        assert (
+            told == "the call '2' was answered, and its secrets were cut out: it is not given back"
+        )
         told = await failure(client, "recall", key="4")
-        assert told == "only the first 1047552 bytes of the answer to '4' were recorded"
+        assert told == "the call '4' was answered, and only the first 1047552 bytes were recorded"
     assert rig.notes() == []
 
 
@@ -281,7 +283,7 @@ async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) ->
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
-        ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, kind, limit, order, path, server, since, tool, turns, until"),
+        ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
         ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
         ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),

@@ -61,7 +61,7 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
         (["--rules", "defautl"], "turnlog: --rules: no pack is called 'defautl', did you mean"),
         (
             ["--upstream", "http://127.0.0.1:7411/"],
-            "turnlog: --upstream: 'http://127.0.0.1:7411/' is",
+            "turnlog: --upstream: upstream 'default' leads to where turnlog itself listens",
         ),
     ],
 )
