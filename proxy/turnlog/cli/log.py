@@ -84,9 +84,22 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
         query = _query(view, session, wanted, match)
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
+        hint = _missing_rules(view, wanted)
         warn_of_damage(view)
     if other := _SET_BY.get(wanted["field"]):
         complain(f"no attempt sets {wanted['field']}, {other}")
+    if hint:
+        complain(hint)
+
+
+def _missing_rules(view: View, wanted: dict[str, Any]) -> str:
+    """Return why nothing is known of files, where that is for want of rules."""
+    if wanted["field"] != Field.FILES_MODIFIED and not wanted["path"]:
+        return ""
+    # Most readers need none of what reads rules.
+    from turnlog.sessions.unruled import without_changes
+
+    return without_changes(view)
 
 
 def _lines(

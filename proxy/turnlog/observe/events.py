@@ -194,6 +194,13 @@ class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
     """Whether the next page is this very one."""
 
 
+class RulesMissing(Event, frozen=True, kw_only=True, tag="rules.missing"):
+    """No rule says what the tools of some upstreams do: their calls are recorded, and nothing more."""
+
+    upstreams: tuple[str, ...] = field(name="turnlog.upstreams")
+    advice: str = field(name="turnlog.advice")
+
+
 class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):
     """The rules were read again and are in force. Calls under way keep those they began with."""
 
@@ -284,6 +291,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     StoreFailed,
     RecorderFailed,
     ToolsListed,
+    RulesMissing,
     RulesReloaded,
     RulesRejected,
     ToolChanged,

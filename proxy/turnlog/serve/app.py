@@ -16,8 +16,11 @@ from typing import Final
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.observe.event import Log
-from turnlog.observe.events import ProxyReady, ProxyStopped, ProxyStopping
+from turnlog.observe.events import ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
 from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.packs.fit import names_effect
+from turnlog.sessions.unruled import without_effects
+from turnlog.store.base import StoreError
 from turnlog.store.token import read_token
 
 from .agent import AgentServer
@@ -43,6 +46,7 @@ _BACKLOG: Final = 1024
 _READERS: Final = 2
 """Threads that read the store for the API: more would take time from the calls."""
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
+_NO_RULES: Final = "docs/reference/packs.md lists packs of rules: `packs: [NAME]`, or --rules NAME"
 _LINE_LIMIT: Final = 256 * 1024
 _HEADERS_LIMIT: Final = 1024
 
@@ -72,6 +76,8 @@ async def _serve(settings: Settings, logs: Logs, pins: Pins) -> None:
     async with serving(settings, logs, reload, pins, apart=True) as proxy:
         _rest_the_collector()
         logs.emit(proxy.ready())
+        if (missing := await asyncio.to_thread(proxy.unruled)) is not None:
+            logs.emit(missing)
         await stop.wait()
         stopped = await proxy.drain(reasons[0])
     logs.emit(stopped)
@@ -127,6 +133,21 @@ class Proxy:
                 if target.proxy is not None
             ),
         )
+
+    def unruled(self) -> RulesMissing | None:
+        """Return the event that says which upstreams have no rules that say what their tools do."""
+        book = self._context.rules.book
+        names = tuple(
+            name
+            for name, upstream in self._settings.upstreams.items()
+            if not upstream.trust_annotations and not any(map(names_effect, book.rules(name)))
+        )
+        if not names:
+            return None
+        with suppress(StoreError):  # it says less then
+            if found := without_effects(names, self._settings.data):
+                return RulesMissing(upstreams=names, advice=found)
+        return RulesMissing(upstreams=names, advice=_NO_RULES)
 
     def urls(self) -> tuple[str, ...]:
         """Return what to paste into the agent's configuration, one URL per upstream."""

@@ -1,0 +1,88 @@
+"""Find the built-in packs that know the tools of a server, by their names."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from turnlog.core.rules import Rule
+
+from .find import packs_folder, rule_packs
+from .rulebook import read_rules
+from .sources import pack
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """A pack, and the tools of a server that its rules name."""
+
+    server: str
+    pack: str
+    tools: tuple[str, ...]
+
+
+def names_effect(rule: Rule) -> bool:
+    """Return whether a rule says what a call does."""
+    return rule.effect is not None or bool(rule.delta)
+
+
+def names_change(rule: Rule) -> bool:
+    """Return whether a rule says what a call changes."""
+    return bool(rule.delta)
+
+
+def built_in() -> dict[str, tuple[Rule, ...]]:
+    """Return the rules of each built-in pack. Raises `ConfigError` in a broken installation."""
+    names = rule_packs(packs_folder())
+    return {name: tuple(each.rule for each in read_rules(pack(name))) for name in names}
+
+
+def fitting(
+    seen: Mapping[str, Collection[str]],
+    packs: Mapping[str, Collection[Rule]],
+    speaks: Callable[[Rule], bool],
+) -> list[Fit]:
+    """Return for each server the pack that speaks of most of the tools seen, if it knows them.
+
+    A name alone says little (many servers have a tool `fetch`), so a pack has to name at least half
+    of a server's tools.
+    """
+    return [
+        found
+        for server, tools in seen.items()
+        if (found := _best(server, frozenset(tools), packs, speaks)) is not None
+    ]
+
+
+def _best(
+    server: str,
+    tools: frozenset[str],
+    packs: Mapping[str, Collection[Rule]],
+    speaks: Callable[[Rule], bool],
+) -> Fit | None:
+    known = {name: _named(rules) & tools for name, rules in packs.items()}
+    spoken = {
+        name: tuple(sorted(tools & _named(filter(speaks, packs[name]))))
+        for name, common in known.items()
+        if 2 * len(common) >= len(tools)
+    }
+    name = max(spoken, key=lambda each: len(spoken[each]), default="")
+    return Fit(server=server, pack=name, tools=spoken[name]) if name and spoken[name] else None
+
+
+def _named(rules: Iterable[Rule]) -> frozenset[str]:
+    # A rule about access is a choice, and says nothing of what a tool is.
+    return frozenset(tool for rule in rules if rule.access is None for tool in rule.match.tool)
+
+
+def advice(found: Iterable[Fit]) -> str:
+    """Return how packs are given to the servers that they fit, in one sentence; empty for none."""
+    return "; ".join(
+        f"the pack {one.pack!r} knows {in_short(one.tools)} of {one.server!r}: give it to that server "
+        f"with `packs: [{one.pack}]` in its upstream, or to all with `--rules {one.pack}`"
+        for one in found
+    )
+
+
+def in_short(names: Collection[str], most: int = 3) -> str:
+    """Return a list of names for people; the first few where there are many."""
+    some = ", ".join(list(names)[:most])
+    return some if len(names) <= most else f"{some} and {len(names) - most} more tools"

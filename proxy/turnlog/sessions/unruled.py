@@ -1,0 +1,55 @@
+"""Say which rules would tell more of the tools that were seen."""
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from turnlog.core.operation import Field
+from turnlog.core.recorded import OperationKind, operation_of
+from turnlog.core.target import server_of
+from turnlog.packs.fit import advice, built_in, fitting, names_change, names_effect
+from turnlog.store import definitions
+from turnlog.store.base import Filter, View
+
+_LOOKED_AT: Final = 1000
+"""Newest attempts whose tools are looked at."""
+
+
+def without_changes(view: View) -> str:
+    """Return why no attempt changed a file, where that is for want of rules; else nothing.
+
+    Without a rule with `delta` that is not known of any call.
+    """
+    changing = Filter(field=Field.FILES_MODIFIED)
+    if next(iter(view.attempts(changing, newest_first=True)), None) is not None:
+        return ""
+    called = _called(view)
+    if not called:
+        return ""
+    found = fitting(called, built_in(), names_change)
+    names = ", ".join(map(repr, called))
+    why = f"no rule with delta applied to a call of {names}, so nothing tells which files changed"
+    return f"{why}; {advice(found) or 'docs/reference/rules.md says how to write one'}"
+
+
+def _called(view: View) -> dict[str, set[str]]:
+    called: dict[str, set[str]] = {}
+    for attempt in islice(view.attempts(Filter(), newest_first=True), _LOOKED_AT):
+        facts = attempt[0].facts
+        if operation_of(facts.method) is OperationKind.TOOLS_CALL:
+            called.setdefault(facts.server, set()).add(facts.tool)
+    return called
+
+
+def without_effects(servers: Iterable[str], data: Path) -> str:
+    """Return which packs fit servers of which no rule says what their tools do; empty for none.
+
+    What their tools are is known from the lists that they gave before. Raises `StoreError`.
+    """
+    wanted = set(servers)
+    seen: dict[str, set[str]] = {}
+    for one in definitions.shown(data):
+        if (server := server_of(one.server)) in wanted:
+            seen.setdefault(server, set()).add(one.tool)
+    return advice(fitting(seen, built_in(), names_effect)) if seen else ""
