@@ -290,6 +290,31 @@ def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew(
     other.close()
 
 
+@pytest.mark.parametrize("is_file_empty", [False, True])
+def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew_and_holds_nothing_yet(
+    tmp_path: Path, pair: Pair, is_file_empty: bool
+) -> None:
+    first = pair.put(b"one", 10)
+    pair.writer.trim(Bucket(0, 0))
+    bucket = tmp_path / "blobs" / "0-0"
+    bucket.mkdir()
+    if is_file_empty:
+        (bucket / "data.mdb").touch()
+    else:
+        lmdb.open(str(bucket), map_size=1 << 40).close()
+    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    assert list(blobs.flaws(tmp_path / "blobs", "now")) == []
+    pair.close()
+
+
+def test_more_buckets_can_be_read_than_the_address_space_holds(tmp_path: Path, pair: Pair) -> None:
+    handles = [pair.put(b"%d" % day, 1000 * day) for day in range(140)]
+    pair.writer.close()
+    assert [pair.reader.gone(handle, 0) for handle in handles] == [None] * 140
+    assert len({Path(name).parent for name in open_files(tmp_path)}) <= blobs.MOST_OPEN
+    pair.close()
+
+
 def test_a_bucket_that_went_without_a_mark_is_damaged_unless_none_were_made_then(
     tmp_path: Path, pair: Pair
 ) -> None:

@@ -42,6 +42,15 @@ def tools(data: Path) -> list[str]:
     return [f"{server_of(one.server)}/{one.tool}" for one in definitions.shown(data)]
 
 
+def test_a_file_that_was_only_begun_holds_nothing_and_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "data.mdb").touch()
+    assert list(definitions.flaws(tmp_path)) == []
+    assert definitions.shown(tmp_path) == []
+    keep(tmp_path, listing("a"))
+    assert tools(tmp_path) == ["s/a"]
+
+
 def test_a_store_that_was_shown_nothing_has_nothing(tmp_path: Path) -> None:
     assert definitions.shown(tmp_path) == []
     assert definitions.find(tmp_path, [digest("a")]) == {}

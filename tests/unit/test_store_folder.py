@@ -11,6 +11,8 @@ import lmdb
 import pytest
 
 from conformance.store.kit import intent, new_id, put, session
+from turnlog.packs.lock import note_lock
+from turnlog.sessions.health import ServerHealth, write_health
 from turnlog.store import folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -74,6 +76,15 @@ async def test_a_folder_with_other_files_is_no_store(tmp_path: Path) -> None:
         LmdbStore.open(tmp_path)
 
 
+async def test_what_turnlog_leaves_in_a_folder_does_not_keep_it_from_being_a_store(
+    tmp_path: Path,
+) -> None:
+    write_health(tmp_path, 1, [ServerHealth(server="a", missing="b")])
+    note_lock(tmp_path, tmp_path / "turnlog.lock")
+    await make(tmp_path)
+    LmdbReader.open(tmp_path).close()
+
+
 async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data" / "format").write_text("turnlog 7\n")
@@ -88,12 +99,10 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
         LmdbReader.open(tmp_path / "nothing")
     with pytest.raises(StoreError, match="not a turnlog store"):
         LmdbReader.open(tmp_path)
-    (tmp_path / "format").write_bytes(b"\xff\xff")
-    with pytest.raises(StoreError, match="cannot read"):
-        LmdbReader.open(tmp_path)
-    (tmp_path / "format").write_text("something else")
-    with pytest.raises(StoreError, match="not a turnlog store"):
-        LmdbReader.open(tmp_path)
+    for other in (b"\xff\xff", b"something else", "turnlog \u00b2".encode()):
+        (tmp_path / "format").write_bytes(other)
+        with pytest.raises(StoreError, match="not a turnlog store"):
+            LmdbReader.open(tmp_path)
     (tmp_path / "format").write_text(f"turnlog {folder.FORMAT}\n")
     with pytest.raises(StoreError, match="empty or missing"):
         LmdbReader.open(tmp_path)

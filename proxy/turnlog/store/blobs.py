@@ -54,6 +54,8 @@ COMPRESS_ABOVE = 1024
 MAP_SIZE = 1 << 40
 REMEMBERED = 1 << 14
 """Blobs of the present bucket whose places are kept in memory."""
+MOST_OPEN = 16
+"""Buckets that a reader keeps open. Each takes `MAP_SIZE` of a process's 128 TiB of address space."""
 _LEVEL = 1
 _DIGEST = 32
 _SMALL = 1 << 20
@@ -148,7 +150,7 @@ class BlobReader:
         self._boot = boot
         self._readonly = readonly
         self._open: dict[Bucket, tuple[int, lmdb.Environment]] = {}
-        """With the `identity` of each."""
+        """With the `identity` of each; the one used last stands last."""
         self._lock = threading.Lock()
 
     def get(self, handle: bytes) -> Blob | None:
@@ -208,6 +210,8 @@ class BlobReader:
             if env is None:
                 return Gone.UNSAVED if torn(path, self._boot) else None
             with env.begin() as txn, txn.cursor() as cursor:
+                if not cursor.last():
+                    return None  # made anew under the name of an earlier one, and nothing put there yet
                 if not cursor.set_range(number(n)):
                     # A bucket that lost its end when the machine went down is torn, where that shows.
                     return Gone.DAMAGED if self._boot else Gone.UNSAVED
@@ -222,10 +226,13 @@ class BlobReader:
         now = identity(path)
         known = self._open.get(bucket)
         if known and known[0] == now:
+            self._open[bucket] = self._open.pop(bucket)
             return known[1]
         self._close(bucket)
-        if not now or torn(path, self._boot):
+        if not now or _is_begun(path) or torn(path, self._boot):
             return None
+        while len(self._open) >= MOST_OPEN:
+            self._close(next(iter(self._open)))
         # Without `create`: a folder that is unlinked just now must not come back.
         env = _open(path, readonly=self._readonly, create=False)
         self._open[bucket] = (now, env)
@@ -273,6 +280,14 @@ def torn(path: Path, boot: str) -> bool:
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
 
+def _is_begun(path: Path) -> bool:
+    """Tell whether a bucket's file is empty: its writer has only just made it, or had no room to."""
+    try:
+        return not (path / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        return False
+
+
 def _refuse_damaged(env: lmdb.Environment, file: Path) -> None:
     found = structure.problems(env, file) if file.stat().st_size <= _SMALL else []
     if found:
@@ -295,8 +310,8 @@ def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
     """Yield the buckets that are not as they were written, each with what is wrong."""
     for bucket in buckets(folder):
         path = folder / bucket.name
-        if torn(path, boot):
-            continue  # dropped by the next writer
+        if torn(path, boot) or _is_begun(path):
+            continue  # dropped, or filled, by the next writer
         try:
             env = _open(path, readonly=True, create=False)
         except StoreError as error:

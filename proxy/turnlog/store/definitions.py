@@ -162,10 +162,19 @@ def listed_whole(data: Path) -> set[str]:
         return {name for name in names if has_place(name)}
 
 
+def _is_made(path: Path) -> bool:
+    # Whoever was killed while it made the file, or found no room for it, leaves an empty one. The next
+    # writer fills it.
+    try:
+        return (path / "data.mdb").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
 def flaws(data: Path) -> Iterator[str]:
     """Yield what is wrong with what is kept, as far as that can be told."""
     path = data / FOLDER
-    if not (path / "data.mdb").exists():
+    if not _is_made(path):
         return
     try:
         env = open_environment(path, readonly=True, map_size=_MAP, tables=3)
@@ -335,7 +344,7 @@ def _writing(data: Path) -> Generator[_Tables]:
 def _reading(data: Path) -> Generator[_Tables | None]:
     """Open a snapshot; `None` where no list has been written down yet."""
     path = data / FOLDER
-    if not (path / "data.mdb").exists():
+    if not _is_made(path):
         yield None
         return
     env = open_environment(path, readonly=True, map_size=_MAP, tables=3)

@@ -6,6 +6,7 @@ DATA/token     who may use the API        DATA/epochs/   one lock file for each 
 DATA/definitions/   what tools were defined as, and what each server showed last
 DATA/states/   what commits came to, saved by whoever folded them, within a bound; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
+DATA/lock-path   which lock the proxy reads    DATA/health/   what proxies say of their servers
 """
 
 import fcntl
@@ -74,7 +75,9 @@ _OURS = {
     "token",
     "definitions",
     "states",
+    "health",
     "turnlog.lock",
+    "lock-path",
 }
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
@@ -267,16 +270,16 @@ def check(path: Path) -> None:
             )
     marker = path / "format"
     try:
-        name, _, version = marker.read_text().strip().partition(" ")
+        name, _, version = marker.read_text(errors="replace").strip().partition(" ")
     except FileNotFoundError:
         with translated("open", path):
             kind = StoreError if _strange(path) else StoreAbsent
         raise kind(
             f"{str(path)!r} is not a turnlog store; name the data folder with --data"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise explained("read", marker, error) from error
-    if name != "turnlog" or not version.isdigit():
+    if name != "turnlog" or not (version.isascii() and version.isdigit()):
         raise StoreError(f"{str(path)!r} is not a turnlog store; name the data folder with --data")
     if int(version) != FORMAT:
         advice = "install a newer turnlog" if int(version) > FORMAT else "name another folder"
