@@ -41,6 +41,13 @@ def opened(path: Path, reports: list[StoreError]) -> LmdbStore:
     return LmdbStore.open(path / "data", flush_every=50, apart=True, report=reports.append)
 
 
+async def claimed_elsewhere(path: Path, key: bytes) -> None:
+    """Let another writer of the store write an intent with a key."""
+    other = LmdbStore.open(path / "data")
+    await put(other, intent(session(), new_id(), body=Body(links=(key,))))
+    await other.close()
+
+
 async def writer(path: Path, before: int = 0) -> int:
     """Wait until a process that is not the one `before` has opened the log; return its id."""
 
@@ -319,7 +326,7 @@ async def test_notes_whose_writer_died_before_it_told_of_them_stand_once(tmp_pat
 async def test_a_refusal_outlives_its_writer(tmp_path: Path) -> None:
     store = opened(tmp_path, [])
     ref, key = session(), b"k" * 32
-    await put(store, intent(ref, new_id(), body=Body(links=(key,))))
+    await claimed_elsewhere(tmp_path, key)
     claims = intent(ref, new_id())
     claims.claims = (key,)
     refused = store.submit(claims, wait=True)
@@ -337,7 +344,7 @@ async def test_a_refusal_outlives_its_writer(tmp_path: Path) -> None:
 async def test_a_session_whose_first_draft_is_refused_has_its_id(tmp_path: Path) -> None:
     store = opened(tmp_path, [])
     key, ref = b"k" * 32, session("one")
-    await put(store, intent(session(), new_id(), body=Body(links=(key,))))
+    await claimed_elsewhere(tmp_path, key)
     claims = intent(ref, new_id())
     claims.claims = (key,)
     with pytest.raises(Conflict):
