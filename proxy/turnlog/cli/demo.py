@@ -46,7 +46,7 @@ def command(folder: str | None) -> None:
     """
     if find_spec("mcp") is None:
         raise click.ClickException(
-            "the demo's agent and server need the MCP SDK: pip install 'turnlog[demo]'"
+            "the demo's agent and server need the MCP SDK, install it beside turnlog: pip install 'mcp>=2.3'"
         )
     printer = _Printer(_made(folder))
     try:
