@@ -33,7 +33,11 @@ class Pattern(Struct, frozen=True):
     def replaced(self, text: str, by: str) -> str:
         """Return `text` with each match replaced that is not empty."""
         data, other = _to_bytes(text), _to_bytes(by)
-        cut: bytes = self._compiled.sub(lambda match: other if match[0] else b"", data)
+
+        def replacement(match: Any) -> bytes:
+            return other if match[0] else b""
+
+        cut: bytes = self._compiled.sub(replacement, data)
         return text if cut == data else _to_text(cut)
 
 
