@@ -105,6 +105,86 @@ def test_an_encoded_body_is_read_or_refused(rig: Rig) -> None:
     assert [row.kind for row in rig.ended_rows(2)] == ["policy_blocked"] * 2
 
 
+LOOKALIKES = {
+    "without jsonrpc": b'{"id":1,"method":"tools/call","params":{"name":"delete_file"}}',
+    "another version": DENIED.replace(b'"2.0"', b'"1.0"'),
+    "another case": DENIED.replace(b'"method":', b'"method":"ping","Method":'),
+    "another name": DENIED.replace(b'"name":', b'"name":"read","Name":'),
+    "in UTF-16": DENIED.decode().encode("utf-16"),
+    "in UTF-32": DENIED.decode().encode("utf-32-le"),
+    "with a comma": DENIED[:-1] + b",}",
+    "two in one": message("ping") + b"\n" + DENIED,
+    "in an array": b"[[" + DENIED + b"]]",
+    "beside others": b"[" + message("ping") + b",[" + DENIED + b"]]",
+    "in an answer": b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call","Params":{"name":"delete_file"}}',
+    "large": b'{"x":"' + b"y" * (3 << 20) + b'",' + DENIED[1:],
+}
+
+
+@pytest.mark.parametrize("body", LOOKALIKES.values(), ids=LOOKALIKES)
+def test_what_only_some_servers_read_as_a_denied_call_is_refused(rig: Rig, body: bytes) -> None:
+    with rig.client() as client:
+        client.request("POST", rig.path, body, headers=(("Content-Type", "application/json"),))
+
+    assert rig.upstream.requests == []
+    assert {row.kind for row in rig.ended_rows(1)} == {"policy_blocked"}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "GET"])
+def test_a_denied_call_in_another_method_than_post_is_refused(rig: Rig, method: str) -> None:
+    with rig.client() as client:
+        client.request(method, rig.path, DENIED, headers=MCP_HEADERS)
+    assert rig.upstream.requests == []
+
+
+@pytest.mark.parametrize("body", [b'{"method":"card","sum":3}', b'[{"a":1}]', b"a=1&b={}"])
+def test_a_plain_body_that_holds_no_call_goes_on(rig: Rig, body: bytes) -> None:
+    rig.upstream.script = echo
+    with rig.client() as client:
+        got = client.request("POST", f"/s/{rig.session}/default/pay", body)
+    assert got.status in {200, 202}, got.body
+    assert [request.body for request in rig.upstream.requests] == [body]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "headers"),
+    [
+        ("DELETE", b"", (("Accept", "text/event-stream"),)),
+        ("DELETE", b"", (("Mcp-Anything", "1"),)),
+        ("GET", b"", (("Mcp-Session-Id", "1"),)),
+        ("POST", message("ping"), MCP_HEADERS),
+        ("POST", call("read"), MCP_HEADERS),
+        ("POST", b'{"jsonrpc":"2.0","id":1,"result":{}}', MCP_HEADERS),
+    ],
+    ids=["events", "header", "session", "ping", "call", "answer"],
+)
+def test_what_looks_like_mcp_does_not_open_a_denied_path(
+    rig: Rig, method: str, body: bytes, headers: tuple[tuple[str, str], ...]
+) -> None:
+    with rig.client() as client:
+        path = f"/s/{rig.session}/default/admin/users"
+        got = client.request(method, path, body, headers=headers)
+    assert got.status == 403, got.body
+    assert rig.upstream.requests == []
+
+
+def test_a_list_of_what_is_allowed_leaves_the_endpoint_open_and_no_other_path(
+    tmp_path: Path,
+) -> None:
+    rules = "rules: [{match: {tool: read}, access: allow}, {name: nothing else, access: deny}]"
+    with ruled(tmp_path, rules) as rig:
+        rig.fresh()
+        rig.upstream.script = echo
+        with rig.client() as client:
+            for method, body in (("POST", message("initialize")), ("GET", b""), ("DELETE", b"")):
+                assert client.request(method, rig.path, body, headers=MCP_HEADERS).status == 200
+            seen = len(rig.upstream.requests)
+            other = f"/s/{rig.session}/default/other"
+            for method, body in (("POST", message("ping")), ("GET", b""), ("DELETE", b"")):
+                assert client.request(method, other, body, headers=MCP_HEADERS).status == 403
+        assert (seen, len(rig.upstream.requests)) == (3, 3)
+
+
 @pytest.mark.parametrize(
     "path", ["/admin/users", "/x/../admin/users", "/%61dmin/users", "//admin/users", "/./admin/1"]
 )
@@ -139,8 +219,14 @@ def test_a_wrapped_command_gets_no_denied_call(tmp_path: Path) -> None:
         twice = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"a","name":"b"}}'
         wrap.send(twice)
         assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        # Python's text files end lines at CR as well: the server would read the call by itself.
+        wrap.send(message("ping", request_id=4)[:-1] + b',"params":{"a":\r' + DENIED + b"\r}}")
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        wrap.send(DENIED.replace(b'"jsonrpc":"2.0",', b""))
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        wrap.send(b'{"id":9,' + DENIED)
         assert wrap.asked(call("read", request_id=3))["params"]["name"] == "read"
-    assert [row.kind for row in wrap.rows()][:2] == ["policy_blocked"] * 2
+    assert [row.kind for row in wrap.rows()][:5] == ["policy_blocked"] * 5
 
 
 def test_a_command_behind_serve_gets_no_denied_call(tmp_path: Path) -> None:

@@ -190,6 +190,14 @@ def closing_rule(rules: Sequence[Rule]) -> Rule | None:
     return None
 
 
+def closes_calls(rules: Sequence[Rule]) -> bool:
+    """Tell whether one of the rules may deny a `tools/call`: those that name paths are of plain HTTP."""
+    return any(
+        rule.access is Access.DENY and not rule.match.path and fits(rule.match.method, "tools/call")
+        for rule in rules
+    )
+
+
 def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> str | None:
     """Return the tool's name by the first rule that has a pattern for this path."""
     for rule in rules:
@@ -219,6 +227,18 @@ class Rulebook:
         self._pathed: dict[str, tuple[Rule, ...]] = {}
         self._known: dict[Subject, Policy] = {}
         self._closing: dict[str, Rule | None] = {}
+        self._closes_calls: dict[str, bool] = {}
+
+    def closes_calls(self, server: str) -> bool:
+        """Tell whether a rule may deny a `tools/call` of a server."""
+        if server not in self._closes_calls:
+            closing = self.closing(server) is not None
+            self._closes_calls[server] = closing and closes_calls(self.rules(server))
+        return self._closes_calls[server]
+
+    def denies_path(self, server: str, rule: str) -> bool:
+        """Tell whether a rule of this name denies paths of a server."""
+        return any(each.name == rule and each.access is Access.DENY for each in self.pathed(server))
 
     def closing(self, server: str) -> Rule | None:
         """Return the rule by which a call of a server is denied that cannot be read surely."""

@@ -5,7 +5,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, structs
 
-from turnlog.core.kinds import Flag
+from turnlog.core.naming import resolved
+from turnlog.wire.doubt import as_call, is_doubtful, is_unreadable, may_hold_call
 from turnlog.wire.jsonrpc import (
     BATCH_LIMIT,
     Batch,
@@ -43,13 +44,18 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body, transport), body
-    if _passes_by(context, request, transport):
-        return McpExchange(context, request, ()), down.rest(body)
-    if request.is_post and transport is not _HTTP:
-        start = start_of(body)
-        if start is not None or _means_mcp(request, transport):
-            return await _large(down, context, request, start, body, transport)
     size = length_of(down.headers)
+    if (
+        denied := _denied(context, request, body[:START], size, transport, whole=False)
+    ) is not None:
+        return denied, down.rest(body)
+    asks = _may_ask(context, request, body[:START], transport)
+    if not asks and _passes_by(context, request, transport):
+        return McpExchange(context, request, ()), down.rest(body)
+    if asks or (request.is_post and transport is not _HTTP):
+        start = start_of(body)
+        if start is not None or asks or _means_mcp(request, transport):
+            return await _large(down, context, request, start, body, transport)
     return PlainCall(context, request, body[:START], size, whole=False), down.rest(body)
 
 
@@ -57,12 +63,54 @@ def exchange_of(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    if _passes_by(context, request, transport):
+    if (denied := _denied(context, request, body, len(body), transport)) is not None:
+        return denied
+    asks = bool(body) and _may_ask(context, request, body, transport)
+    if not asks and _passes_by(context, request, transport):
         return McpExchange(context, request, ())
     exchange: McpExchange | None = None
-    if request.is_post and transport is not _HTTP:
+    if asks or (request.is_post and transport is not _HTTP):
         exchange = _mcp(context, request, body, transport)
     return exchange or PlainCall(context, request, body, len(body))
+
+
+def _denied(
+    context: Context,
+    request: Request,
+    body: bytes,
+    size: int,
+    transport: Transport,
+    *,
+    whole: bool = True,
+) -> PlainCall | None:
+    """Return what is denied by where it goes, whatever it holds: a plain HTTP tool may read as its own
+    what is MCP here. `None` where nothing is."""
+    if transport is _HTTP or context.rules.book.closing(request.server) is None:
+        return None
+    if _is_preflight(request):
+        return None
+    plain = PlainCall(context, request, body, size, whole=whole)
+    at_endpoint = _is_endpoint(context, request, transport)
+    return plain if plain.is_denied(at_endpoint=at_endpoint) else None
+
+
+def _is_endpoint(context: Context, request: Request, transport: Transport) -> bool:
+    """Tell whether a request goes to where its server speaks MCP, as far as its path tells."""
+    route = request.route
+    if transport is _MCP or route.target.is_command or request.channel is not None:
+        return True
+    is_usual = route.path == route.target.path or _is_usual(resolved(route.path))
+    return is_usual or context.endpoints.knows(route)
+
+
+def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
+    """Tell whether a rule may deny a call that a server may read in a body, or in its start."""
+    if transport is _HTTP or not context.rules.book.closes_calls(request.server):
+        return False
+    text = request.decoded(body)  # nothing where it cannot be decoded
+    if not text or may_hold_call(text):
+        return True
+    return _is_endpoint(context, request, transport) and is_unreadable(text)
 
 
 async def _large(
@@ -84,14 +132,15 @@ async def _large(
         return exchange, down.rest(body)
     text = request.decoded(body)
     content = parse(text, most=BATCH_LIMIT)
+    if _is_closed(context, request, content, text, transport):
+        return McpExchange(context, request, (as_call(content),), len(body), start=text), body
     if messages := messages_of(content):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, len(body), as_batch), body
-    unfit = isinstance(content, Malformed) and not _must_be_mcp(request, content, transport)
-    if start is None and unfit:
+    if start is None and not _must_be_mcp(request, content, transport):
         return PlainCall(context, request, body, len(body)), body
-    unreadable = (structs.replace(said, flags=_flags(content)),)
+    unreadable = (structs.replace(said, flags=as_call(content).flags),)
     return McpExchange(context, request, unreadable, size=len(body), start=text), body
 
 
@@ -114,9 +163,12 @@ def _passes_by(context: Context, request: Request, transport: Transport) -> bool
     if transport is _MCP or request.asked.head.speaks_mcp or context.endpoints.knows(request.route):
         return True
     # Probes mostly come before the first message, which would tell what the path is.
-    path = request.route.path
-    is_usual = path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
-    return is_usual and request.method in _PROBING
+    return _is_usual(request.route.path) and request.method in _PROBING
+
+
+def _is_usual(path: str) -> bool:
+    """Tell whether a path is mostly of MCP, or of what comes before it."""
+    return path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
 
 
 def _is_preflight(request: Request) -> bool:
@@ -132,11 +184,14 @@ def _means_mcp(request: Request, transport: Transport) -> bool:
     return named or transport is _MCP
 
 
-def _must_be_mcp(request: Request, content: Malformed, transport: Transport) -> bool:
-    """Tell whether a body that holds no JSON-RPC was meant to."""
+def _must_be_mcp(
+    request: Request, content: Message | Batch | Malformed, transport: Transport
+) -> bool:
+    """Tell whether a body that holds no JSON-RPC 2.0 was meant to."""
     if transport is _MCP:
         return True
-    return _means_mcp(request, transport) and content.reason is not Reason.NOT_JSONRPC
+    is_other = isinstance(content, Malformed) and content.reason is Reason.NOT_JSONRPC
+    return _means_mcp(request, transport) and not is_other
 
 
 def _mcp(
@@ -145,23 +200,28 @@ def _mcp(
     """Return the exchange of an MCP body; `None` where it is none."""
     text = request.decoded(body)
     content = parse(text, most=BATCH_LIMIT)
-    if messages := messages_of(content):
+    is_closed = _is_closed(context, request, content, text, transport)
+    if not is_closed and (messages := messages_of(content)):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, len(body), as_batch)
-    if isinstance(content, Malformed) and _must_be_mcp(request, content, transport):
-        unreadable = (_unreadable(content),)
+    must_be = isinstance(content, Malformed) and _must_be_mcp(request, content, transport)
+    if is_closed or must_be:
+        unreadable = (as_call(content),)
         return McpExchange(context, request, unreadable, size=len(body), start=text)
     return None
 
 
-def _unreadable(content: Message | Batch | Malformed) -> Message:
-    """Return what stands in the record for a body that an MCP endpoint got and nobody can read."""
-    flags = _flags(content)
-    return Message(kind=Kind.REQUEST, method="tools/call", params=Raw(b"{}"), flags=flags)
-
-
-def _flags(content: Message | Batch | Malformed) -> tuple[Flag, ...]:
-    """Return the flags of a body that is no JSON-RPC."""
-    no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
-    return (*content.flags, Flag.NOT_JSON if no_json else Flag.MALFORMED)
+def _is_closed(
+    context: Context,
+    request: Request,
+    content: Message | Batch | Malformed,
+    text: bytes,
+    transport: Transport,
+) -> bool:
+    """Tell whether a text is denied because a server may find a call in it that was not read there."""
+    if not context.rules.book.closes_calls(request.server):
+        return False
+    if not text or is_doubtful(content, text):
+        return True
+    return _is_endpoint(context, request, transport) and is_unreadable(text)

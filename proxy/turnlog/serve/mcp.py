@@ -177,7 +177,8 @@ class McpExchange:
     def _may_be_denied(self, message: Message) -> bool:
         """Return whether a server may read a denied call in what turnlog reads as something else."""
         asking = self._asking
-        return bool(message.method) and asking.is_closed and asking.is_unsure(message)
+        may_ask = bool(message.method) or not asking.whole
+        return may_ask and asking.is_closed and asking.is_unsure(message)
 
     async def _on_cancel(self, key: str) -> None:
         """Take in a cancel for the id with this key."""

@@ -13,7 +13,18 @@ from typing import Final
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, messages_of
+from turnlog.wire.doubt import as_call, hides_call, is_doubtful, is_unreadable
+from turnlog.wire.jsonrpc import (
+    BATCH_LIMIT,
+    Batch,
+    Kind,
+    Malformed,
+    Message,
+    Reason,
+    id_key,
+    messages_of,
+    parse,
+)
 from turnlog.wire.lines import Piece
 from turnlog.wire.message import MessageReader
 from turnlog.wire.skim import Outline
@@ -88,6 +99,19 @@ class Pipe:
             await self.context.repeats.stop()
 
     # -- from the agent to the server ------------------------------------------------------
+
+    def read(self, line: bytes) -> Message | Batch | Malformed:
+        """Return what a line says; a call, where a rule may deny one that the server may find in it."""
+        content = parse(line, most=BATCH_LIMIT)
+        if not self._may_deny:
+            return content
+        if is_doubtful(content, line) or is_unreadable(line) or hides_call(line):
+            return as_call(content, kind=_kind_of(content))
+        return content
+
+    @property
+    def _may_deny(self) -> bool:
+        return self.context.rules.book.closes_calls(self._request.server)
 
     def answered(self, content: Message, line: bytes) -> bool:
         """Pass on a line that answers the server, at once; false where it is anything else."""
@@ -174,6 +198,8 @@ class Pipe:
     async def _begins(self, start: bytes) -> bool:
         """Record what the start of a line asks; tell whether it may pass."""
         message = mcp.start_of(start)
+        if message is None and self._may_deny:
+            message = as_call(Malformed(Reason.CUT), kind=Kind.NOTIFICATION)
         if message is None or (self._gone and message.method != _CALL):
             return True
         exchange = PipedExchange(
@@ -413,3 +439,8 @@ class Pipe:
         await self._joining.over()
         self._count()
         return answered
+
+
+def _kind_of(content: Message | Batch | Malformed) -> Kind:
+    """Return what a line is that is denied: who gave no id waits for no answer."""
+    return Kind.REQUEST if isinstance(content, Message) and content.id else Kind.NOTIFICATION

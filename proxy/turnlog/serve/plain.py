@@ -12,6 +12,7 @@ from turnlog.core.judge import speaks
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.core.naming import http_input
 from turnlog.core.policy import denied
+from turnlog.core.rules import Access
 from turnlog.store.base import StoreError, Ticket
 from turnlog.wire.http import Headers
 from turnlog.wire.jsonrpc import Malformed, Reason
@@ -131,6 +132,14 @@ class PlainCall:
         """Return the whole answer of the server, for whoever asks the same again."""
         ending = self.attempt.ending if self.attempt is not None else None
         return sent if ending is not None and ending.phase is Phase.DONE else None
+
+    def is_denied(self, *, at_endpoint: bool) -> bool:
+        """Tell whether a rule denies it; `at_endpoint` only one that names paths counts."""
+        policy = self._ask.policy
+        if policy.access is not Access.DENY:
+            return False
+        book, rule = self._context.rules.book, policy.decided_by["access"]
+        return not at_endpoint or book.denies_path(self._ask.server, rule)
 
     @property
     def blocked(self) -> Ask | None:

@@ -24,7 +24,7 @@ from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.store.folder import translated
-from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Malformed, Message, parse
+from turnlog.wire.jsonrpc import Batch, Malformed, Message
 from turnlog.wire.lines import LineReader, Piece
 
 from .child import Child
@@ -131,7 +131,7 @@ class Wrapped:
     async def _take(self, piece: Piece) -> None:
         """Let a line wait for its turn, unless it answers the server: that must not wait."""
         whole = piece.starts and piece.ends
-        content = parse(piece.raw, most=BATCH_LIMIT) if whole else None
+        content = self._pipe.read(piece.raw) if whole else None
         if isinstance(content, Message):
             if self._pipe.answered(content, piece.raw):
                 return

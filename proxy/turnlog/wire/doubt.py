@@ -1,0 +1,127 @@
+"""Tell where a server may read a call of a tool in what turnlog reads as something else.
+
+Servers differ in what they take for JSON-RPC: many do not ask for `jsonrpc`, Go's encoding/json takes
+keys in any case, Python's json reads UTF-16 and UTF-32, and its text files end lines at CR as well.
+Only what denies calls has to know (semantics, section 11). Nothing here raises.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from turnlog.core.kinds import Flag
+
+from .jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
+from .rawjson import items, members, text_of
+
+_CALL: Final = "tools/call"
+_BOM: Final = b"\xef\xbb\xbf"
+_BLANKS: Final = b" \t\r\n"
+_OPENS: Final = (b"{", b"[")
+_LEVELS: Final = 4
+"""How deep arrays within arrays are looked into."""
+_decode_raw: Final = msgspec.json.Decoder(Raw).decode
+_ENVELOPE: Final = frozenset({"method", "params"})
+_PARAMS: Final = frozenset({"name", "arguments"})
+
+
+def may_hold_call(text: bytes) -> bool:
+    """Tell whether some server may read a `tools/call` in the body of a request, or in its start.
+
+    True of each object or array that is not JSON as the RFC has it: how a lax reader takes it is open.
+    """
+    text = _as_utf8(text).removeprefix(_BOM).lstrip(_BLANKS)
+    if not text.startswith(_OPENS):
+        return False
+    return _is_broken(text) or _holds_call(text)
+
+
+def hides_call(line: bytes) -> bool:
+    """Tell whether a reader whose lines also end at CR finds a call in a part of a line.
+
+    Python's text files are such readers. Within JSON a CR may stand where a blank may.
+    """
+    parts = line.rstrip(b"\r\n").split(b"\r")
+    return len(parts) > 1 and any(not _is_broken(part) and _holds_call(part) for part in parts)
+
+
+def has_twins(text: bytes) -> bool:
+    """Tell whether a message has a key that only readers which look at case take for another one."""
+    return any(
+        _has_twin(each, _ENVELOPE) or _has_twin(each.get("params", b""), _PARAMS)
+        for each in _envelopes(text)
+    )
+
+
+def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
+    """Tell whether a server may find a call in a text that is not among what was read of it."""
+    if not may_hold_call(text):
+        return False
+    if isinstance(content, Message):
+        return not content.jsonrpc or has_twins(text)
+    if isinstance(content, Batch):
+        sure = all(isinstance(item, Message) and item.jsonrpc for item in content.items)
+        return not sure or has_twins(text)
+    return True
+
+
+def as_call(content: Message | Batch | Malformed, *, kind: Kind = Kind.REQUEST) -> Message:
+    """Return what stands in the record for a text that may hold a call and that nobody can read."""
+    no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
+    return Message(
+        kind=kind,
+        id=content.id if isinstance(content, Message) else b"",
+        method=_CALL,
+        params=Raw(b"{}"),
+        flags=(*content.flags, Flag.NOT_JSON if no_json else Flag.MALFORMED),
+        jsonrpc=True,
+    )
+
+
+def is_unreadable(text: bytes) -> bool:
+    """Tell whether a text is neither blank nor JSON."""
+    return bool(text.strip(_BLANKS)) and _is_broken(text)
+
+
+def _is_broken(text: bytes) -> bool:
+    try:
+        _decode_raw(text)
+    except (ValueError, RecursionError):
+        content = parse(text, most=BATCH_LIMIT)
+        if isinstance(content, Batch):
+            return content.is_partial
+        return isinstance(content, Malformed) and content.reason in (Reason.NOT_JSON, Reason.CUT)
+    return False
+
+
+def _holds_call(text: bytes) -> bool:
+    return any(
+        name.casefold() == "method" and text_of(value) == _CALL
+        for each in _envelopes(text)
+        for name, value in each.items()
+    )
+
+
+def _envelopes(text: bytes, levels: int = _LEVELS) -> Iterator[dict[str, Raw]]:
+    """Yield the objects that a text holds as messages, also in arrays within arrays."""
+    if not text.removeprefix(_BOM).lstrip(_BLANKS).startswith(b"["):
+        yield members(text)
+    elif levels:
+        for each in items(text):
+            yield from _envelopes(bytes(each), levels - 1)
+
+
+def _has_twin(found: "dict[str, Raw] | bytes", names: frozenset[str]) -> bool:
+    keys = found if isinstance(found, dict) else members(found)
+    return any(key not in names and key.casefold() in names for key in keys)
+
+
+def _as_utf8(text: bytes) -> bytes:
+    """Return a text in UTF-8 that is in UTF-16 or UTF-32, as Python's json tells them."""
+    encoding = json.detect_encoding(text)
+    if encoding.startswith("utf-8"):
+        return text
+    return text.decode(encoding, "replace").encode("utf-8", "replace").removeprefix(_BOM)
