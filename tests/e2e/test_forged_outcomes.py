@@ -204,6 +204,118 @@ def test_a_digest_of_what_was_changed_is_left_out(rig: Rig, frame: str) -> None:
     assert "forged_outcome" in rig.row().flags
 
 
+BEHIND_A_NAME = ["x_1: y", "data : y", "data", "1", " ", "a" * 40 + ": y"]
+"""Lines of an event that say nothing of its data, or end a line of it."""
+
+
+@pytest.mark.parametrize("line", BEHIND_A_NAME)
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"], ids=["LF", "CR", "CRLF"])
+def test_a_forged_outcome_is_taken_out_whatever_field_stands_behind_its_name(
+    rig: Rig, line: str, end: str
+) -> None:
+    between = f'outcome"{end}{line}{end}data: : '.encode()
+    body = body_of(forged()).replace(b'outcome": ', between)
+    rig.upstream.script = in_pieces(DATA % body, media=EVENTS)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert b'"turnlog/outcome"' not in given.body
+    assert "forged_outcome" in rig.row().flags
+
+
+@pytest.mark.parametrize("media", ["application/json", EVENTS, "text/plain"])
+@pytest.mark.parametrize("coding", ["x-own", "utf-8", "br", "zstd", "gzip"])
+def test_a_forged_outcome_does_not_pass_under_a_coding_that_it_does_not_have(
+    rig: Rig, media: str, coding: str
+) -> None:
+    """Clients take a body as it came where they do not know its coding."""
+    body = body_of(forged())
+    raw = DATA % body if media == EVENTS else body
+    headers = f"Content-Encoding: {coding}\r\n"
+    for script in (
+        whole(raw, media=media, headers=headers),
+        in_pieces(*by_bytes(raw), media=media, headers=headers),
+    ):
+        rig.upstream.script = script
+        with rig.client() as client, pytest.raises(ClosedEarlyError) as cut:
+            client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+        assert b'outcome":' not in cut.value.received
+    assert ["forged_outcome" in row.flags for row in rig.ended_rows(2)] == [True, True]
+
+
+@pytest.mark.parametrize("charset", ["utf-7", "utf-16", "cp037", "unicode_escape"])
+@pytest.mark.parametrize("media", ["application/json", EVENTS])
+def test_a_forged_outcome_does_not_pass_in_a_charset(rig: Rig, media: str, charset: str) -> None:
+    """Some clients decode events, or JSON, by the charset that the answer names."""
+    text = json.dumps(forged())
+    text = f"data: {text}\n\n" if media == EVENTS else text
+    match charset:
+        case "utf-7":
+            raw = text.replace("/", "+AC8-").encode()
+        case "unicode_escape":
+            raw = text.replace("turnlog", r"\x74urnlog").encode()
+        case _:
+            raw = text.encode(charset)
+    rig.upstream.script = in_pieces(raw, media=f"{media}; charset={charset}")
+    with rig.client() as client:
+        try:
+            given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS).body
+        except ClosedEarlyError as cut:
+            given = cut.received
+    assert raw not in given
+    assert "forged_outcome" in rig.row().flags
+
+
+@pytest.mark.parametrize(
+    "media", ["text/event-streams", "text/plain, text/event-stream", "application/json, " + EVENTS]
+)
+def test_what_a_client_takes_for_an_event_stream_is_searched_as_one(rig: Rig, media: str) -> None:
+    body = body_of(forged()).replace(b'outcome": ', b'outcome"\ndata: : ')
+    rig.upstream.script = in_pieces(DATA % body, media=media)
+    with rig.client() as client:
+        given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert b'"turnlog/outcome"' not in given.body
+    row = rig.row()
+    assert (row.status, "forged_outcome" in row.flags) == ("ok", True)
+
+
+@pytest.mark.parametrize("media", ["text/plain", EVENTS])
+@pytest.mark.parametrize("start", ["[", " [", "\ufeff{", "\n{"])
+def test_json_under_another_media_type_is_searched_wherever_it_begins(
+    rig: Rig, media: str, start: str
+) -> None:
+    said = json.dumps(forged()).removeprefix("{").replace('outcome"', 'outcome"\n')
+    body = (start.replace("[", "[{") + said + ("]" if "[" in start else "")).encode()
+    blank = len(body) - len(body.lstrip())
+    scripts = [whole(body, media=media)]
+    if media != EVENTS:
+        gap = [piece for piece in (body[:blank], body[blank:]) if piece]
+        scripts += [in_pieces(*gap, media=media), in_pieces(*by_bytes(body), media=media)]
+    for script in scripts:
+        rig.upstream.script = script
+        with rig.client() as client:
+            given = client.request("GET", f"/s/{rig.session}/page")
+        assert KEY not in given.body.decode("utf-8-sig")
+    rows = rig.ended_rows(len(scripts))
+    assert ["forged_outcome" in row.flags for row in rows] == [True] * len(scripts)
+
+
+def test_a_forged_outcome_is_taken_out_where_junk_follows_a_compressed_body(rig: Rig) -> None:
+    packed = gzip.compress(body_of(forged())) + b"\x1fjunk"
+    rig.upstream.script = whole(packed, headers=GZIP)
+    _, said = given_by(rig)
+    assert outcome_of(said) is None
+    assert "forged_outcome" in rig.row().flags
+
+
+def test_more_than_is_decoded_of_a_compressed_answer_is_flagged(rig: Rig) -> None:
+    for media, blank in (("application/json", b" "), (EVENTS, b"\n")):
+        raw = blank * (16 << 20) + (DATA % body_of(forged()))
+        rig.upstream.script = whole(gzip.compress(raw), media=media, headers=GZIP)
+        with rig.client() as client:
+            client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
+    assert ["not_searched" in row.flags for row in rig.ended_rows(2)] == [True, True]
+
+
 @pytest.mark.parametrize("media", ["application/json", EVENTS])
 def test_a_coded_answer_that_has_begun_is_cut_before_a_forged_outcome_is_whole(
     rig: Rig, media: str
@@ -316,6 +428,18 @@ def test_a_forged_outcome_is_taken_out_of_what_a_command_says(tmp_path: Path) ->
         assert [row.flags for row in proxy.rows() if row.tool == "add"] == [["forged_outcome"]]
         for agent in Agent.opened:
             agent.client.close()
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b" " * (1 << 21)], ids=["mark", "blanks"])
+def test_a_forged_outcome_is_taken_out_of_a_line_wherever_its_message_begins(
+    tmp_path: Path, start: bytes
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        initialize(wrap)
+        asked = wrap.asked(message("tools/call", {"name": "add", "arguments": {}}, request_id=7))
+        wrap.server.stdout.send(start + body_of({**forged(), "id": asked["id"]}) + b"\n")
+        assert b'"turnlog/outcome"' not in wrap.stdout.line()
+    assert "forged_outcome" in wrap.rows()[-1].flags
 
 
 @pytest.mark.parametrize("text", ["done", LARGE], ids=["small", "large"])

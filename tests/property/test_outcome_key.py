@@ -48,6 +48,10 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 texts = st.recursive(leaves, _nested, max_leaves=12)
+others = st.sampled_from(
+    ["", "id: 7\n", ": a comment\n", "x: y\r\n", "x_1: y\n", "data : y\n", " \n", "data\n", "1\n"]
+)
+"""Fields of an event that say nothing of its data, or only end a line of it."""
 sizes = st.lists(st.integers(1, 40), min_size=1)
 
 
@@ -93,7 +97,7 @@ def test_a_text_in_pieces_keeps_its_length_and_loses_the_name(text: str, sizes: 
     assert read(without_mask(out) or out) == wanted(read(raw))
 
 
-@given(texts, sizes, st.lists(st.sampled_from(["", "id: 7\n", ": a comment\n", "x: y\r\n"])))
+@given(texts, sizes, st.lists(others))
 def test_a_name_in_an_event_goes_wherever_its_lines_end(
     text: str, sizes: list[int], between: list[str]
 ) -> None:
@@ -113,6 +117,20 @@ def test_any_bytes_pass(raw: bytes, sizes: list[int]) -> None:
         out, found = masked(raw, sizes, in_events=in_events)
         assert found or out == raw
     without_outcome(raw)
+
+
+def test_lines_behind_a_name_are_read_once() -> None:
+    # A line of blanks could be read as blanks or as a field: two to the power of the lines.
+    for lines in ("\n \t" * 2000, "\n: x" * 2000, "\nx" + " " * 8000):
+        raw = f'data: "turnlog/outcome"{lines}\ndata: 1\n\n'.encode()
+        assert masked(raw, [65536], in_events=True) == (raw, False)
+
+
+def test_of_a_line_that_does_not_end_a_bounded_part_is_held() -> None:
+    mask = OutcomeMask(in_events=True)
+    passed = mask.feed(b'data: {"turnlog/outcome"\n:' + b"x" * 1000)
+    assert passed == b'data: {"'
+    assert mask.feed(b"x" * 8000).endswith(b"x" * 8000)
 
 
 def test_a_text_with_many_of_them_takes_time_in_proportion() -> None:

@@ -8,7 +8,7 @@ from turnlog.wire.http import (
     allowed_host,
     allowed_origin,
     framing,
-    media_type,
+    media_of,
     request_headers,
     response_headers,
 )
@@ -96,4 +96,4 @@ def test_any_host_origin_and_media_type_is_judged_without_raising(value: bytes) 
     if allowed_host(value, known):
         assert allowed_origin(b"http://" + value, known)
     allowed_origin(value, known)
-    media_type(value)
+    media_of([value])

@@ -11,7 +11,7 @@ from turnlog.wire.http import (
     content_length,
     fields,
     framing,
-    media_type,
+    media_of,
     request_headers,
     response_headers,
     retry_after,
@@ -213,17 +213,40 @@ def test_lengths_can_be_taken_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("values", "expected"),
     [
-        (b"application/json", "application/json"),
-        (b" Text/Event-Stream ; charset=utf-8", "text/event-stream"),
-        (b"", ""),
-        (b";", ""),
-        (b"\xff/x", "\xff/x"),
+        ([b"application/json"], "application/json"),
+        ([b" Text/Event-Stream ; charset=utf-8"], "text/event-stream"),
+        ([], ""),
+        ([b""], ""),
+        ([b";"], ""),
+        ([b"\xff/x"], "\xff/x"),
+        ([b"application/json, text/plain"], "application/json"),
+        ([b"text/plain", b"application/json"], "text/plain"),
+        # Clients take each of these for an event stream.
+        ([b"text/event-streams"], "text/event-stream"),
+        ([b"text/plain", b"text/event-stream"], "text/event-stream"),
+        ([b"application/json, TEXT/event-stream"], "text/event-stream"),
     ],
 )
-def test_a_media_type_has_no_parameters(value: bytes, expected: str) -> None:
-    assert media_type(value) == expected
+def test_a_media_type_is_read_as_clients_read_it(values: list[bytes], expected: str) -> None:
+    assert media_of(values)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"application/json", ()),
+        (b'application/json; Charset="UTF-7"', ("utf-7",)),
+        (b"text/event-stream;charset='utf-16' ;x=y", ("'utf-16'", "utf-16")),
+        (b"text/event-stream; charset*=''utf-7", ("utf-7",)),
+        (b"a/b; charset=utf-8; charset=utf-7", ("utf-8", "utf-7")),
+    ],
+)
+def test_each_charset_is_found_that_a_client_may_heed(
+    value: bytes, expected: tuple[str, ...]
+) -> None:
+    assert media_of([value])[1] == expected
 
 
 AT = 1_795_737_600 * 10**9

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from turnlog.wire.http import (
     OWN_PREFIX,
     Headers,
-    media_type,
+    media_of,
     request_headers,
     response_headers,
     without_length,
@@ -74,6 +74,8 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
     without Content-Length."""
 
     media: str
+    charsets: tuple[str, ...]
+    """Those that its media type names."""
     is_json: bool
     codings: str
     sets_cookies: bool
@@ -148,11 +150,12 @@ def host_of(raw: Raw) -> bytes:
 
 def read_answer(raw: Raw) -> AnswerHead:
     """Return what an answer's fields say."""
-    media, codings, sets_cookies, leads = "", "", False, False
+    medias: list[bytes] = []
+    codings, sets_cookies, leads = "", False, False
     for name, value in raw:
         match name.lower():
-            case b"content-type" if not media:
-                media = media_type(value)
+            case b"content-type":
+                medias.append(value)
             case b"content-encoding":
                 coding = value.decode("latin-1")
                 codings = f"{codings},{coding}" if codings else coding
@@ -163,8 +166,10 @@ def read_answer(raw: Raw) -> AnswerHead:
             case _:
                 pass
     kept = response_headers(raw, cookie_path=None)
+    media, charsets = media_of(medias)
     return AnswerHead(
         media=media,
+        charsets=charsets,
         is_json=media == "application/json" or media.endswith("+json"),
         codings=codings,
         sets_cookies=sets_cookies,

@@ -7,7 +7,7 @@ from msgspec import structs
 from turnlog.core.kinds import Flag
 from turnlog.wire.lines import LineReader, Piece
 from turnlog.wire.message import MessageReader
-from turnlog.wire.outcome_key import OutcomeMask, without_outcome
+from turnlog.wire.outcome_key import OutcomeMask, holds_json, without_outcome
 
 from .given_up import Opening
 from .outbox import Outbox
@@ -15,7 +15,6 @@ from .pipe import Pipe
 
 HELD: Final = 1 << 20
 """bytes: a longer line leaves while it comes, but for its last piece."""
-_MESSAGES: Final = (b"{", b"[")
 _FORGED: Final = (Flag.FORGED_OUTCOME,)
 _WAITS: Final = 16 << 20
 """bytes: a longer line leaves even where its end would tell what becomes of it."""
@@ -71,15 +70,15 @@ class Incoming:
         """Return a line, or a piece of one, without outcomes in turnlog's name."""
         if piece.starts:
             self._mask = None
-            if self._pipe.is_trusted or not piece.raw.lstrip().startswith(_MESSAGES):
+            if self._pipe.is_trusted:
                 return piece
             if piece.ends:
-                clean = without_outcome(piece.raw)
+                clean = without_outcome(piece.raw) if holds_json(piece.raw) else None
                 if clean is None:
                     return piece
                 self._body.notes = _FORGED
                 return structs.replace(piece, raw=clean)
-            self._mask = OutcomeMask()
+            self._mask = OutcomeMask(looks=True)
         if self._mask is None:
             return piece
         raw = self._mask.feed(piece.raw) + (self._mask.finish() if piece.ends else b"")

@@ -18,7 +18,15 @@ from turnlog.store.base import Ticket
 from turnlog.wire.coding import ContentDecoder, decoder_for
 from turnlog.wire.http import Body, changed_body, fields, is_sealed
 from turnlog.wire.message import MessageReader
-from turnlog.wire.outcome_key import MASK, OutcomeMask, is_wide, without_mask, without_outcome
+from turnlog.wire.outcome_key import (
+    MASK,
+    OtherReadings,
+    OutcomeMask,
+    holds_json,
+    is_wide,
+    without_mask,
+    without_outcome,
+)
 from turnlog.wire.splice import with_data
 from turnlog.wire.sse import Event, EventReader
 
@@ -35,8 +43,6 @@ _EVENTS: Final = "text/event-stream"
 # To look a member up costs more than to compare it.
 _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
-_BOM: Final = b"\xef\xbb\xbf"
-_JSON_STARTS: Final = (b"{", b"[")
 _FORGED: Final = (Flag.FORGED_OUTCOME,)
 _UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
 _FORGED_DETAIL: Final = (
@@ -77,6 +83,10 @@ class Relay(Struct, eq=False):
     """Whether an event has come: a byte order mark may stand before the first."""
     _mask: OutcomeMask | None = None
     """What overwrites `turnlog/outcome` in a body that leaves in pieces."""
+    _readings: OtherReadings | None = None
+    """What looks for it where a client may read the body in another way."""
+    _is_forged: bool = False
+    """Whether a stream has come to an outcome that cannot be taken out."""
 
     def __post_init__(self) -> None:
         head, frame, respells = self._head, self._answer.framing, self._out.respells
@@ -89,6 +99,10 @@ class Relay(Struct, eq=False):
             self._decodes = changes and not self._unreadable
         if respells or self._decodes:
             self._lines = self._changed_lines()
+        if (head.codings or head.charsets) and not self._trusted:
+            self._readings = OtherReadings(
+                head.charsets, is_coded=bool(head.codings), in_events=head.media == _EVENTS
+            )
 
     def run(self) -> Coroutine[None, None, None]:
         """Relay head and body.
@@ -183,7 +197,9 @@ class Relay(Struct, eq=False):
             text = self._decoded(raw)
             body.unread = self._gave_up
         clean = self._clean(text, body)
-        if clean is None:
+        if clean is None and self._is_misread(raw, text):
+            await self._forged()
+        elif clean is None:
             await self._judged(raw, text, body, size, changed=False)
         elif self._fails or self._gave_up:
             await self._forged()
@@ -204,7 +220,7 @@ class Relay(Struct, eq=False):
 
     def _clean(self, text: bytes, body: MessageReader) -> bytes | None:
         """Return a whole text without outcomes in turnlog's name; `None` where it has none."""
-        if self._trusted or not (self._head.is_json or text.lstrip()[:1] == b"{"):
+        if self._trusted or not (self._head.is_json or holds_json(text)):
             return None
         clean = without_outcome(text)
         if clean is not None:
@@ -236,6 +252,9 @@ class Relay(Struct, eq=False):
         clean = self._clean(raw, body)
         if clean is not None:
             await self._judged(raw, clean, body, len(raw), changed=True)
+            return
+        if self._is_misread(raw, raw):
+            await self._forged()
             return
         body.feed(raw)
         await self._observed(self._watcher.whole, body, self._head.media, len(raw))
@@ -311,10 +330,11 @@ class Relay(Struct, eq=False):
             while chunk := chunk or await self._read_into(body):
                 text = self._decoded(chunk)
                 if not seen:
-                    self._begin_mask(text)
+                    self._begin_mask()
                 seen += len(chunk)
+                is_misread = self._is_misread(chunk, text)
                 text = self._masked(text)
-                if self._is_beyond_mending:
+                if is_misread or self._is_beyond_mending:
                     await self._forged()
                     return
                 body.feed(text)
@@ -356,12 +376,18 @@ class Relay(Struct, eq=False):
         """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
         return (self._decoder is not None or self._unreadable) and not self._decodes
 
-    def _begin_mask(self, start: bytes, *, in_events: bool = False) -> None:
+    def _begin_mask(self, *, in_events: bool = False) -> None:
         """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
-        known = self._head.is_json or self._head.media == _EVENTS
-        holds_json = known or start.lstrip()[:1] == b"{"
-        if holds_json and not self._trusted:
-            self._mask = OutcomeMask(in_events=in_events)
+        is_known = self._head.is_json or self._head.media == _EVENTS
+        if not self._trusted:
+            self._mask = OutcomeMask(in_events=in_events, looks=not is_known)
+
+    def _is_misread(self, raw: bytes, text: bytes) -> bool:
+        """Take a piece, as it came and decoded; tell whether some client may read an outcome there."""
+        if self._readings is None:
+            return False
+        self._readings.feed(raw, text)
+        return self._readings.found and not self._decodes
 
     def _masked(self, text: bytes) -> bytes:
         return self._mask.feed(text) if self._mask is not None else text
@@ -385,7 +411,7 @@ class Relay(Struct, eq=False):
 
     def _is_unsearched(self, text: bytes) -> bool:
         """Whether a body could not be searched because nobody knows how to decode it."""
-        return self._unreadable or self._fails or is_wide(text)
+        return self._fails or self._gave_up or is_wide(text)
 
     async def _forged(self) -> None:
         """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
@@ -415,28 +441,30 @@ class Relay(Struct, eq=False):
             self._length = None  # a word of turnlog's may come to it
         await self._start(self._length)
         events = EventReader(self._keep)
-        self._begin_mask(b"", in_events=True)
-        first = True
+        self._begin_mask(in_events=True)
+        is_json: bool | None = None
         try:
             while chunk := await self._answer.read():
-                if first and chunk.removeprefix(_BOM).lstrip()[:1] in _JSON_STARTS:
+                if is_json is None and (is_json := holds_json(chunk)):
                     # No event begins so: a whole message under the wrong media type.
                     await self._chunks(chunk, keep_one=self._watcher.waits)
                     return
-                first = False
                 await self._events(events, chunk)
-                if self._is_beyond_mending or self._is_beyond_reading:
+                if self._is_forged or self._is_beyond_reading:
                     break
         except Failure as failure:
             await self._broken(failure, self._partial + self._left_over())
             return
-        if self._is_beyond_mending:
+        if self._is_forged:
             await self._forged()
         else:
             await self._finish_stream()
 
     async def _finish_stream(self) -> None:
         self._partial += b"" if self._keeps_coded else self._left_over()
+        attempt = self._watcher.attempt
+        if attempt is not None and not self._trusted and self._is_unsearched(b""):
+            attempt.marks.add(Flag.NOT_SEARCHED)
         await self._observed(self._watcher.ended)
         self._out.judged()
         if self._is_beyond_reading:
@@ -456,11 +484,16 @@ class Relay(Struct, eq=False):
             await self._out.end(self._partial)
 
     async def _events(self, events: EventReader, chunk: bytes) -> None:
-        text = self._masked(self._decoded(chunk))
-        if not self._keeps_coded:
-            await self._pieces(events, text)
-        elif not self._is_beyond_mending:
+        text = self._decoded(chunk)
+        self._is_forged = self._is_misread(chunk, text)
+        text = self._masked(text)
+        self._is_forged = self._is_forged or self._is_beyond_mending
+        if self._is_forged:
+            return
+        if self._keeps_coded:
             await self._encoded(events, text, chunk)
+        else:
+            await self._pieces(events, text)
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""

@@ -85,6 +85,8 @@ class _Gzip:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(31)
+        self._is_sure = True
+        """Whether what is read must be a member: it is the first, or something came out."""
 
     def feed(self, data: bytes, room: int) -> bytes:
         pieces: list[bytes] = []
@@ -93,7 +95,14 @@ class _Gzip:
                 if not data.startswith(b"\x1f"):
                     break
                 self._member = zlib.decompressobj(31)
-            piece = self._member.decompress(data, room)
+                self._is_sure = False
+            try:
+                piece = self._member.decompress(data, room)
+            except zlib.error:
+                if self._is_sure:
+                    raise
+                break
+            self._is_sure = self._is_sure or bool(piece)
             pieces.append(piece)
             room -= len(piece)
             data = self._member.unused_data if self._member.eof else b""

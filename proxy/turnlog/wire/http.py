@@ -6,6 +6,7 @@ Fields stay raw pairs of bytes, in order, duplicates kept: a mapping would join 
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
@@ -30,7 +31,7 @@ __all__ = [
     "framing",
     "is_of_another_site",
     "is_sealed",
-    "media_type",
+    "media_of",
     "notice_headers",
     "request_headers",
     "response_headers",
@@ -43,6 +44,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names and values as they came, without the line's white space."""
 
 VIA = b"1.1 turnlog"
+_EVENTS = "text/event-stream"
+_CHARSETS = re.compile(r"""charset\s*=\s*["']?([^"';,\s]+)""")
 
 _HOP_BY_HOP = frozenset(
     {
@@ -348,9 +351,24 @@ def _list(values: list[bytes]) -> list[bytes]:
     return [item for each in joined if (item := each.strip(b" \t").lower())]
 
 
-def media_type(value: bytes) -> str:
-    """Return a Content-Type's type and subtype in lower case, without parameters."""
-    return value.partition(b";")[0].strip(b" \t").lower().decode("latin-1")
+def media_of(values: Sequence[bytes]) -> tuple[str, tuple[str, ...]]:
+    """Return the media type that the Content-Type fields of an answer name, and their charsets.
+
+    Any that speaks of an event stream makes it one: clients look whether the fields begin with that
+    type (Python SDK) or hold it (TypeScript SDK). Else the first counts.
+    """
+    joined = b", ".join(values).lower().decode("latin-1")
+    if _EVENTS in joined:
+        media = _EVENTS
+    else:
+        media = joined.partition(";")[0].partition(",")[0].strip(" \t")
+    if "charset" not in joined:
+        return media, ()
+    # As httpx reads it (RFC 2231), and as others do.
+    message = Message()
+    message["content-type"] = joined
+    charsets = [message.get_content_charset("") or "", *_CHARSETS.findall(joined)]
+    return media, tuple(dict.fromkeys(charset for charset in charsets if charset))
 
 
 def trace_id(traceparent: str) -> str:

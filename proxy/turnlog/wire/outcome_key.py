@@ -5,8 +5,10 @@ member is removed. In a text that passes in pieces the name is overwritten inste
 what is in front of it may have left already, and a length that was announced must stay true.
 """
 
+import codecs
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, cast
 
 from .rawjson import past_space, value_end
 
@@ -23,6 +25,14 @@ _NAME_BYTES: Final = NAME.encode()
 _FIRST: Final = (b"t", b"\\")
 """What the name may begin with, written out or escaped."""
 _BLANK: Final = b" \t\r\n"
+_BOM: Final = b"\xef\xbb\xbf"
+_JSON_STARTS: Final = (b"{", b"[")
+_LIKE_ASCII: Final = frozenset(
+    {"utf-8", "ascii", "iso8859-1", "iso8859-15", "cp1252"}
+    # Each letter of the name stands for itself, and to decode them takes long.
+    | {"punycode", "idna"}
+)
+"""Python's codecs for charsets in which the name has the same bytes as in ASCII."""
 _LONGEST: Final = 2 + 6 * len(NAME)
 """bytes: no spelling of the name is longer."""
 _BEFORE: Final = 2
@@ -44,9 +54,10 @@ _MEMBER: Final = re.compile(_STRING + rb"[ \t\r\n]*:")
 _MASKED: Final = re.compile(rb'(?<!\\)"turnlog/forged" *[ \t\r\n]*:')
 _OPEN: Final = rb"(%b)([ \t\r\n]*)(?::|(\Z))" % _STRING
 # Between tokens of an event's data its lines may end, and other fields stand (WHATWG HTML, 9.2.6).
-_OTHER: Final = rb"(?<=[\r\n])(?!data:)(?:[A-Za-z]{1,16}(?::[^\r\n]*)?|:[^\r\n]*)(?=[\r\n])"
+# A field may have any name: what a client does not know it skips.
+_OTHER: Final = rb"(?<=[\r\n])(?!data:)[^\r\n]++(?=[\r\n])"
 _OPEN_IN_EVENTS: Final = (
-    rb"(%b)((?:[ \t\r\n]|(?<=[\r\n])data:|%b)*)(?:(?<![\r\n]):|((?:(?<=[\r\n])(?!data:)[^\r\n]*)?\Z))"
+    rb"(%b)((?:[\r\n]|(?<![\r\n])[ \t]|(?<=[\r\n])data:|%b)*)(?:(?<![\r\n]):|((?:(?<=[\r\n])(?!data:)[^\r\n]*)?\Z))"
     % (_STRING, _OTHER)
 )
 _PASSING: Final = (re.compile(_OPEN), re.compile(_OPEN_IN_EVENTS))
@@ -62,6 +73,15 @@ def has_hint(text: bytes) -> bool:
 def is_wide(text: bytes) -> bool:
     """Return whether a text is UTF-16 or UTF-32, which is not searched."""
     return _WIDE[0] in text[:4] or text.startswith(_WIDE[1:])
+
+
+def holds_json(start: bytes) -> bool | None:
+    """Return whether a text begins as JSON does; `None` where only blanks have come.
+
+    A byte order mark counts as a blank: some clients read past it.
+    """
+    begun = start.removeprefix(_BOM).lstrip()[:1]
+    return begun in _JSON_STARTS if begun else None
 
 
 def without_outcome(text: bytes) -> bytes | None:
@@ -93,17 +113,63 @@ def _without(text: bytes, member: re.Pattern[bytes]) -> bytes | None:
     return b"".join([*kept, text[done:]]) if done else None
 
 
+class OtherReadings:
+    """Looks for the name in a body as some clients read it, though its sender may not mean it so.
+
+    A client that does not know a content coding takes the body as it came, and some clients (httpx
+    for events, requests for JSON) decode a text by the charset that its media type names.
+    """
+
+    __slots__ = ("_coded", "_texts")
+
+    def __init__(self, charsets: Iterable[str], *, is_coded: bool, in_events: bool) -> None:
+        self._coded = OutcomeMask(in_events=in_events) if is_coded else None
+        """Of the body as it came."""
+        decoders = [decoder for each in charsets if (decoder := _decoder_of(each)) is not None]
+        self._texts = [(decoder, OutcomeMask(in_events=in_events)) for decoder in decoders]
+
+    @property
+    def found(self) -> bool:
+        """Whether the name was found, so far."""
+        in_coded = self._coded is not None and self._coded.found
+        return in_coded or any(mask.found for _, mask in self._texts)
+
+    def feed(self, raw: bytes, text: bytes) -> None:
+        """Take a piece as it came, and what it says when its content coding is undone."""
+        if self._coded is not None:
+            self._coded.feed(raw)
+        for decoder, mask in self._texts:
+            mask.feed(decoder.decode(text).encode("utf-8", "replace"))
+
+
+def _decoder_of(charset: str) -> codecs.IncrementalDecoder | None:
+    """Return a decoder for a charset in which the name may have other bytes than in ASCII."""
+    try:
+        known = codecs.lookup(charset)
+        if known.name in _LIKE_ASCII:
+            return None
+        # What is no charset but another coding of Python's, as `zip` is, has none, gives bytes or fails.
+        is_charset = isinstance(cast("object", known.incrementaldecoder().decode(b"")), str)
+        return known.incrementaldecoder("replace") if is_charset else None
+    except Exception:  # noqa: BLE001 - a codec may raise anything at what is no charset
+        return None
+
+
 class OutcomeMask:
     """Overwrites the name where it is a member's, in text that passes in pieces.
 
-    The text is JSON, or with `in_events` a stream of events that hold some. What comes out has the
-    same length.
+    The text is JSON, or with `in_events` a stream of events that hold some. With `looks` it is JSON
+    only if it begins so. What comes out has the same length.
     """
 
-    __slots__ = ("_held", "_open", "_passed", "_pattern", "found")
+    __slots__ = ("_held", "_looks", "_open", "_passed", "_passes", "_pattern", "found")
 
-    def __init__(self, *, in_events: bool = False) -> None:
+    def __init__(self, *, in_events: bool = False, looks: bool = False) -> None:
         self._pattern = _PASSING[in_events]
+        self._looks = looks
+        """Whether it is open if the text is JSON."""
+        self._passes = False
+        """Whether it is none."""
         self._held = b""
         """What may yet turn out to be the name."""
         self._passed = b""
@@ -115,6 +181,10 @@ class OutcomeMask:
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; return what is sure of it and of what was held back."""
+        if self._looks and (is_json := holds_json(piece)) is not None:
+            self._looks, self._passes = False, not is_json
+        if self._passes:
+            return piece
         may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
         if not may_go_on and not has_hint(piece):
             text, start, stop = piece, 0, _sure(piece)
@@ -134,7 +204,7 @@ class OutcomeMask:
         return held
 
     def _overwritten(self, match: re.Match[bytes]) -> bytes:
-        if match[3] is not None and len(match[2]) < _MOST_HELD:
+        if match[3] is not None and match.end() - match.end(1) < _MOST_HELD:
             self._open = match.start() + 1
             return match[0]
         self.found = True

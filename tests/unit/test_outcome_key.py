@@ -1,0 +1,75 @@
+"""The name of outcomes is looked for wherever a client may read it."""
+
+import gzip
+
+import pytest
+
+from turnlog.wire.outcome_key import OtherReadings, OutcomeMask, holds_json
+
+MEMBER = '{"turnlog/outcome": 1}'
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (b"{", True),
+        (b" \r\n[", True),
+        (b"\xef\xbb\xbf {", True),
+        (b"# page", False),
+        (b"", None),
+        (b" \n", None),
+        (b"\xef\xbb\xbf", None),
+    ],
+)
+def test_a_text_begins_as_json_behind_blanks_and_a_byte_order_mark(
+    start: bytes, expected: bool | None
+) -> None:
+    assert holds_json(start) is expected
+
+
+def test_whether_a_text_is_json_is_open_while_only_blanks_come() -> None:
+    json, page = OutcomeMask(looks=True), OutcomeMask(looks=True)
+    for mask, start in ((json, b"["), (page, b"# ")):
+        for piece in (b"", b" ", b"\n", start, MEMBER.encode()):
+            mask.feed(piece)
+    assert (json.found, page.found) == (True, False)
+
+
+def found(raw: bytes, *charsets: str, is_coded: bool = False, text: bytes = b"") -> bool:
+    readings = OtherReadings(charsets, is_coded=is_coded, in_events=False)
+    for place in range(0, len(raw), 3):
+        readings.feed(raw[place : place + 3], raw[place : place + 3])
+    readings.feed(b"", text)
+    return readings.found
+
+
+@pytest.mark.parametrize(
+    ("charset", "raw"),
+    [
+        ("utf-7", MEMBER.replace("/", "+AC8-").encode()),
+        ("utf-16", MEMBER.encode("utf-16")),
+        ("UTF-16LE", MEMBER.encode("utf-16-le")),
+        ("utf-32", MEMBER.encode("utf-32")),
+        ("cp037", MEMBER.encode("cp037")),
+        ("unicode_escape", MEMBER.replace("t", r"\x74").encode()),
+        ("iso2022_jp", MEMBER.replace("log", "\x1b(Blog").encode()),
+        ("hz", MEMBER.replace("log", "~\nlog").encode()),
+    ],
+)
+def test_the_name_is_found_in_a_charset_that_spells_it_otherwise(charset: str, raw: bytes) -> None:
+    assert found(raw, charset)
+    assert found(raw, "utf-8", charset)
+    assert not found(raw, "utf-8")
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-8", "latin-1", "punycode", "zip", "rot13", "hex", "x", "\0"]
+)
+def test_other_words_for_charsets_are_not_decoded(charset: str) -> None:
+    assert not found(MEMBER.encode(), charset)
+
+
+def test_a_coded_body_is_searched_as_it_came() -> None:
+    assert found(MEMBER.encode(), is_coded=True)
+    assert not found(gzip.compress(MEMBER.encode()), is_coded=True)
+    assert not found(MEMBER.encode())
