@@ -46,7 +46,7 @@ class Logs:
         self._spool = spool
         self._level = level
         self.tells_content = tells_content
-        self._write: Callable[[Event], None] = (
+        self._write: Callable[[Event, Level], None] = (
             structlog.wrap_logger(spool, processors=[render], wrapper_class=_Logger).bind().write
         )
 
@@ -58,7 +58,7 @@ class Logs:
         """Write `event`, if its level is wanted. Never blocks and never raises."""
         level = event.severity
         if level >= self._level:
-            self._write(event)
+            self._write(event, level)
 
     def close(self) -> None:
         """Write what is queued, for at most a second."""
@@ -71,12 +71,12 @@ class _Logger(structlog.BoundLoggerBase):
     Nothing is ever bound to it: its own way would copy a context and look up a method for each line.
     """
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, level: Level) -> None:
         """Hand an event through the processors to the spool."""
         line: Any = event
         for process in self._processors:
             line = process(self._logger, "", line)
-        self._logger.put(line, urgent=event.severity >= _URGENT)
+        self._logger.put(line, urgent=level >= _URGENT)
 
 
 class StandardLogging(logging.Handler):

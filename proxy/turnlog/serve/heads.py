@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from turnlog.wire.http import (
     OWN_PREFIX,
     Headers,
+    is_sealed,
     media_of,
     request_headers,
     response_headers,
@@ -81,6 +82,8 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
     sets_cookies: bool
     leads: bool
     """Whether they hold references, to where else to go."""
+    is_sealed: bool
+    """Whether they hold a digest or signature of the body, which a change would break."""
     lines: bytes
     speaks_for_turnlog: bool
     """Whether fields were left out because only turnlog sends them."""
@@ -174,6 +177,7 @@ def read_answer(raw: Raw) -> AnswerHead:
         codings=codings,
         sets_cookies=sets_cookies,
         leads=leads,
+        is_sealed=is_sealed(raw),
         lines=lines(without_length(kept)),
         speaks_for_turnlog=any(name.lower().startswith(OWN_PREFIX) for name, _ in raw),
     )

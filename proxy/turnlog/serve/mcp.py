@@ -382,7 +382,10 @@ class McpExchange:
     @property
     def is_once(self) -> bool:
         """Whether it holds a call with a named effect or a key."""
-        return any(attempt.ask.may_be_guarded for attempt in self._underway.attempts)
+        for attempt in self._underway.attempts:  # noqa: SIM110 - as in `Underway.waits`
+            if attempt.ask.may_be_guarded:
+                return True
+        return False
 
     def refused(self) -> Made:
         """Return the answer to calls that could not be recorded and so were not forwarded."""

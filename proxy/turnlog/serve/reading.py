@@ -257,7 +257,8 @@ class Reading(Struct, eq=False):
             return ""
         if len(awaited) == 1 and nameless_error(message):
             return next(iter(awaited))
-        return meant_key(id_key(raw_id(message)), self._is_open)
+        key = id_key(raw_id(message))
+        return key if key in awaited else meant_key(key, self._is_open)
 
     def _is_open(self, key: str) -> bool:
         if key in self._underway.awaited or self._underway.own(key) is not None:
@@ -288,7 +289,8 @@ class Reading(Struct, eq=False):
 
     def close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
         """End an attempt by its answer."""
-        if other_type(id_key(raw_id(message))) == id_key(attempt.wire_id or attempt.caller_id):
+        sent, came = attempt.wire_id or attempt.caller_id, raw_id(message)
+        if came != sent and other_type(id_key(came)) == id_key(sent):
             attempt.marks.add(Flag.ID_MISMATCH)
         if not attempt.ask.is_call:
             return self._close_lookup(attempt, message, text)

@@ -16,7 +16,7 @@ from turnlog.core.broken import Broken
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.store.base import Ticket
 from turnlog.wire.coding import ContentDecoder, decoder_for
-from turnlog.wire.http import Body, changed_body, fields, is_sealed
+from turnlog.wire.http import Body, changed_body, fields
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import (
     MASK,
@@ -127,7 +127,7 @@ class Relay(Struct, eq=False):
             return self._stream()
         is_moderate = length is None or length <= HOLD
         # What would break a digest in the head must be known before that leaves.
-        seals = not self._trusted and is_sealed(self._answer.headers)
+        seals = head.is_sealed and not self._trusted
         is_whole = head.is_json and (length is not None or self._watcher.judges or seals)
         if is_moderate and (is_whole or self._out.holds or self._may_amend):
             return self._in_one_piece()
@@ -142,7 +142,7 @@ class Relay(Struct, eq=False):
     def _may_amend(self) -> bool:
         """Whether a rule may turn the answer into an error that it does not look like."""
         watcher = self._watcher
-        return watcher.judges and watcher.amends and not is_sealed(self._answer.headers)
+        return watcher.judges and watcher.amends and not self._head.is_sealed
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
         kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
@@ -233,7 +233,7 @@ class Relay(Struct, eq=False):
         told = self._told(whole=True)
         status, reason = self._answer.status, self._answer.reason
         amended = self._watcher.amended(text)
-        if changed or (amended is not None and not is_sealed(self._answer.headers)):
+        if changed or (amended is not None and not self._head.is_sealed):
             told += self._changed_lines(decoded=self._decoder is not None)
             return self._out.answer(status, reason, told, amended or text)
         return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
@@ -273,7 +273,8 @@ class Relay(Struct, eq=False):
             await self._out.write(held)
             if is_heard:
                 self._watcher.handed_over()
-            while chunk := await self._read():
+            while chunk := await self._answer.read():
+                self._answer.heard()
                 await self._out.write(self._masked(chunk))
         except Failure:
             await self._out.cut()
@@ -295,10 +296,12 @@ class Relay(Struct, eq=False):
         Where the agent does not wait for its transfer's end, a response that is all here is recorded.
         """
         try:
-            return await self._read()
+            chunk = await self._answer.read()
         except asyncio.CancelledError:
             self._record_left(body)
             raise
+        self._answer.heard()
+        return chunk
 
     def _record_left(self, body: MessageReader) -> None:
         if self._is_answered(body, cut=True):
@@ -422,17 +425,12 @@ class Relay(Struct, eq=False):
     def _amended(self, whole: bytes) -> bytes:
         """Return a body as it leaves of which nothing but the head has left."""
         headers = self._answer.headers
-        fixed = self._length is not None or self._decoder is not None or is_sealed(headers)
+        fixed = self._length is not None or self._decoder is not None or self._head.is_sealed
         if fixed or fields(headers, b"etag"):
             return whole
         if self._mask is not None and self._mask.found:
             whole = without_mask(whole) or whole
         return self._watcher.amended(whole) or whole
-
-    async def _read(self) -> bytes:
-        chunk = await self._answer.read()
-        self._answer.heard()
-        return chunk
 
     # -- streams of events --------------------------------------------------------------------
 
@@ -551,7 +549,7 @@ class Relay(Struct, eq=False):
         if torn or event.body is None or event.body.truncated:
             return raw
         amended = self._watcher.amended(event.data)
-        if is_sealed(self._answer.headers):
+        if self._head.is_sealed:
             amended = None
         if amended is None and not changed:
             return raw

@@ -107,4 +107,4 @@ def looks_like_error(text: str) -> bool:
         return _JSON.match(start) is not None
     if not start or not _GATE.is_in(start):
         return False
-    return any(each.match(start) is not None for each in (_SIGNS, _NAMED, _SPOKEN))
+    return bool(_SIGNS.match(start) or _NAMED.match(start) or _SPOKEN.match(start))
