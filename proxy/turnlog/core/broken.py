@@ -15,7 +15,7 @@ class Broken(Struct, frozen=True, kw_only=True):
     untouched: bool
     """Whether nothing of it has left."""
     between_events: bool
-    """Whether it is an event stream of which only whole events have left."""
+    """Whether it is an event stream, and what has left ends where an event does."""
     resumable: bool
     """Whether its stream can be resumed: an event carried an id, in a revision that resumes streams,
     and the server accepts connections."""

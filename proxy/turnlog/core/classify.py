@@ -244,7 +244,7 @@ def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | Non
 
 
 def asks_again(status: int) -> bool:
-    """Tell whether a status asks for the same request, unchanged, at another place."""
+    """Return whether a status asks for the same request, unchanged, at another place."""
     return status in _SAME_AGAIN
 
 

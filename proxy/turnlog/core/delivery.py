@@ -17,7 +17,7 @@ _SETTLED: Final = 1.0
 def is_settling(
     commits: Sequence[Commit], outcome: Commit | None, *, alive: bool, ended: float
 ) -> bool:
-    """Tell whether a note may yet come that says whether a caller has had the answer.
+    """Return whether a note may yet come that says whether a caller has had the answer.
 
     `alive` tells whether the process that wrote the outcome runs, `ended` how many seconds ago that was.
     """

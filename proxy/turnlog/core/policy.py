@@ -177,7 +177,7 @@ def denied(policy: Policy, rule: Rule) -> Policy:
 
 
 def closing_rule(rules: Sequence[Rule]) -> Rule | None:
-    """Return the first rule that may deny a call of which nothing is sure, if one may.
+    """Return the first rule that may deny a call that cannot be read surely, if there is one.
 
     What cannot be read surely is refused where such a rule exists: it may be a call that the rule
     is about (semantics, section 11).
@@ -191,7 +191,7 @@ def closing_rule(rules: Sequence[Rule]) -> Rule | None:
 
 
 def closes_calls(rules: Sequence[Rule]) -> bool:
-    """Tell whether one of the rules may deny a `tools/call`: those that name paths are of plain HTTP."""
+    """Return whether one of the rules may deny a `tools/call`: those that name paths are of plain HTTP."""
     return any(
         rule.access is Access.DENY and not rule.match.path and fits(rule.match.method, "tools/call")
         for rule in rules
@@ -230,14 +230,14 @@ class Rulebook:
         self._closes_calls: dict[str, bool] = {}
 
     def closes_calls(self, server: str) -> bool:
-        """Tell whether a rule may deny a `tools/call` of a server."""
+        """Return whether a rule may deny a `tools/call` of a server."""
         if server not in self._closes_calls:
             closing = self.closing(server) is not None
             self._closes_calls[server] = closing and closes_calls(self.rules(server))
         return self._closes_calls[server]
 
     def denies_path(self, server: str, rule: str) -> bool:
-        """Tell whether a rule of this name denies paths of a server."""
+        """Return whether a rule of this name denies paths of a server."""
         return any(each.name == rule and each.access is Access.DENY for each in self.pathed(server))
 
     def closing(self, server: str) -> Rule | None:

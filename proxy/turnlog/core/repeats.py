@@ -223,7 +223,7 @@ def replayed(ending: Ending, *, whole: bool) -> Ending:
 def unsent(verdict: Verdict) -> Ending:
     """Return how a call ended that was not sent, for one of the reasons that are no answers.
 
-    One that waited for another in vain has got as far as that one.
+    A call that waited in vain for an earlier one has the phase of that one.
     """
     match verdict:
         case Verdict.CONFLICT:
@@ -248,7 +248,7 @@ def unsent(verdict: Verdict) -> Ending:
 def may_be_guessed(
     calls: Mapping[int | str, float], own: Collection[int | str], grace: float
 ) -> bool:
-    """Tell whether a call may join an abandoned one of a session that is only guessed.
+    """Return whether a call may join an abandoned one of a session that is only guessed.
 
     `calls` are those of all that look like this caller: by connection, how many seconds ago the latest
     was made. Where any but its `own` two connections has made one lately, it may be somebody else's.
@@ -267,6 +267,6 @@ def on_disconnect(
     if said is not None:
         return said
     if stateless:
-        # Held back for nobody, a cancel makes repeats worse: each is executed to its end.
+        # Where no repeat can join the call, to hold its cancel back lets each repeat run to its end.
         return OnDisconnect.GRACE if is_findable else OnDisconnect.CANCEL
     return OnDisconnect.DRAIN

@@ -1,7 +1,7 @@
 """Which protocol session goes on in another one (semantics, section 2, `session_lost`). Pure.
 
 A client whose server broke off, or no longer knows its session, begins a new one by `initialize`
-and sends its call again. That is taken for the same client only where nobody else can be meant.
+and sends its call again. It counts as the same client only where it cannot be another one.
 """
 
 from collections import OrderedDict

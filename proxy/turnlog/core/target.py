@@ -37,7 +37,7 @@ def server_of(lock_name: str) -> str:
 
 
 def has_place(lock_name: str) -> bool:
-    """Tell whether the place is known: turnlog 0.1 wrote none down."""
+    """Return whether the place is known: turnlog 0.1 wrote none down."""
     return _SEPARATOR in lock_name
 
 

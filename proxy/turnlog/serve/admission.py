@@ -81,7 +81,7 @@ class Admission:
         return self._clean(value[:_SHOWN])
 
     def _fields_refused(self, head: RequestHead) -> bool:
-        """Tell whether a request to a path that is not turnlog's own is refused for its fields."""
+        """Return whether a request to a path that is not turnlog's own is refused for its fields."""
         refused = not self._is_served(head.fields.get(b"host", b"")) or b"host" in head.repeated
         return (
             refused
@@ -134,7 +134,7 @@ class Admission:
         return Refused(Refusal.FRAMING, problem(501, "Not Implemented", detail, {}))
 
     def _is_navigation(self, start: RequestStart, path: str) -> bool:
-        """Tell whether a browser opens one of turnlog's own pages in a tab, by a link for instance.
+        """Return whether a browser opens one of turnlog's own pages in a tab, by a link for instance.
 
         What such a page shows, no other site can read; the API and the agent's tools are no pages.
         """

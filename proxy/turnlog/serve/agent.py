@@ -124,7 +124,7 @@ class AgentConnection(web.RequestHandler):
         self._bell.ring()
 
     def _watch_head(self, data: bytes) -> None:
-        """Start the time for a head of which only the start is here; end it once all of it is."""
+        """Start the time limit of a head that is not whole yet; stop it once it is."""
         if self._is_idle():
             # Line ends between requests begin nothing (RFC 9112, 2.2).
             if self._unfinished is None and data.strip(b"\r\n"):

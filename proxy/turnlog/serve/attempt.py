@@ -49,7 +49,7 @@ class Guarded(Protocol):
         ...
 
     async def resumed(self) -> None:
-        """Leave it to the stream that resumes its own, if nobody waits here."""
+        """Give it up to the stream that resumes its own, if its caller has left."""
         ...
 
 
@@ -81,7 +81,7 @@ class Links(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def claims(self) -> tuple[bytes, ...]:
-        """Those of which only one process may have a call under way."""
+        """Those for which only one process at a time may have a call under way."""
         return tuple(filter(None, (self.key, self.same)))
 
     @property
@@ -114,7 +114,7 @@ NOT_FORMER: Final = Former()
 
 
 class Guess(Struct, frozen=True, gc=False):
-    """Who the caller of a call is that names no session, as far as that can be guessed."""
+    """What is known of the caller of a call in an implicit session."""
 
     pair: str
     """Credential and client name; empty where it has neither."""

@@ -67,7 +67,7 @@ class Audience:
         return self._down.has_ended
 
     def is_there(self) -> bool:
-        """Tell whether what is said goes to the agent."""
+        """Return whether what is said goes to the agent."""
         return not self._gone
 
     @property

@@ -95,7 +95,7 @@ def _denied(
 
 
 def _is_endpoint(context: Context, request: Request, transport: Transport) -> bool:
-    """Tell whether a request goes to where its server speaks MCP, as far as its path tells."""
+    """Return whether a request goes to where its server speaks MCP, as far as its path tells."""
     route = request.route
     if transport is _MCP or route.target.is_command or request.channel is not None:
         return True
@@ -104,7 +104,7 @@ def _is_endpoint(context: Context, request: Request, transport: Transport) -> bo
 
 
 def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
-    """Tell whether a rule may deny a call that a server may read in a body, or in its start."""
+    """Return whether a rule may deny a call that a server may read in a body, or in its start."""
     if transport is _HTTP or not context.rules.book.closes_calls(request.server):
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
@@ -152,7 +152,7 @@ def _named(request: Request) -> Message:
 
 
 def _passes_by(context: Context, request: Request, transport: Transport) -> bool:
-    """Tell whether a request is no call, whatever it holds: listening, ending a session, discovery,
+    """Return whether a request is no call, whatever it holds: listening, ending a session, discovery,
     a preflight, a probe of an MCP endpoint."""
     if request.is_post:
         return False
@@ -167,12 +167,12 @@ def _passes_by(context: Context, request: Request, transport: Transport) -> bool
 
 
 def _is_usual(path: str) -> bool:
-    """Tell whether a path is mostly of MCP, or of what comes before it."""
+    """Return whether a path is mostly of MCP, or of what comes before it."""
     return path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
 
 
 def _is_preflight(request: Request) -> bool:
-    """Tell whether a browser asks whether a page may call (Fetch standard, CORS-preflight request)."""
+    """Return whether a browser asks whether a page may call (Fetch standard, CORS-preflight request)."""
     fields = request.fields
     asks = b"origin" in fields and b"access-control-request-method" in fields
     return asks and request.method == "OPTIONS"
@@ -187,7 +187,7 @@ def _means_mcp(request: Request, transport: Transport) -> bool:
 def _must_be_mcp(
     request: Request, content: Message | Batch | Malformed, transport: Transport
 ) -> bool:
-    """Tell whether a body that holds no JSON-RPC 2.0 was meant to."""
+    """Return whether a body that holds no JSON-RPC 2.0 was meant to."""
     if transport is _MCP:
         return True
     is_other = isinstance(content, Malformed) and content.reason is Reason.NOT_JSONRPC
@@ -219,7 +219,7 @@ def _is_closed(
     text: bytes,
     transport: Transport,
 ) -> bool:
-    """Tell whether a text is denied because a server may find a call in it that was not read there."""
+    """Return whether a text is denied because a server may find a call in it that was not read there."""
     if not context.rules.book.closes_calls(request.server):
         return False
     if not text or is_doubtful(content, text):

@@ -117,7 +117,7 @@ class OpenCalls:
         return bool(waiting)
 
     def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:
-        """Tell whether the newest call with this id runs on though its caller got an answer: a cancel
+        """Return whether the newest call with this id runs on though its caller got an answer: a cancel
         for it comes too late (MCP, cancellation), and must not end it."""
         found = self._meant_by(scope, id_key, kin)
         return bool(found) and found[0].is_answered

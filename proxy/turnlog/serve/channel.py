@@ -44,7 +44,7 @@ class Channel:
         return list(self._awaited.values())
 
     def is_asked(self, key: str) -> bool:
-        """Tell whether a request whose id has this key waits for its answer."""
+        """Return whether a request whose id has this key waits for its answer."""
         return key in self._awaited
 
     def asked(self, key: str) -> Message | None:
@@ -65,7 +65,7 @@ class Channels:
         return channel
 
     def move(self, channel: Channel, resource: str) -> None:
-        """Learn that the server has redirected requests of a stream to another of its resources."""
+        """Add a resource to which the server has redirected requests of a stream."""
         if channel.is_open and len(channel.places) < _PLACES:
             channel.places.add(resource)
             self._open[channel.server, resource] = channel

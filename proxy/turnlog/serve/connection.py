@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def _is_ended_by_close(self) -> bool:
-        """Tell whether the end of the stream ends the body as well.
+        """Return whether the end of the stream ends the body as well.
 
         A chunked one is complete once its last chunk has come (RFC 9112 section 8), also where
         nothing follows the line with the size 0.

@@ -76,7 +76,7 @@ class Watcher(Protocol):
         ...
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
-        """Tell whether what has come of an answer that is no stream is all that is waited for.
+        """Return whether what has come of an answer that is no stream is all that is waited for.
 
         Its transfer was `cut`, or goes on.
         """
@@ -86,7 +86,7 @@ class Watcher(Protocol):
     def is_heard(self) -> bool:
         """Whether the caller of a call that may outlive it is surely there for the response.
 
-        Asked right before that is written: behind it a caller may be gone who has read it.
+        Asked right before it is written: a caller that has read it may be gone at once.
         """
         ...
 
@@ -122,7 +122,7 @@ class Watcher(Protocol):
         ...
 
     def instead(self) -> Made | None:
-        """Return what the agent gets in place of an answer of which nothing has left."""
+        """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
         ...
 
     def last_events(self) -> bytes:

@@ -164,7 +164,7 @@ class Progress(Struct, eq=False):
     time_out: Callable[[Failure], bool] | None = None
     """Tells whether the attempt runs on although its caller's time is over, where it may."""
     late: LateReader | None = None
-    """Reads the answers of a command that come when nobody waits for them any more."""
+    """Reads the late answers of a command: those to requests that were given up."""
 
     @property
     def may_outlive(self) -> bool:

@@ -76,7 +76,7 @@ class Repeated(Exception):
         self.sentence = sentence
         self.found = found
         self.caller: Caller | None = None
-        """Who is answered, where that one may cancel by an id."""
+        """The caller that is answered, where it may cancel by an id."""
         self.is_taken_back = False
         """Whether it has cancelled: it does not read the answer."""
 
@@ -89,7 +89,7 @@ class Caller(Struct, frozen=True):
     id_key: str
 
     def is_same(self, other: "Caller") -> bool:
-        """Tell whether both stand for one request, as far as that can be told."""
+        """Return whether both stand for one request."""
         known = self.scope == other.scope or (self.kin != "" and self.kin == other.kin)
         return known and self.id_key == other.id_key
 
@@ -112,7 +112,7 @@ class Joins(Exception):
         self.since = since
         """When it began to wait, on the loop's clock."""
         self.joined = joined
-        """Whether it gets that one's answer, whoever else has it; else it only waits for its end."""
+        """Whether it gets the earlier call's answer; else it only waits for its end."""
 
     @property
     def until(self) -> float | None:

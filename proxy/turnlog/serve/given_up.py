@@ -71,7 +71,7 @@ class GivenUp:
         return any(past.answered for past in self._past.values())
 
     def runs_on(self, caller_key: str) -> bool:
-        """Tell whether a call with this id of the caller's runs on, though its caller got an answer."""
+        """Return whether a call with this id of the caller's runs on, though its caller got an answer."""
         return any(
             past.answered
             and past.attempt.caller_key == caller_key

@@ -115,7 +115,7 @@ class Sessions:
         return self.replacements.begun(caller, session, self._clock.monotonic() / 1e9)
 
     def _note_replaced(self, ref: SessionRef, key: str) -> None:
-        """Let a session say which one it replaces, where that is known."""
+        """Write into a session's metadata which one it replaces, where that is known."""
         before = next(iter(self.replacements.before(key)), None)
         replaced = self._refs.get(before) if before is not None else None
         if replaced is not None and replaced[0].id is not None:

@@ -64,7 +64,7 @@ class Listening:
         return self._channel.asked(key) if self._channel is not None else None
 
     def is_asked(self, key: str) -> bool:
-        """Tell whether a request, no call, waits for its answer here."""
+        """Return whether a request, no call, waits for its answer here."""
         return self._channel is not None and self._channel.is_asked(key)
 
     def hang_up(self, failure: Failure, *, told: bool = False) -> Sequence[Ticket]:

@@ -47,7 +47,7 @@ class Matching:
                     self.past.add(key, Past(errand.exchange, attempt, False))
 
     def is_answered(self, key: str) -> bool:
-        """Tell whether the call with this id of the caller's runs on though its caller got an answer."""
+        """Return whether the call with this id of the caller's runs on though its caller got an answer."""
         attempts = [errand.exchange.attempt for errand in self.awaited]
         is_awaited = any(attempt and attempt.caller_key == key for attempt in attempts)
         return not is_awaited and self.past.runs_on(key)

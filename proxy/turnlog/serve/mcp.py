@@ -188,7 +188,7 @@ class McpExchange:
             self._is_for_a_call(key)
 
     def _is_for_a_call(self, key: str) -> bool:
-        """Tell whether a cancel is for a call that is under way, or was a moment ago; have it taken back."""
+        """Return whether a cancel is for a call that is under way, or was a moment ago; have it taken back."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if calls.leave(scope, key, kin) or calls.is_answered(scope, key, kin):
             # The server must not end what runs on, and may know another call by that id.
@@ -227,7 +227,7 @@ class McpExchange:
             self.judges = speaks(ask.policy)
 
     async def _look_up(self, message: Message) -> None:
-        """Queue the intent of a request that is recorded only: it is no call that limits apply to."""
+        """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
         key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.lookup(message, self.revision, reused=reused)
@@ -413,7 +413,7 @@ class McpExchange:
             return self.failed(failure)
 
     def instead(self) -> Made | None:
-        """Return what the agent gets in place of an answer of which nothing has left."""
+        """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
         return self._made(self._lost) if self._lost is not None else None
 
     def last_events(self) -> bytes:
@@ -524,7 +524,7 @@ class McpExchange:
             self._resumed.numbered(event_id)
 
     def _note_resumable(self, attempt: Attempt, key: str) -> None:
-        """Let another process find a call by an answer to it, should this one die."""
+        """Write a note by which another process finds the call of an answer, should this one die."""
         if link := self._request.stream_link(key):
             kind, session = NoteKind.RESUMABLE, attempt.ask.session
             self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
@@ -534,7 +534,7 @@ class McpExchange:
         return self._reading.whole(body, media, size)
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
-        """Tell whether what has come is a response to each request, be its transfer cut or not."""
+        """Return whether what has come is a response to each request, be its transfer cut or not."""
         return self._reading.is_answered_by(body)
 
     @property
@@ -583,7 +583,7 @@ class McpExchange:
         return self._lose(failure, told=then is Then.ANSWER)
 
     def _manages(self, failure: Failure) -> bool:
-        """Tell whether a rule made turnlog answerable for a failure of the one call."""
+        """Return whether a rule made turnlog answerable for a failure of the one call."""
         attempt = self.attempt
         is_open = attempt is not None and attempt in self._underway.attempts
         return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)

@@ -52,7 +52,7 @@ class Pending:
         self._tokens: dict[str, str] = {}
         """Keys of requests by those of their progress tokens."""
         self._late: OrderedDict[str, tuple[LateReader, str]] = OrderedDict()
-        """What reads answers to requests that nobody waits for, and the keys of their agents' ids."""
+        """What reads late answers, to requests that were given up, and the keys of their agents' ids."""
 
     def __iter__(self) -> Iterator[Open]:
         """Go through them, oldest first."""
@@ -70,7 +70,7 @@ class Pending:
             self._tokens[id_key(one.token)] = key
 
     def has(self, key: str) -> bool:
-        """Tell whether there is one with an id."""
+        """Return whether there is one with an id."""
         return key in self._open
 
     def find(self, key: str) -> Open | None:
@@ -105,7 +105,7 @@ class Pending:
         return one
 
     def leave(self, one: Open) -> None:
-        """Remember what reads the answer to a request that is waited for no more."""
+        """Remember what reads the late answer to a request that is given up."""
         if one.reply is None or one.reply.late is None:
             return
         self._late[id_key(one.raw_id)] = (one.reply.late, id_key(one.own_id))
@@ -113,7 +113,7 @@ class Pending:
             self._late.popitem(last=False)
 
     def take_late(self, message: Message, text: bytes) -> None:
-        """Have an answer read that comes when nobody waits for it any more."""
+        """Have a late answer read, where it is one to a request that was given up."""
         reader, own_key = self._late.pop(id_key(message.id), (None, ""))
         if reader is not None:
             reader(own_key, message, text)

@@ -146,7 +146,7 @@ class Pipe:
         await self._pass_on(exchange, line)
 
     def _stays_here(self, cancelled: str | None) -> bool:
-        """Tell whether a cancel is for a call that the server never heard of, which waits no more then, or
+        """Return whether a cancel is for a call that the server never heard of, which waits no more then, or
         for one that runs on after its caller got an answer: the server must not end that."""
         if cancelled is None:
             return False
@@ -246,7 +246,7 @@ class Pipe:
         return None
 
     async def _is_given_up(self, exchange: PipedExchange) -> bool:
-        """Tell whether the agent has closed its pipes, or taken back all calls that are about to leave.
+        """Return whether the agent has closed its pipes, or taken back all calls that are about to leave.
 
         After a pause of this process it may have asked elsewhere meanwhile.
         """

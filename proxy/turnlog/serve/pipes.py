@@ -138,7 +138,7 @@ class Caller:
         self._may_be_gone = True
 
     async def is_gone(self) -> bool:
-        """Tell whether it has closed both.
+        """Return whether it has closed both.
 
         One that has closed our stdin may only have no more to say (`printf ... | turnlog wrap`): it is
         given a moment, once, to close the other as well.
@@ -160,7 +160,7 @@ def _is_broken(descriptor: int) -> bool:
 
 
 def is_ended(descriptor: int) -> bool:
-    """Tell whether whoever writes at the other end of a pipe or socket has closed it, whatever is yet to
+    """Return whether whoever writes at the other end of a pipe or socket has closed it, whatever is yet to
     be read of it: after a pause of this process the end may lie behind much."""
     poll = select.poll()
     poll.register(descriptor, _RDHUP)

@@ -134,7 +134,7 @@ class PlainCall:
         return sent if ending is not None and ending.phase is Phase.DONE else None
 
     def is_denied(self, *, at_endpoint: bool) -> bool:
-        """Tell whether a rule denies it; `at_endpoint` only one that names paths counts."""
+        """Return whether a rule denies it; `at_endpoint` only one that names paths counts."""
         policy = self._ask.policy
         if policy.access is not Access.DENY:
             return False
@@ -298,7 +298,7 @@ class PlainCall:
         return tickets
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
-        """Tell whether an answer that was cut is a whole JSON text all the same.
+        """Return whether an answer that was cut is a whole JSON text all the same.
 
         One that goes on may bring more of them, as streams of JSON lines do.
         """

@@ -100,7 +100,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_excepted(url: SplitResult, exceptions: str) -> bool:
-    """Tell whether NO_PROXY names the host of a URL: itself, a domain around it, or its network.
+    """Return whether NO_PROXY names the host of a URL: itself, a domain around it, or its network.
 
     An entry may end in a port; `*` names all hosts.
     """
@@ -119,7 +119,7 @@ def _is_excepted(url: SplitResult, exceptions: str) -> bool:
 
 
 def _is_within(host: str, network: str) -> bool:
-    """Tell whether a host is an address of a network, which may be a single address."""
+    """Return whether a host is an address of a network, which may be a single address."""
     try:
         return ip_address(host) in ip_network(network, strict=False)
     except ValueError:

@@ -140,7 +140,7 @@ class Reading(Struct, eq=False):
             self._context.channels.move(self._request.channel, leads.resource)
 
     def is_answered_by(self, body: MessageReader) -> bool:
-        """Tell whether what has come of a body is a response to each request that is open."""
+        """Return whether what has come of a body is a response to each request that is open."""
         awaited = self._underway.awaited
         if not (self._underway.attempts and awaited) or self._request.channel is not None:
             return False
@@ -273,7 +273,7 @@ class Reading(Struct, eq=False):
     # -- closing attempts ------------------------------------------------------------------
 
     def acknowledged(self) -> Sequence[Ticket]:
-        """Close the calls that nobody will be answered."""
+        """End the calls that were sent as notifications: they get no answer."""
         tickets: list[Ticket] = []
         for attempt in self._underway.notified & self._underway.attempts.keys():
             tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), Reply())
@@ -331,7 +331,7 @@ class Reading(Struct, eq=False):
     def take_late(
         self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes
     ) -> None:
-        """Record an answer that came when nobody waited for it any more."""
+        """Record a late answer, where it is one to a request of this exchange."""
         if (attempt := begun.get(key)) is not None:
             body = MessageReader()
             body.feed(raw)

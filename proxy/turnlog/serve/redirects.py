@@ -99,7 +99,7 @@ class Redirected:
         """Each with the end of its time."""
 
     def __bool__(self) -> bool:
-        """Tell whether any waits to be followed: mostly none does."""
+        """Return whether any waits to be followed: mostly none does."""
         return bool(self._waiting)
 
     def note(self, key: Hashable, attempt: Attempt, until: int) -> None:

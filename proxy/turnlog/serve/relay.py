@@ -241,7 +241,7 @@ class Relay(Struct, eq=False):
     # -- answers whose transfer does not end where they do --------------------------------------
 
     def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
-        """Tell whether all that is waited for has come, though the transfer was cut or goes on."""
+        """Return whether all that is waited for has come, though the transfer was cut or goes on."""
         is_plain = self._decoder is None and not self._unreadable
         goes_on = cut or not self._answer.at_end
         return is_plain and goes_on and self._watcher.is_answered_by(body, cut=cut)
@@ -291,7 +291,7 @@ class Relay(Struct, eq=False):
             await self._broken(failure, held + self._left_over())
 
     async def _read_into(self, body: MessageReader) -> bytes:
-        """Return the next piece of a body, of which `body` has what came before.
+        """Return the next piece of a body; `body` holds what came before it.
 
         Where the agent does not wait for its transfer's end, a response that is all here is recorded.
         """

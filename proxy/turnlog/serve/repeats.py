@@ -200,7 +200,7 @@ class Repeats:
         return ask
 
     def _is_alone(self, ask: Ask, earlier: Ask) -> bool:
-        """Tell whether nobody else who looks like the caller of two calls has made one lately."""
+        """Return whether no third connection of the same credential and client has called lately."""
         assert ask.guess is not None  # it was found by that
         assert earlier.guess is not None
         now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
@@ -303,9 +303,9 @@ class Repeats:
         self._recorder.note(kind, session, outcome.facts, Settled(outcome))
 
     def on_late_cancel(self, by: Caller) -> bool:
-        """Take back that a call's answer was delivered, where its caller cancels right behind it: who has
-        cancelled ignores what comes afterwards (MCP, cancellation), and is about to ask again.
+        """Count a call's answer as not delivered, because its caller cancels right after it.
 
+        A caller ignores what comes after its cancel (MCP, cancellation), and may make the call again.
         Returns whether there is such a call.
         """
         for repeated in reversed(self._told):
@@ -330,7 +330,7 @@ class Repeats:
             self._stored.forget_arrival(found.call)
 
     def tells(self, repeated: Repeated) -> None:
-        """Remember for a while who gets an earlier answer: that one may cancel right behind it."""
+        """Remember for a while which caller gets an earlier answer: it may cancel right after it."""
         if repeated.answer is not None and repeated.caller is not None:
             self._told.append(repeated)
             asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._told.remove, repeated)

@@ -104,7 +104,7 @@ class Reply:
 
     @property
     def late(self) -> LateReader | None:
-        """What reads an answer that comes when nobody waits for it any more."""
+        """What reads an answer that comes after the request was given up."""
         return self._progress.late
 
     @property
@@ -202,7 +202,7 @@ class Replied:
             self._patience.heard()
 
     async def is_reachable(self) -> bool:
-        """Tell that no stream is resumed: its events have no ids."""
+        """Return false: no stream is resumed, as its events have no ids."""
         return False
 
     async def close(self) -> None:
@@ -235,7 +235,7 @@ class Said:
         """Nothing waits."""
 
     async def is_reachable(self) -> bool:
-        """Tell that there is nothing to resume."""
+        """Return false: there is nothing to resume."""
         return False
 
     async def close(self) -> None:

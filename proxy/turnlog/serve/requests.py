@@ -93,7 +93,7 @@ def _told_apart(lines: list[bytes]) -> list[bytes]:
 
 
 def _repeats_harmless(data: bytes) -> bool:
-    """Tell whether the first head in `data` has a harmless field several times."""
+    """Return whether the first head in `data` has a harmless field several times."""
     lines = data.lstrip(b"\r\n").partition(_HEAD_END)[0].split(b"\r\n")
     return _told_apart(lines) != lines
 
@@ -232,7 +232,7 @@ class RequestReader:
 
 
 def _may_be_read(data: bytes, error: BadHttpMessage) -> bool:
-    """Tell whether the slow parser may read what the fast one has refused."""
+    """Return whether the slow parser may read what the fast one has refused."""
     if isinstance(error, BadStatusLine | InvalidURLError):
         # What does not even begin like a request is not waited for.
         return _METHOD.match(data.lstrip(b"\r\n")) is not None

@@ -179,7 +179,7 @@ class Endpoints:
             self._known.add(key)
 
     def knows(self, route: Route) -> bool:
-        """Tell whether the path of a route is known as an MCP endpoint."""
+        """Return whether the path of a route is known as an MCP endpoint."""
         return (route.target.name, route.path) in self._known
 
 
@@ -226,12 +226,12 @@ def is_own(path: str) -> bool:
 
 
 def is_probe(path: str) -> bool:
-    """Tell whether a path says how turnlog is doing: it is asked by address, under any Host."""
+    """Return whether a path says how turnlog is doing: it is asked by address, under any Host."""
     return path in {HEALTH, READY}
 
 
 def is_page(path: str) -> bool:
-    """Tell whether a path is one of turnlog's own that a person may open in a browser."""
+    """Return whether a path is one of turnlog's own that a person may open in a browser."""
     return is_own(path) and not any(_is_within(path, folder) for folder in (API, AGENT_TOOLS))
 
 

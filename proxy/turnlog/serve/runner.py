@@ -219,7 +219,7 @@ class Runner(Struct, eq=False):
                 ended(None)
 
     async def _is_given_up(self) -> bool:
-        """Tell whether the caller has closed or cancelled before anything was sent; the call is over then.
+        """Return whether the caller has closed or cancelled before anything was sent; the call is over then.
 
         A proxy that was stopped must not send what its agent may have asked for elsewhere meanwhile.
         """

@@ -161,8 +161,8 @@ class Running:
         self._withdraw, self._outlived = withdraw, outlived
 
     def heard_by(self, doubted: Callable[[], bool], hears: Callable[[], bool]) -> None:
-        """Learn who hears its answer: `doubted` tells whether that one may be gone without a word,
-        `hears` whether what is written goes there."""
+        """Set what is known of the agent that gets its answer: `doubted` tells whether it may be gone
+        without a word, `hears` whether what is written goes there."""
         self._doubted, self._hears = doubted, hears
 
     @property
@@ -177,7 +177,7 @@ class Running:
         return not self._abandoned and self._doubted()
 
     async def asked_beside(self) -> None:
-        """Wait until it is known whether its caller has given it up, now that the same is asked again.
+        """Wait until it is known whether its caller has given it up: the same call was made again.
 
         A close or a cancel comes on another connection, and may be read behind the call that follows it.
         """
@@ -327,7 +327,7 @@ class Running:
             self._give_up()
 
     async def resumed(self) -> None:
-        """Leave it to the stream that resumes its own, if nobody waits here."""
+        """Give it up to the stream that resumes its own, if its caller has left."""
         if self.is_abandoned and self._withdraw is not None:
             self._withdraw()
             await self.ended()

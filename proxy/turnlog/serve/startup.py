@@ -67,7 +67,7 @@ class Startup:
         self.close()
 
     def is_foreign(self, line: bytes) -> bool:
-        """Tell of a line that is no message whether it shows, for the first time, that none will come."""
+        """Return whether a line that is no message is the first that shows that none will come."""
         if self._framed or self.heard or not is_length_header(line):
             return False
         self._framed = True

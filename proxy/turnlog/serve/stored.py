@@ -88,8 +88,7 @@ class StoredCalls:
         return links
 
     def guessed(self, ask: Ask) -> bytes:
-        """Return what a call in a guessed session has in common with one that asks the same; empty for
-        nothing."""
+        """Return the link by which a call in a guessed session finds an equal one; empty for none."""
         guess = ask.guess
         if guess is None or not guess.pair or ask.leg or not (ask.complete and ask.says_all):
             return b""
@@ -201,7 +200,7 @@ class StoredCalls:
 
 
 def _has_other_key(links: Links, stored: Sequence[bytes]) -> bool:
-    """Tell whether a call that was found by what it asks had a key, and not the one of `links`."""
+    """Return whether a call that was found by what it asks had a key, and not the one of `links`."""
     if not links.key or links.key in stored or links.former_key in stored:
         return False
     # Beside those that tell what it asks, only one with a key has links.

@@ -137,7 +137,7 @@ class Answer(Protocol):
         ...
 
     async def is_reachable(self) -> bool:
-        """Tell whether its server accepts connections, as far as that shows soon."""
+        """Return whether its server accepts a connection within a short time."""
         ...
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ class HttpAnswer(Struct, eq=False):
             self._patience.heard()
 
     async def is_reachable(self) -> bool:
-        """Tell whether its server accepts a connection within `_REACHED`."""
+        """Return whether its server accepts a connection within `_REACHED`."""
         with suppress(Failure, TimeoutError):
             async with asyncio.timeout(_REACHED):
                 connection = await self._origin.connect()

@@ -21,7 +21,7 @@ class Kept(StrEnum):
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether there was content that cannot be read any more."""
+        """Return whether there was content that cannot be read any more."""
         return self.value in set(Gone)
 
 

@@ -43,7 +43,7 @@ def _called(view: View) -> dict[str, set[str]]:
 
 
 def without_effects(servers: Iterable[str], data: Path) -> str:
-    """Return which packs fit servers of which no rule says what their tools do; empty for none.
+    """Return which packs fit servers whose tools no rule speaks of; empty for none.
 
     What their tools are is known from the lists that they gave before. Raises `StoreError`.
     """

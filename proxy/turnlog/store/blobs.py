@@ -281,7 +281,7 @@ def torn(path: Path, boot: str) -> bool:
 
 
 def _is_begun(path: Path) -> bool:
-    """Tell whether a bucket's file is empty: its writer has only just made it, or had no room to."""
+    """Return whether a bucket's file is empty: its writer has only just made it, or had no room to."""
     try:
         return not (path / "data.mdb").stat().st_size
     except FileNotFoundError:

@@ -176,7 +176,7 @@ def reach(path: Path) -> None:
 
 
 def is_id_taken(lock: Path) -> bool:
-    """Tell whether another process uses LMDB's lock file under this one's id.
+    """Return whether another process uses LMDB's lock file under this one's id.
 
     Call it before this process opens the environment: closing the file gives its locks up.
     """
@@ -338,7 +338,7 @@ def key_mark(key: bytes) -> bytes:
 
 
 def has_key(path: Path, mark: bytes) -> bool:
-    """Tell whether the secret is there that has this `key_mark`. Raises `StoreError`."""
+    """Return whether the secret is there that has this `key_mark`. Raises `StoreError`."""
     with translated("read", path / "key"), suppress(FileNotFoundError):
         return key_mark((path / "key").read_bytes()) == mark
     return False
@@ -457,7 +457,7 @@ def open_environment(
         )
         try:
             _refuse_damaged(env, path)
-            # Without `durable` it is a bucket, where no page is ever used again: nobody's slot holds any up.
+            # Without `durable` it is a bucket, where no page is ever used again: a reader's slot keeps none from it.
             if durable:
                 _refuse_left_slots(env, path)
             _environments[_key(path)] = _Shared(env, path, readonly=readonly)

@@ -68,7 +68,7 @@ def record(data: bytes, back: int) -> bytes | None:
 
 
 def is_whole(data: bytes) -> bool:
-    """Tell whether the bytes of a run end where its last record does, and begin where its first does."""
+    """Return whether the bytes of a run end where its last record does, and begin where its first does."""
     held = count(data)
     return bool(held) and _u32.unpack_from(data, 4 * held)[0] == len(data)
 

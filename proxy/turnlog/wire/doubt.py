@@ -1,4 +1,4 @@
-"""Tell where a server may read a call of a tool in what turnlog reads as something else.
+"""Find where a server may read a call of a tool in what turnlog reads as something else.
 
 Servers differ in what they take for JSON-RPC: many do not ask for `jsonrpc`, Go's encoding/json takes
 keys in any case, Python's json reads UTF-16 and UTF-32, and its text files end lines at CR as well.
@@ -29,7 +29,7 @@ _PARAMS: Final = frozenset({"name", "arguments"})
 
 
 def may_hold_call(text: bytes) -> bool:
-    """Tell whether some server may read a `tools/call` in the body of a request, or in its start.
+    """Return whether some server may read a `tools/call` in the body of a request, or in its start.
 
     True of each object or array that is not JSON as the RFC has it: how a lax reader takes it is open.
     """
@@ -40,7 +40,7 @@ def may_hold_call(text: bytes) -> bool:
 
 
 def hides_call(line: bytes) -> bool:
-    """Tell whether a reader whose lines also end at CR finds a call in a part of a line.
+    """Return whether a reader whose lines also end at CR finds a call in a part of a line.
 
     Python's text files are such readers. Within JSON a CR may stand where a blank may.
     """
@@ -49,7 +49,7 @@ def hides_call(line: bytes) -> bool:
 
 
 def has_twins(text: bytes) -> bool:
-    """Tell whether a message has a key that only readers which look at case take for another one."""
+    """Return whether a message has a key that only readers which look at case take for another one."""
     return any(
         _has_twin(each, _ENVELOPE) or _has_twin(each.get("params", b""), _PARAMS)
         for each in _envelopes(text)
@@ -57,7 +57,7 @@ def has_twins(text: bytes) -> bool:
 
 
 def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
-    """Tell whether a server may find a call in a text that is not among what was read of it."""
+    """Return whether a server may find a call in a text that is not among what was read of it."""
     if not may_hold_call(text):
         return False
     if isinstance(content, Message):
@@ -82,7 +82,7 @@ def as_call(content: Message | Batch | Malformed, *, kind: Kind = Kind.REQUEST) 
 
 
 def is_unreadable(text: bytes) -> bool:
-    """Tell whether a text is neither blank nor JSON."""
+    """Return whether a text is neither blank nor JSON."""
     return bool(text.strip(_BLANKS)) and _is_broken(text)
 
 

@@ -1,4 +1,4 @@
-"""Tell whether a text that a tool returned as a success begins as failures usually do.
+"""Return whether a text that a tool returned as a success begins as failures usually do.
 
 The patterns were written for texts of reference servers and public issues; how many they find, and what
 they take for a failure that is none, is measured in tests/unit/test_error_text.py.

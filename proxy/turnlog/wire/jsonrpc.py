@@ -198,7 +198,7 @@ def meant_key(key: str, is_open: Callable[[str], bool]) -> str:
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
     """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0.
 
-    What was not read of a batch is one more message, a call that nobody is answered.
+    One more message, a `tools/call` without id, stands for what was not read of a batch.
     """
     if isinstance(content, Message):
         return (content,) if content.jsonrpc else ()

@@ -81,7 +81,7 @@ def normal_origin(text: str) -> str:
 
 
 def is_of_another_site(fetch_site: bytes) -> bool:
-    """Tell whether Sec-Fetch-Site says that a page of another origin makes this request.
+    """Return whether Sec-Fetch-Site says that a page of another origin makes this request.
 
     Browsers send it (Fetch Metadata, W3C) also where they send no Origin: with GET requests for
     images, scripts, frames and links. `none` is what a user typed in; clients that are no browsers
@@ -99,7 +99,7 @@ def _spelled(scheme: bytes, host: bytes) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Tell whether a host of a URL is this machine by its very name or address."""
+    """Return whether a host of a URL is this machine by its very name or address."""
     name = host.lower().removesuffix(".")
     address = _address(name)
     return _is_loopback(name) or (address is not None and address.is_unspecified)
