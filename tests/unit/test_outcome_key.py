@@ -35,11 +35,10 @@ def test_whether_a_text_is_json_is_open_while_only_blanks_come() -> None:
     assert (json.found, page.found) == (True, False)
 
 
-def found(raw: bytes, *charsets: str, is_coded: bool = False, text: bytes = b"") -> bool:
-    readings = OtherReadings(charsets, is_coded=is_coded, in_events=False)
+def found(raw: bytes, *charsets: str, is_coded: bool = False) -> bool:
+    readings = OtherReadings(charsets, is_coded=is_coded, in_events=False, looks=False)
     for place in range(0, len(raw), 3):
         readings.feed(raw[place : place + 3], raw[place : place + 3])
-    readings.feed(b"", text)
     return readings.found
 
 
@@ -48,6 +47,7 @@ def found(raw: bytes, *charsets: str, is_coded: bool = False, text: bytes = b"")
     [
         ("utf-7", MEMBER.replace("/", "+AC8-").encode()),
         ("utf-16", MEMBER.encode("utf-16")),
+        ("utf-16", MEMBER.encode("utf-16-be")),
         ("UTF-16LE", MEMBER.encode("utf-16-le")),
         ("utf-32", MEMBER.encode("utf-32")),
         ("cp037", MEMBER.encode("cp037")),
@@ -73,3 +73,19 @@ def test_a_coded_body_is_searched_as_it_came() -> None:
     assert found(MEMBER.encode(), is_coded=True)
     assert not found(gzip.compress(MEMBER.encode()), is_coded=True)
     assert not found(MEMBER.encode())
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-16", "utf-32", "utf-7", "idna", "cp037", "unicode_escape"]
+)
+def test_what_is_not_in_its_charset_is_read_on(charset: str) -> None:
+    for raw in (b"\xff\xfe\xff", b"\\x", b"+\xff" * 5, b"no" * 9):
+        assert not found(raw, charset)
+
+
+def test_of_another_media_type_only_json_is_searched() -> None:
+    page = b'# "turnlog/outcome": x'
+    for charsets, raw in (((), page), (("utf-16",), page.decode().encode("utf-16"))):
+        readings = OtherReadings(charsets, is_coded=True, in_events=False, looks=True)
+        readings.feed(raw, raw)
+        assert not readings.found

@@ -20,10 +20,12 @@ from turnlog.wire.http import Body, changed_body, fields
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import (
     MASK,
+    EitherMask,
     OtherReadings,
     OutcomeMask,
     holds_json,
     is_wide,
+    mask_for,
     without_mask,
     without_outcome,
 )
@@ -81,7 +83,7 @@ class Relay(Struct, eq=False):
     """Whether the start of an event has left without its end."""
     _begun: bool = False
     """Whether an event has come: a byte order mark may stand before the first."""
-    _mask: OutcomeMask | None = None
+    _mask: OutcomeMask | EitherMask | None = None
     """What overwrites `turnlog/outcome` in a body that leaves in pieces."""
     _readings: OtherReadings | None = None
     """What looks for it where a client may read the body in another way."""
@@ -101,7 +103,10 @@ class Relay(Struct, eq=False):
             self._lines = self._changed_lines()
         if (head.codings or head.charsets) and not self._trusted:
             self._readings = OtherReadings(
-                head.charsets, is_coded=bool(head.codings), in_events=head.media == _EVENTS
+                head.charsets,
+                is_coded=bool(head.codings),
+                in_events=head.media == _EVENTS,
+                looks=not self._says_json,
             )
 
     def run(self) -> Coroutine[None, None, None]:
@@ -137,6 +142,11 @@ class Relay(Struct, eq=False):
         """Relay the body as it came: it is not coded as its head says."""
         self._decodes = False
         self._lines = self._changed_lines() if self._out.respells else self._head.lines
+
+    @property
+    def _says_json(self) -> bool:
+        """Whether its media type says that the body holds JSON."""
+        return self._head.is_json or self._head.media == _EVENTS
 
     @property
     def _may_amend(self) -> bool:
@@ -379,11 +389,11 @@ class Relay(Struct, eq=False):
         """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
         return (self._decoder is not None or self._unreadable) and not self._decodes
 
-    def _begin_mask(self, *, in_events: bool = False) -> None:
+    def _begin_mask(self) -> None:
         """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
-        is_known = self._head.is_json or self._head.media == _EVENTS
         if not self._trusted:
-            self._mask = OutcomeMask(in_events=in_events, looks=not is_known)
+            is_stream = self._head.media == _EVENTS
+            self._mask = mask_for(in_events=is_stream, looks=not self._says_json)
 
     def _is_misread(self, raw: bytes, text: bytes) -> bool:
         """Take a piece, as it came and decoded; tell whether some client may read an outcome there."""
@@ -439,12 +449,13 @@ class Relay(Struct, eq=False):
             self._length = None  # a word of turnlog's may come to it
         await self._start(self._length)
         events = EventReader(self._keep)
-        self._begin_mask(in_events=True)
+        if not self._trusted:
+            self._mask = OutcomeMask(in_events=True)
         is_json: bool | None = None
         try:
             while chunk := await self._answer.read():
                 if is_json is None and (is_json := holds_json(chunk)):
-                    # No event begins so: a whole message under the wrong media type.
+                    # A whole message under the wrong media type, most likely.
                     await self._chunks(chunk, keep_one=self._watcher.waits)
                     return
                 await self._events(events, chunk)

@@ -19,6 +19,8 @@ _HINTS: Final = (b"turnlog", rb"\u00")
 """One of these stands in every spelling of the name: it is written out, or some letter is escaped."""
 _WIDE: Final = (b"\0", b"\xff\xfe", b"\xfe\xff")
 """What the first four bytes of a text hold or begin with that is UTF-16 or UTF-32."""
+_ORDERS: Final = {"utf-16": ("utf-16-le", "utf-16-be"), "utf-32": ("utf-32-le", "utf-32-be")}
+"""Codecs whose order of bytes a mark tells, or else nothing does."""
 _QUOTE: Final = b'"'
 _ESCAPED_QUOTE: Final = b'\\"'
 _NAME_BYTES: Final = NAME.encode()
@@ -122,11 +124,17 @@ class OtherReadings:
 
     __slots__ = ("_coded", "_texts")
 
-    def __init__(self, charsets: Iterable[str], *, is_coded: bool, in_events: bool) -> None:
-        self._coded = OutcomeMask(in_events=in_events) if is_coded else None
+    def __init__(
+        self, charsets: Iterable[str], *, is_coded: bool, in_events: bool, looks: bool
+    ) -> None:
+        """`in_events` and `looks` are those of `mask_for`."""
+        self._coded = mask_for(in_events=in_events, looks=looks) if is_coded else None
         """Of the body as it came."""
-        decoders = [decoder for each in charsets if (decoder := _decoder_of(each)) is not None]
-        self._texts = [(decoder, OutcomeMask(in_events=in_events)) for decoder in decoders]
+        self._texts = [
+            (decoder, mask_for(in_events=in_events, looks=looks))
+            for charset in charsets
+            for decoder in _decoders_of(charset)
+        ]
 
     @property
     def found(self) -> bool:
@@ -138,21 +146,28 @@ class OtherReadings:
         """Take a piece as it came, and what it says when its content coding is undone."""
         if self._coded is not None:
             self._coded.feed(raw)
-        for decoder, mask in self._texts:
-            mask.feed(decoder.decode(text).encode("utf-8", "replace"))
+        for each in tuple(self._texts):
+            decoder, mask = each
+            try:
+                decoded = decoder.decode(text)
+            except ValueError:  # "replace" is not for all that a codec may find wrong
+                self._texts.remove(each)
+            else:
+                mask.feed(decoded.encode("utf-8", "replace"))
 
 
-def _decoder_of(charset: str) -> codecs.IncrementalDecoder | None:
-    """Return a decoder for a charset in which the name may have other bytes than in ASCII."""
+def _decoders_of(charset: str) -> list[codecs.IncrementalDecoder]:
+    """Return decoders for a charset in which the name may have other bytes than in ASCII."""
     try:
         known = codecs.lookup(charset)
         if known.name in _LIKE_ASCII:
-            return None
-        # What is no charset but another coding of Python's, as `zip` is, has none, gives bytes or fails.
-        is_charset = isinstance(cast("object", known.incrementaldecoder().decode(b"")), str)
-        return known.incrementaldecoder("replace") if is_charset else None
+            return []
+        names = _ORDERS.get(known.name, (known.name,))
+        decoders = [codecs.getincrementaldecoder(name)("replace") for name in names]
+        # What is no charset but another coding of Python's, as `zip` is, gives bytes or fails.
+        return [each for each in decoders if isinstance(cast("object", each.decode(b"")), str)]
     except Exception:  # noqa: BLE001 - a codec may raise anything at what is no charset
-        return None
+        return []
 
 
 class OutcomeMask:
@@ -210,6 +225,37 @@ class OutcomeMask:
         self.found = True
         size = len(match[1])
         return MASK.ljust(size) + match[0][size:]
+
+
+class EitherMask:
+    """Overwrites the name in a body that is JSON for one client and a stream of events for another.
+
+    `{` alone in a line is a field that readers of events skip (WHATWG HTML, 9.2.6).
+    """
+
+    __slots__ = ("_events", "_json")
+
+    def __init__(self) -> None:
+        self._json = OutcomeMask()
+        self._events = OutcomeMask(in_events=True)
+
+    @property
+    def found(self) -> bool:
+        """Whether the name was found, so far."""
+        return self._json.found or self._events.found
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take a piece; return what is sure of it and of what was held back."""
+        return self._events.feed(self._json.feed(piece))
+
+    def finish(self) -> bytes:
+        """Return what was held back, at the end of the text."""
+        return self._events.feed(self._json.finish()) + self._events.finish()
+
+
+def mask_for(*, in_events: bool, looks: bool) -> OutcomeMask | EitherMask:
+    """Return what overwrites the name in a body of which its media type alone is known."""
+    return EitherMask() if in_events else OutcomeMask(looks=looks)
 
 
 def _sure(text: bytes) -> int:
