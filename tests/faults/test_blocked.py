@@ -14,7 +14,9 @@ from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, Response, call
 from kit.disks import disk_of, fill_disk
+from kit.family import store_processes
 from kit.proxy import Proxy, rows, running, until
+from kit.stalls import stopped
 from kit.upstreams import RawUpstream, echo
 from kit.wraps import wrapping
 from turnlog.core.kinds import Effect
@@ -178,6 +180,23 @@ async def test_a_proxy_is_not_ready_while_the_disk_is_full(
             await until(lambda: proxy.events("store.unblocked") or None, "room to be told")
             assert await asyncio.to_thread(readiness, proxy) == 200
             assert not is_refused(await asyncio.to_thread(post, proxy, "pay", 3))
+
+
+async def test_a_proxy_is_not_ready_while_no_write_comes_to_an_end(
+    tmp_path: Path, upstream: RawUpstream
+) -> None:
+    async with running(tmp_path, upstream.url) as proxy:
+        (writer,) = store_processes(proxy.process.pid)
+        async with asyncio.TaskGroup() as tasks:
+            with stopped(writer):
+                asking = tasks.create_task(asyncio.to_thread(post, proxy, "pay"))
+                await until(lambda: proxy.events("store.blocked") or None, "the stall to be told")
+                assert "no write to the store has ended" in str(proxy.events("store.blocked"))
+                assert await asyncio.to_thread(readiness, proxy) == 503
+                assert upstream.requests == []
+        assert not is_refused(asking.result())
+        await until(lambda: proxy.events("store.unblocked") or None, "the end of it to be told")
+        assert await asyncio.to_thread(readiness, proxy) == 200
 
 
 async def test_a_disk_of_32_mib_is_used_from_the_first_call_on(

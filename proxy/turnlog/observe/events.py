@@ -131,7 +131,7 @@ class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
 
 
 class StoreBlocked(Event, frozen=True, kw_only=True, tag="store.blocked"):
-    """Calls cannot be recorded, and are treated as `when_full` says, until `store.unblocked`."""
+    """Calls cannot be recorded, and are treated as `when_full` says (where writes hang they wait), until `store.unblocked`."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")

@@ -59,8 +59,6 @@ class Apart(Gathering):
         super().__init__(loop)
         self._setup = setup
         self._source = source
-        self.finished = 0
-        """Bytes of the drafts that were written or have failed."""
         self._sent: dict[int, Pending] = {}
         """By number, in order: what no receipt has told of, the first of each chain."""
         self._kept: dict[int, Pending] = {}
@@ -111,7 +109,7 @@ class Apart(Gathering):
     def _hand_over(self) -> None:
         gathered = self._take()
         if self.down:
-            fail(gathered, StoreError(self.down))
+            self._refuse(gathered, StoreError(self.down))
         elif gathered:
             for pending in gathered:
                 self._sent[pending.number] = pending
@@ -254,11 +252,15 @@ class Apart(Gathering):
     def _give_up(self, error: StoreError) -> None:
         """Refuse what is queued: nobody waits until it might be written, and it may be what kills."""
         self._lose([*self._kept, *self._sent], (), error)
-        self._guarded(fail, self._take(), error)
+        self._refuse(self._take(), error)
         errands, self._errands = self._errands, {}
         for _, _, future in errands.values():
             settle(future, error)
         self._say(error)
+
+    def _refuse(self, gathered: Sequence[Pending], error: StoreError) -> None:
+        self.finished += sum([pending.size for pending in gathered])
+        self._guarded(fail, gathered, error)
 
     def _end(self) -> None:
         if not self._ended.done():

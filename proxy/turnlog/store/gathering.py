@@ -10,7 +10,31 @@ from .tickets import Pending, chained
 
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written all the same."""
+STALLED = 10.0
+"""Seconds without a write that has ended, while some wait, after which the store counts as blocked."""
+_STEP = 2.0
+"""Seconds between two looks that count at most: a proxy that was stopped itself knows nothing of the time."""
+_HANGS = (
+    f"no write to the store has ended for {STALLED:.0f} s: the disk hangs, or a process that holds the "
+    "lock on the log is stopped; continue or end that process"
+)
 _CLOSED = "the store is closed; open it again to write"
+
+
+class Stall:
+    """How long writes wait of which none ends. It is to be looked at now and then."""
+
+    def __init__(self) -> None:
+        self._finished = 0
+        self._looked = 0.0
+        self._seconds = 0.0
+
+    def seconds(self, submitted: int, finished: int, now: float) -> float:
+        """Return for how long nothing has ended; `submitted` and `finished` are counts of bytes."""
+        is_waiting = submitted != finished == self._finished
+        self._seconds = self._seconds + min(now - self._looked, _STEP) if is_waiting else 0.0
+        self._finished, self._looked = finished, now
+        return self._seconds
 
 
 class Gathering(ABC):
@@ -20,6 +44,9 @@ class Gathering(ABC):
         self._loop = loop
         self.submitted = 0
         """Bytes of all drafts."""
+        self.finished = 0
+        """Bytes of the drafts that were written or have failed."""
+        self._stall = Stall()
         self.down = ""
         """Why nothing is written at the moment; empty where it is."""
         self.failing: StoreError | None = None
@@ -41,6 +68,11 @@ class Gathering(ABC):
             # Once the loop has done all that is ready, so that its calls share one transaction.
             self._called = True
             self._loop.call_soon(self._call)
+
+    def hangs(self) -> str:
+        """Return what to say where writes wait and none ends; else empty. Called now and then."""
+        waited = self._stall.seconds(self.submitted, self.finished, self._loop.time())
+        return _HANGS if waited >= STALLED else ""
 
     def _set_failing(self, error: StoreError | None) -> None:
         self.failing = error

@@ -179,7 +179,13 @@ class LmdbStore:
 
     @property
     def down(self) -> str:
-        return self._writer.down or self._misplaced() or self._failing() or self._shortage()
+        return (
+            self._writer.down
+            or self._misplaced()
+            or self._failing()
+            or self._shortage()
+            or self._writer.hangs()
+        )
 
     def _misplaced(self) -> str:
         """Return why the store's file is not where it was opened."""

@@ -43,9 +43,7 @@ class Writer(Gathering):
         self._writing: list[Pending] = []
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
-        # Two counts, each with one writer, need no lock.
-        self.finished = 0
-        """Bytes of the drafts that were written or have failed."""
+        # `submitted` and `finished`, each with one writer, need no lock.
         self._awake = False
         # Held while the thread has nothing to do: cheaper than a Condition by a lock for each wait.
         self._sleep = threading.Lock()
