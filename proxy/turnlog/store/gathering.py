@@ -44,7 +44,7 @@ class Gathering(ABC):
         self._loop = loop
         self.submitted = 0
         """Bytes of all drafts."""
-        self.finished = 0
+        self.finished: int = 0
         """Bytes of the drafts that were written or have failed."""
         self._stall = Stall()
         self.down = ""
