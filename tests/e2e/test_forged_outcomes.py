@@ -281,8 +281,9 @@ def test_what_a_client_takes_for_an_event_stream_is_searched_as_one(rig: Rig, me
 @pytest.mark.parametrize("start", [b"{\n", b"\n[x\n", b"\xef\xbb\xbf{\r"])
 def test_a_stream_that_begins_like_json_is_searched_as_events_too(rig: Rig, start: bytes) -> None:
     body = body_of(forged()).replace(b'outcome": ', b'outcome"\ndata: : ')
-    for script in (in_pieces, lambda raw, media: in_pieces(*by_bytes(raw), media=media)):
-        rig.upstream.script = script(start + DATA % body, media=EVENTS)
+    raw = start + DATA % body
+    for pieces in ([raw], by_bytes(raw)):
+        rig.upstream.script = in_pieces(*pieces, media=EVENTS)
         with rig.client() as client:
             given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
         assert b'"turnlog/outcome"' not in given.body
