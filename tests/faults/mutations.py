@@ -221,7 +221,7 @@ def contents(data: Path) -> str:
         send(digest.hexdigest().encode())
 
     try:
-        (found,) = Child(work).messages(60)
+        (found,) = Child(work, 60).messages(240)
     except (Broken, RuntimeError) as error:
         return str(error)
     return found.decode()

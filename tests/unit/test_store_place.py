@@ -20,13 +20,13 @@ from turnlog.store.place import default_place
             "/home/me/.local/state/turnlog",
         ),
         ({"HOME": "/Users/me"}, "darwin", "/Users/me/Library/Application Support/turnlog"),
-        ({}, "linux", "/work/turnlog-data"),
+        ({}, "linux", "/there/turnlog-data"),
     ],
 )
 def test_the_default_is_the_users_own_state_folder(
     environ: dict[str, str], platform: str, expected: str
 ) -> None:
-    assert default_place(environ, Path("/work"), platform).path == Path(expected)
+    assert default_place(environ, Path("/there"), platform).path == Path(expected)
 
 
 CALLS = [Call(tool="read_file", minute=0)]

@@ -76,7 +76,10 @@ def command(**given: Any) -> int:
 
     config = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
     pins = Pins(lock_file(config, settings.data))
-    look.result()
+    if not look.result():
+        complain(
+            "the look at the store did not end in time, run `turnlog verify` when the disk is idle"
+        )
     try:
         return run(settings, pins)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import click
 import msgspec
@@ -12,7 +12,7 @@ from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
 from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
-from turnlog.store.bounded import Broken, Child, Send, seconds_for
+from turnlog.store.bounded import Broken, Child, Send, Unfinished, seconds_for
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.rebuild import rebuild as rebuild_indexes
 
@@ -59,6 +59,10 @@ class _Checked(Struct, frozen=True, tag=True):
     line: _Line
     cells: list[Cell]
     """The same for people."""
+
+
+_PATIENCE: Final = 4
+"""How often the processor time that a walk may take is waited for: the machine has other work."""
 
 
 class _Failed(Struct, frozen=True, tag=True):
@@ -123,7 +127,13 @@ def _walked(
     decoder: msgspec.msgpack.Decoder[_Checked | _Failed]
     decoder = msgspec.msgpack.Decoder(_Checked | _Failed)
     try:
-        yield from map(decoder.decode, Child(work).messages(seconds_for(data)))
+        seconds = seconds_for(data)
+        yield from map(decoder.decode, Child(work, seconds).messages(_PATIENCE * seconds))
+    except Unfinished:
+        text = (
+            f"not checked: the store could not be read in {_PATIENCE * seconds:.0f} s, run it again"
+        )
+        yield _Failed(text, NO_STORE)
     except Broken as error:
         yield _damaged(f"reading the store failed ({error})", "restore the folder from a backup")
 

@@ -7,12 +7,14 @@ LMDB ends its process where a page makes no sense (SIGABRT), and the system wher
 import faulthandler
 import gc
 import os
+import resource
 import selectors
 import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import IO, Final, NoReturn
@@ -32,11 +34,20 @@ class Broken(Exception):
     """The process did not come to its end. The message says how it ended."""
 
 
+class Unfinished(Exception):
+    """The process was not at its end in time, and has not used up its own: the machine stood still, or
+    the disk."""
+
+
 class Child:
     """A process that does some work and sends what it finds. Make it before there are threads."""
 
-    def __init__(self, work: Callable[[Send], None]) -> None:
-        """Start the process. `work` gets what sends a message. Raises `OSError`."""
+    def __init__(self, work: Callable[[Send], None], processor: float) -> None:
+        """Start the process, which is ended after so many s of processor time. `work` gets what
+        sends a message. Raises `OSError`.
+
+        Pages that name each other burn processor time without end; a disk that hangs takes none.
+        """
         self._messages, theirs = os.pipe()
         self._said, stderr = os.pipe()
         # More than a pipe takes is not worth waiting for.
@@ -48,13 +59,13 @@ class Child:
         if self._pid == 0:
             os.close(self._messages)
             os.close(self._said)
-            _work(work, theirs, stderr)
+            _work(work, theirs, stderr, processor)
         os.close(theirs)
         os.close(stderr)
         self._status: int | None = None
 
     def messages(self, seconds: float) -> Iterator[bytes]:
-        """Yield what the process sends, until its end. Raises `Broken`, also after `seconds`."""
+        """Yield what the process sends, until its end. Raises `Broken`, after `seconds` `Unfinished`."""
         try:
             yield from _framed(self._received(monotonic() + seconds))
             self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -79,7 +90,7 @@ class Child:
             selector.register(self._messages, selectors.EVENT_READ)
             while True:
                 if not selector.select(max(0.0, end - monotonic())):
-                    raise Broken("it came to no end in time")
+                    raise Unfinished
                 data = os.read(self._messages, _READ)
                 if not data:
                     return
@@ -115,10 +126,12 @@ def _framed(received: Iterator[bytes]) -> Iterator[bytes]:
             rest = rest[4 + size :]
 
 
-def _work(work: Callable[[Send], None], to: int, said: int) -> NoReturn:
+def _work(work: Callable[[Send], None], to: int, said: int, processor: float) -> NoReturn:
     """Do the work, and leave: nothing of the parent's is flushed, closed or unlocked here."""
     status = _BUG
     try:
+        seconds = ceil(processor)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         gc.freeze()
         faulthandler.disable()  # a signal is a finding here
         os.dup2(said, 2)

@@ -10,10 +10,12 @@ from typing import Final
 
 from . import definitions
 from .base import StoreDamaged, StoreError
-from .bounded import Broken, Child, Send
+from .bounded import Broken, Child, Send, Unfinished
 
-SECONDS: Final = 20.0
-"""The most that the look may take: a slow disk, not a hanging one."""
+PROCESSOR: Final = 20.0
+"""s of processor time that the look may take; a sound store takes well under one."""
+SECONDS: Final = 60.0
+"""The most that is waited for it: where a disk hangs, or the machine stood still, that is no damage."""
 WHOLE: Final = 4 << 20
 """Bytes of a log that is looked at from end to end: some 50 ms."""
 
@@ -24,15 +26,18 @@ class Look:
     def __init__(self, data: Path) -> None:
         """Begin. Raises `OSError`."""
         self._data = data
-        self._child = Child(self._work) if (data / "log" / "data.mdb").exists() else None
+        there = (data / "log" / "data.mdb").exists()
+        self._child = Child(self._work, PROCESSOR) if there else None
 
-    def result(self) -> None:
-        """Wait for the end. Raises `StoreDamaged`."""
+    def result(self) -> bool:
+        """Wait for the end; return whether it came in time. Raises `StoreDamaged`."""
         if self._child is None:
-            return
+            return True
         log = str(self._data / "log" / "data.mdb")
         try:
             found = [message.decode() for message in self._child.messages(SECONDS)]
+        except Unfinished:
+            return False
         except Broken as error:
             raise StoreDamaged(
                 f"{log!r} is damaged: reading it failed ({error}); see what `turnlog verify` says, "
@@ -40,6 +45,7 @@ class Look:
             ) from error
         if found:
             raise StoreDamaged(found[0])
+        return True
 
     def _work(self, send: Send) -> None:
         from .lmdb import LmdbReader
