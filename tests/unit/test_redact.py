@@ -40,6 +40,7 @@ UNTOUCHED = [
     '{"url":"git+ssh://git@github.com/a/b.git"}',
     '{"a":1.0,"b":1e5,"c":12345678901234567890,"d":"\\u00e9\\/"}',
     '["password","email","name"]',
+    '{"text":"xai-tools, pplx-search-results, tvly-client, ntn_settings, gsk_init, lin_api_client"}',
     '{"text":"sk-SK locale, task-12345678, sk-circle"}',
     '{"text":"50% of 100%"}',
     " [1, 2]\n",
@@ -209,6 +210,13 @@ def test_redacting_again_changes_nothing(data: str, _: str) -> None:
         "ATATT3xFfGF0abcdefgh",
         "hvs.CAESIJabcdefgh",
         "123456789:AAEhBOweik6ad9rabcdefghijklmnop",
+        "gsk_abcdefgh12345678ijkl",
+        "xai-abcdefgh12345678ijkl",
+        "pplx-abcdefgh12345678ijkl",
+        "tvly-dev-abcdefgh12345678",
+        "lin_api_abcdefgh12345678ijkl",
+        "ntn_abcdefgh12345678ijkl",
+        "sntrys_eyJpYXQiOjE2ODcz=_abcdefgh",
     ],
 )
 def test_secrets_of_known_shape_vanish_wherever_they_stand(secret: str) -> None:

@@ -32,8 +32,10 @@ _LOOKS: Final = tuple(
         + r"))|z(?:(?<=authoriz)|((?<=aiz)a))|j(?:((?<=eyj))|wt)|q(?<=req)uest.?state"
         r"|x(ox[a-z]-|app-|(?<=gocspx)-|keysib-)"
         r"|_((?<=gh[pousr]_)|(?<=_pat_)|(?<=npm_)|(?<=hf_)|(?<=shp.._)|(?<=_v1_)|(?<=_live_)"
-        r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_))"
-        r"|-(?:((?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|u(?:ser)?[ =])|signature"
+        r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_)|(?<=gsk_)|(?<=lin_api_)|(?<=ntn_)"
+        r"|(?<=sntry[su]_))"
+        r"|-(?:((?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|(?<=xai-)|(?<=pplx-)|(?<=tvly-)"
+        r"|u(?:ser)?[ =])|signature"
         r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
         r"|\.((?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
         r"|\?sig(?:nature)?=|&sig(?:nature)?=",
@@ -57,8 +59,9 @@ _LOOKS: Final = tuple(
 _NEEDLES: Final = (
     r"token|cookie|akia|slack\.com/|authoriz|aiza|eyj|jwt|request.?state|secret|cred(?:ential|s)",
     rf"(?:{'|'.join(_KEY_WORDS)}).?key",
-    r"xox[a-z]-|xapp-|gocspx-|xkeysib-|sk-|glpat-|pypi-|tskey-|-u(?:ser)?[ =]|-signature",
-    r"gh[pousr]_|_pat_|npm_|hf_|shp.._|_v1_|_live_|_test_|whsec_|glsa_|figd_|sbp_",
+    r"xox[a-z]-|xapp-|gocspx-|xkeysib-|sk-|glpat-|pypi-|tskey-|xai-|pplx-|tvly-",
+    r"-u(?:ser)?[ =]|-signature",
+    r"gh[pousr]_|_pat_|npm_|hf_|shp.._|_v1_|_live_|_test_|whsec_|glsa_|figd_|sbp_|gsk_|lin_api_|ntn_|sntry[su]_",
     r"ya29\.|hvs\.|sg\.[0-9a-z_-]|[?&]sig(?:nature)?=|:aa[0-9a-z_-]|-----begin |asia[0-9a-z]|atatt3",
     r"(?:pass|auth|otp)(?:[-_.0-9]*[\]\)]?[\s\v]*[:=>]|[\\\"'`]|[ \t])|pass(?:w|[-_ .]?(?:phrase|code))",
     r"pwd|bearer|basic[\s\v+]|connection.?string|sessid|mcp.?session",
@@ -245,6 +248,11 @@ _SHAPES: Final = (
     *(_headed(head, r"[\w-]{8,}+") for head in ("xapp-", "GOCSPX-", "glpat-", "pypi-", "tskey-")),
     *(_headed(head, r"[\w-]{8,}+") for head in ("xkeysib-", "github_pat_", "dckr_pat_", r"hvs\.")),
     *(_headed(head, r"\w{8,}+") for head in ("npm_", "hf_", "whsec_", "glsa_", "figd_", "sbp_")),
+    *(
+        _headed(head, r"[A-Za-z0-9]{20,}+")
+        for head in ("gsk_", "xai-", "pplx-", "lin_api_", "ntn_")
+    ),
+    *(_headed(head, r"[\w=+/-]{20,}+") for head in ("tvly-", "sntrys_", "sntryu_")),
     *(_headed(head, r"\w{8,}+") for head in ("dop_v1_", "shp[a-z]{2}_", "gh[pousr]_")),
     _shape("k_live_", r"(?P<secret>[a-z]k_live_(?<![A-Za-z0-9]........)\w{8,}+)"),
     _shape("k_test_", r"(?P<secret>[a-z]k_test_(?<![A-Za-z0-9]........)\w{8,}+)"),
