@@ -105,6 +105,17 @@ def test_an_encoded_body_is_read_or_refused(rig: Rig) -> None:
     assert [row.kind for row in rig.ended_rows(2)] == ["policy_blocked"] * 2
 
 
+def test_a_refusal_of_what_cannot_be_read_says_that_and_not_why_the_rule_denies_others(
+    rig: Rig,
+) -> None:
+    said = json.loads(rig.post(DENIED, ("Content-Encoding", "x-unknown")))
+
+    text = said["result"]["content"][0]["text"]
+    assert "the rule 'only reads' denies" in text
+    assert "cannot be read for certain" in text
+    assert "ask the owner" not in text
+
+
 LOOKALIKES = {
     "without jsonrpc": b'{"id":1,"method":"tools/call","params":{"name":"delete_file"}}',
     "another version": DENIED.replace(b'"2.0"', b'"1.0"'),

@@ -50,6 +50,11 @@ _CAREFUL: Final[Mapping[str, tuple[object, ...]]] = {
 }
 """The aspects that keep something from happening: what they may say, the most careful last."""
 
+_UNREAD: Final = (
+    "what this message asks for cannot be read for certain, and the rule denies some calls of this "
+    "server"
+)
+
 
 class Policy(Struct, frozen=True, kw_only=True):
     """What the rules come to for one call."""
@@ -171,9 +176,10 @@ def decide(rules: Sequence[Rule], subject: Subject, arguments: Callable[[], obje
 
 
 def denied(policy: Policy, rule: Rule) -> Policy:
-    """Return a policy by which a rule denies access."""
+    """Return a policy by which a rule denies a call that cannot be read surely."""
+    # The rule's own reason is about the calls that it names, and this may be none of them.
     names = {**policy.decided_by, "access": rule.name}
-    return structs.replace(policy, access=Access.DENY, why=rule.why or "", decided_by=names)
+    return structs.replace(policy, access=Access.DENY, why=_UNREAD, decided_by=names)
 
 
 def closing_rule(rules: Sequence[Rule]) -> Rule | None:
