@@ -38,6 +38,49 @@ def test_a_log_without_changes_names_the_pack_that_would_tell_them(tmp_path: Pat
         assert turnlog("log", data=proxy.data).stderr == ""
 
 
+def test_a_server_or_session_without_rules_is_named_beside_one_that_has_them(
+    tmp_path: Path,
+) -> None:
+    with RawUpstream(server) as upstream:
+        both = {
+            "ruled": {"url": upstream.url, "packs": ["filesystem"]},
+            "bare": {"url": upstream.url},
+        }
+        with proxy_beside(tmp_path, settings={"upstreams": both}) as proxy:
+            with Client(proxy.urls[0]) as client:
+                for place in ("/s/one/ruled", "/s/two/bare"):
+                    body = call("write_file", {"path": "/a"})
+                    client.request("POST", place, body, headers=MCP_HEADERS)
+            changed = ("log", "--field", "files_modified")
+            lacking, known = (("--server", "bare"), ("two",)), (("--server", "ruled"), ("one",))
+            for narrowed in lacking:
+                said = turnlog(*changed, *narrowed, data=proxy.data).stderr
+                assert "the pack 'filesystem' knows write_file of 'bare'" in said
+                assert "'ruled'" not in said
+            assert turnlog(*changed, data=proxy.data).stderr == ""
+            for narrowed in known:
+                assert turnlog(*changed, *narrowed, data=proxy.data).stderr == ""
+
+
+def test_a_server_whose_calls_only_read_or_fail_lacks_no_rules(tmp_path: Path) -> None:
+    def fails(peer: Peer) -> None:
+        request = peer.read().json()
+        peer.send_json(result(request["id"], {"content": [], "isError": True}))
+
+    with RawUpstream(server) as upstream, RawUpstream(fails) as failing:
+        packs = ["filesystem"]
+        both = {
+            "files": {"url": upstream.url, "packs": packs},
+            "failing": {"url": failing.url, "packs": packs},
+        }
+        with proxy_beside(tmp_path, settings={"upstreams": both}) as proxy:
+            with Client(proxy.urls[0]) as client:
+                for place, tool in (("/files", "read_file"), ("/failing", "write_file")):
+                    body = call(tool, {"path": "/a"})
+                    client.request("POST", place, body, headers=MCP_HEADERS)
+            assert turnlog("log", "--field", "files_modified", data=proxy.data).stderr == ""
+
+
 def test_a_log_that_is_empty_for_another_reason_says_nothing_of_rules(tmp_path: Path) -> None:
     with ruled(tmp_path, WRITES) as rig:
         rig.upstream.script = server

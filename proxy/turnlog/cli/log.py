@@ -84,7 +84,7 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
         query = _query(view, session, wanted, match)
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
-        hint = _missing_rules(view, wanted)
+        hint = _missing_rules(view, query, wanted)
         warn_of_damage(view)
     if other := _SET_BY.get(wanted["field"]):
         complain(f"no attempt sets {wanted['field']}, {other}")
@@ -92,14 +92,15 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
         complain(hint)
 
 
-def _missing_rules(view: View, wanted: dict[str, Any]) -> str:
+def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
     """Return why nothing is known of files, where that is for want of rules."""
     if wanted["field"] != Field.FILES_MODIFIED and not wanted["path"]:
         return ""
     # Most readers need none of what reads rules.
     from turnlog.sessions.unruled import without_changes
 
-    return without_changes(view)
+    sessions = () if query.session is None else (query.session,)
+    return without_changes(view, structs.replace(query.match, sessions=sessions))
 
 
 def _lines(

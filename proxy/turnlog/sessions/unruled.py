@@ -5,6 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
+from turnlog.core.kinds import Effect, Status
 from turnlog.core.operation import Field
 from turnlog.core.recorded import OperationKind, operation_of
 from turnlog.core.target import server_of
@@ -16,15 +19,16 @@ _LOOKED_AT: Final = 1000
 """Newest attempts whose tools are looked at."""
 
 
-def without_changes(view: View) -> str:
+def without_changes(view: View, among: Filter) -> str:
     """Return why no attempt changed a file, where that is for want of rules; else nothing.
 
-    Without a rule with `delta` that is not known of any call.
+    Only the sessions and the server that `among` names are looked at.
     """
-    changing = Filter(field=Field.FILES_MODIFIED)
+    scope = Filter(sessions=among.sessions, server=among.server)
+    changing = structs.replace(scope, field=Field.FILES_MODIFIED)
     if next(iter(view.attempts(changing, newest_first=True)), None) is not None:
         return ""
-    called = _called(view)
+    called = _called(view, scope)
     if not called:
         return ""
     found = fitting(called, built_in(), names_change)
@@ -33,10 +37,13 @@ def without_changes(view: View) -> str:
     return f"{why}; {advice(found) or 'docs/reference/rules.md says how to write one'}"
 
 
-def _called(view: View) -> dict[str, set[str]]:
+def _called(view: View, scope: Filter) -> dict[str, set[str]]:
+    """Return the tools by server whose calls went well and may have changed something."""
     called: dict[str, set[str]] = {}
-    for attempt in islice(view.attempts(Filter(), newest_first=True), _LOOKED_AT):
+    for attempt in islice(view.attempts(scope, newest_first=True), _LOOKED_AT):
         facts = attempt[0].facts
+        if facts.effect is Effect.READ or attempt[-1].facts.status is not Status.OK:
+            continue
         if operation_of(facts.method) is OperationKind.TOOLS_CALL:
             called.setdefault(facts.server, set()).add(facts.tool)
     return called
