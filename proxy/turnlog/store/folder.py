@@ -265,8 +265,8 @@ def check(path: Path) -> None:
         _refuse_file(path)
         if not path.exists():
             raise StoreAbsent(
-                f"no data folder at {str(path)!r}; start `turnlog serve` there, or name another "
-                "with --data"
+                f"no data folder at {str(path)!r}; `turnlog serve` and `turnlog wrap` make it, or name "
+                "another with --data"
             )
     marker = path / "format"
     try:
