@@ -44,12 +44,13 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body, transport), body
-    size = length_of(down.headers)
-    if (
-        denied := _denied(context, request, body[:START], size, transport, whole=False)
-    ) is not None:
+    size, closes = length_of(down.headers), _may_deny(context, request, transport)
+    denied = (
+        _denied(context, request, body[:START], size, transport, whole=False) if closes else None
+    )
+    if denied is not None:
         return denied, down.rest(body)
-    asks = _may_ask(context, request, body[:START], transport)
+    asks = closes and _may_ask(context, request, body[:START], transport)
     if not asks and _passes_by(context, request, transport):
         return McpExchange(context, request, ()), down.rest(body)
     if asks or (request.is_post and transport is not _HTTP):
@@ -63,15 +64,22 @@ def exchange_of(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    if (denied := _denied(context, request, body, len(body), transport)) is not None:
+    closes = _may_deny(context, request, transport)
+    denied = _denied(context, request, body, len(body), transport) if closes else None
+    if denied is not None:
         return denied
-    asks = bool(body) and _may_ask(context, request, body, transport)
+    asks = closes and bool(body) and _may_ask(context, request, body, transport)
     if not asks and _passes_by(context, request, transport):
         return McpExchange(context, request, ())
     exchange: McpExchange | None = None
     if asks or (request.is_post and transport is not _HTTP):
-        exchange = _mcp(context, request, body, transport)
+        exchange = _mcp(context, request, body, transport, closes=closes)
     return exchange or PlainCall(context, request, body, len(body))
+
+
+def _may_deny(context: Context, request: Request, transport: Transport) -> bool:
+    """Return whether a rule may deny what is not read surely: most servers have no such rule."""
+    return transport is not _HTTP and context.rules.book.closing(request.server) is not None
 
 
 def _denied(
@@ -85,8 +93,6 @@ def _denied(
 ) -> PlainCall | None:
     """Return what is denied by where it goes, whatever it holds: a plain HTTP tool may read as its own
     what is MCP here. `None` where nothing is."""
-    if transport is _HTTP or context.rules.book.closing(request.server) is None:
-        return None
     if _is_preflight(request):
         return None
     plain = PlainCall(context, request, body, size, whole=whole)
@@ -105,7 +111,7 @@ def _is_endpoint(context: Context, request: Request, transport: Transport) -> bo
 
 def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
     """Return whether a rule may deny a call that a server may read in a body, or in its start."""
-    if transport is _HTTP or not context.rules.book.closes_calls(request.server):
+    if not context.rules.book.closes_calls(request.server):
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
     if not text or may_hold_call(text):
@@ -195,12 +201,12 @@ def _must_be_mcp(
 
 
 def _mcp(
-    context: Context, request: Request, body: bytes, transport: Transport
+    context: Context, request: Request, body: bytes, transport: Transport, *, closes: bool
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
     text = request.decoded(body)
     content = parse(text, most=BATCH_LIMIT)
-    is_closed = _is_closed(context, request, content, text, transport)
+    is_closed = closes and _is_closed(context, request, content, text, transport)
     if not is_closed and (messages := messages_of(content)):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)

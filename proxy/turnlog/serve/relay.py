@@ -424,6 +424,8 @@ class Relay(Struct, eq=False):
 
     def _is_unsearched(self, text: bytes) -> bool:
         """Whether a body could not be searched because nobody knows how to decode it."""
+        if self._decoder is None:
+            return self._unreadable or is_wide(text)
         return self._fails or self._gave_up or is_wide(text)
 
     async def _forged(self) -> None:

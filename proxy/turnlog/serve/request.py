@@ -62,7 +62,7 @@ class Request:
         self._digest = digest
         self._clients = clients
         self._principals = principals
-        self._target = ""
+        self._target = self._upstream = ""
         self._session = self.field(b"turnlog-session")
         self._turn = self.field(b"turnlog-turn")
         self._agent = self.field(b"user-agent")
@@ -154,7 +154,10 @@ class Request:
     @property
     def upstream(self) -> str:
         """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
-        return self._digest(_joined("target", *self.route.target.place)).hex()[:32]
+        if not self._upstream:
+            place = self.route.target.place
+            self._upstream = self._digest(_joined("target", *place)).hex()[:32]
+        return self._upstream
 
     @property
     def http_version(self) -> str:
