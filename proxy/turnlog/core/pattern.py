@@ -24,21 +24,21 @@ class Pattern(Struct, frozen=True):
 
     def is_in(self, text: str) -> bool:
         """Return whether the expression matches anywhere, be it the empty text."""
-        return self._compiled.search(_to_bytes(text)) is not None
+        return self._compiled.search(to_bytes(text)) is not None
 
     def has_match(self, text: str) -> bool:
         """Return whether the expression matches at least one character anywhere."""
-        return any(match[0] for match in self._compiled.finditer(_to_bytes(text)))
+        return any(match[0] for match in self._compiled.finditer(to_bytes(text)))
 
     def replaced(self, text: str, by: str) -> str:
         """Return `text` with each match replaced that is not empty."""
-        data, other = _to_bytes(text), _to_bytes(by)
+        data, other = to_bytes(text), to_bytes(by)
 
         def replacement(match: Any) -> bytes:
             return other if match[0] else b""
 
         cut: bytes = self._compiled.sub(replacement, data)
-        return text if cut == data else _to_text(cut)
+        return text if cut == data else to_text(cut)
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -54,11 +54,13 @@ def pattern(text: str) -> Pattern:
         raise ValueError(said) from error
 
 
-def _to_bytes(text: str) -> bytes:
+def to_bytes(text: str) -> bytes:
+    """Return a text as UTF-8, halves of surrogate pairs like other characters."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def _to_text(data: bytes) -> str:
+def to_text(data: bytes) -> str:
+    """Return what `to_bytes` made bytes of; bytes that are no UTF-8 stand for themselves."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from .pattern import pattern
+from .pattern import pattern, to_bytes, to_text
 from .secret_names import SecretNames
 from .secret_text import cut_assignments, cut_urls
 from .secret_values import PLACEHOLDER, PRIVATE_KEY, FirstLook, cut_shapes, decoded
@@ -131,7 +131,7 @@ class Redactor:
         return raw if cut == plain else _escaped(cut, raw)
 
     def _text(self, text: str, depth: int) -> str:
-        data = _to_bytes(text)
+        data = to_bytes(text)
         if not self._own and not self._look.finds(data):
             return text
         if depth > _DEEPEST:
@@ -149,10 +149,10 @@ class Redactor:
 
     def _round(self, text: str, depth: int) -> tuple[str, bool]:
         """Cut once; tell whether another time is sure to find nothing."""
-        data = _to_bytes(text)
+        data = to_bytes(text)
         if depth < _DEPTH and _JSON_START.match(data):
             data, sound = self._walk(data, depth)
-            text = _to_text(data)
+            text = to_text(data)
             if sound:
                 return text, True
         return self._flat(text, depth), False
@@ -184,7 +184,7 @@ class Redactor:
     def _is_covered(self, text: str, depth: int) -> bool:
         if "%" not in text and "\\" not in text:
             return False
-        raw = _to_bytes(text)
+        raw = to_bytes(text)
         plain = decoded(raw)
         if plain is None or plain == raw:
             return plain is None
@@ -231,17 +231,6 @@ def _is_utf8(raw: str) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _to_text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "surrogateescape")
 
 
 def _without_tail(data: bytes) -> bytes:

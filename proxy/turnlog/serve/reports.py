@@ -7,12 +7,7 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Flag
 from turnlog.core.retry import Reason
-from turnlog.observe.call_events import (
-    CallEnded,
-    CallRetried,
-    CallStarted,
-    RetryAbandoned,
-)
+from turnlog.observe.call_events import CallEnded, CallRetried, CallStarted, RetryAbandoned
 
 from .attempt import Ask, Attempt
 

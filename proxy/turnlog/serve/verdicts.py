@@ -187,11 +187,7 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         digest=text.body.digest if text.body.truncated else b"",
         media_type=text.media,
         size=text.size,
-        flags=(
-            *flags,
-            *redirects(around.status),
-            *suspicion(start, around),
-        ),
+        flags=(*flags, *redirects(around.status), *suspicion(start, around)),
     )
     return refused(kind, around.effect), reply
 
