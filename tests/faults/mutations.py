@@ -26,7 +26,7 @@ from turnlog.core.kinds import Flag, Status
 from turnlog.core.note import Decision, Fact, FactAction
 from turnlog.core.operation import Operation
 from turnlog.store import definitions
-from turnlog.store.bounded import Broken, Child, Send
+from turnlog.store.bounded import Send, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.tables import NAMES
 
@@ -221,8 +221,8 @@ def contents(data: Path) -> str:
         send(digest.hexdigest().encode())
 
     try:
-        (found,) = Child(work, 60).messages(240)
-    except (Broken, RuntimeError) as error:
+        (found,) = Worker(work, 60).messages(240)
+    except (WorkerFailed, RuntimeError) as error:
         return str(error)
     return found.decode()
 

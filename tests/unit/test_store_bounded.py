@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from turnlog.store.bounded import Broken, Child, Send, Unfinished
+from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed
 
 
 def test_messages_come_whole_and_in_order() -> None:
@@ -15,7 +15,7 @@ def test_messages_come_whole_and_in_order() -> None:
         for message in sent:
             send(message)
 
-    assert list(Child(work, 30).messages(30)) == sent
+    assert list(Worker(work, 30).messages(30)) == sent
 
 
 def test_a_signal_that_ends_the_work_is_named_behind_what_was_found() -> None:
@@ -24,9 +24,9 @@ def test_a_signal_that_ends_the_work_is_named_behind_what_was_found() -> None:
         os.write(2, b"noise\nthe last line\n")
         os.kill(os.getpid(), signal.SIGABRT)
 
-    messages = Child(work, 30).messages(30)
+    messages = Worker(work, 30).messages(30)
     assert next(messages) == b"found"
-    with pytest.raises(Broken, match="SIGABRT ended it: the last line"):
+    with pytest.raises(WorkerFailed, match="SIGABRT ended it: the last line"):
         next(messages)
 
 
@@ -35,8 +35,8 @@ def test_work_that_burns_its_processor_time_is_broken() -> None:
         while True:
             pass
 
-    with pytest.raises(Broken, match="SIGXCPU ended it"):
-        list(Child(work, 1).messages(600))
+    with pytest.raises(WorkerFailed, match="SIGXCPU ended it"):
+        list(Worker(work, 1).messages(600))
 
 
 def test_work_that_only_waits_is_unfinished_and_not_broken() -> None:
@@ -45,7 +45,7 @@ def test_work_that_only_waits_is_unfinished_and_not_broken() -> None:
             signal.pause()
 
     with pytest.raises(Unfinished):
-        list(Child(work, 30).messages(0.05))
+        list(Worker(work, 30).messages(0.05))
 
 
 def test_a_bug_in_the_work_is_told() -> None:
@@ -53,7 +53,7 @@ def test_a_bug_in_the_work_is_told() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        list(Child(work, 30).messages(30))
+        list(Worker(work, 30).messages(30))
 
 
 def test_work_that_nobody_wants_any_more_is_ended() -> None:
@@ -61,7 +61,7 @@ def test_work_that_nobody_wants_any_more_is_ended() -> None:
         while True:
             send(b"more")
 
-    child = Child(work, 30)
+    child = Worker(work, 30)
     messages = child.messages(30)
     assert next(messages) == b"more"
     messages.close()  # type: ignore[attr-defined]

@@ -66,9 +66,9 @@ def command(**given: Any) -> int:
 
     # The lock may lie in there: what is wrong with the folder is not the lock's fault.
     reach(settings.data)
-    from turnlog.store.look import Look
+    from turnlog.store.look import StoreLook
 
-    look = Look(settings.data)
+    look = StoreLook(settings.data)
     # Loading the rest takes as long as the look does.
     from turnlog.packs.lock import lock_file
     from turnlog.serve.app import run

@@ -12,7 +12,7 @@ from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
 from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
-from turnlog.store.bounded import Broken, Child, Send, Unfinished, seconds_for
+from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed, seconds_for
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.rebuild import rebuild as rebuild_indexes
 
@@ -55,7 +55,7 @@ class _Line(Struct, frozen=True, kw_only=True):
     """How many payloads cannot be read any more, by the reason."""
 
 
-class _Checked(Struct, frozen=True, tag=True):
+class _CheckedLine(Struct, frozen=True, tag=True):
     line: _Line
     cells: list[Cell]
     """The same for people."""
@@ -98,7 +98,7 @@ def command(
     """
     anchors = _read_anchors(anchor)
     folder = Path(data).expanduser()
-    found: list[_Checked] = []
+    found: list[_CheckedLine] = []
     with printout() as write:
         for message in _walked(folder, session, anchors, rebuild=rebuild):
             if isinstance(message, _Failed) and message.lock:
@@ -117,30 +117,30 @@ def command(
 
 def _walked(
     data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
-) -> Iterator[_Checked | _Failed]:
+) -> Iterator[_CheckedLine | _Failed]:
     """Yield what a process of its own finds, and how that ended where it did not come to its end."""
 
     def work(send: Send) -> None:
         for message in _work(data, session, anchors, rebuild=rebuild):
             send(msgspec.msgpack.encode(message))
 
-    decoder: msgspec.msgpack.Decoder[_Checked | _Failed]
-    decoder = msgspec.msgpack.Decoder(_Checked | _Failed)
+    decoder: msgspec.msgpack.Decoder[_CheckedLine | _Failed]
+    decoder = msgspec.msgpack.Decoder(_CheckedLine | _Failed)
     try:
         seconds = seconds_for(data)
-        yield from map(decoder.decode, Child(work, seconds).messages(_PATIENCE * seconds))
+        yield from map(decoder.decode, Worker(work, seconds).messages(_PATIENCE * seconds))
     except Unfinished:
         text = (
             f"not checked: the store could not be read in {_PATIENCE * seconds:.0f} s, run it again"
         )
         yield _Failed(text, NO_STORE)
-    except Broken as error:
+    except WorkerFailed as error:
         yield _damaged(f"reading the store failed ({error})", "restore the folder from a backup")
 
 
 def _work(
     data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
-) -> Iterator[_Checked | _Failed]:
+) -> Iterator[_CheckedLine | _Failed]:
     try:
         if rebuild:
             rebuild_indexes(data)
@@ -155,7 +155,7 @@ def _work(
 
 def _examined(
     reader: LmdbReader, session: str | None, anchors: dict[bytes, list[Anchor]]
-) -> Iterator[_Checked]:
+) -> Iterator[_CheckedLine]:
     for problem in reader.beside():
         yield _damaged(problem)
     if problems := reader.problems():
@@ -166,17 +166,17 @@ def _examined(
     with reader.view() as view:
         wanted = None if session is None else find_session(view, session)
         for line in _check(view, wanted, anchors):
-            yield _Checked(line, _cells(view, line))
+            yield _CheckedLine(line, _cells(view, line))
         for problem in view.index_flaws():
             yield _damaged(
                 problem, "`turnlog verify --rebuild` makes the indexes anew from the log"
             )
 
 
-def _damaged(problem: str, advice: str = "") -> _Checked:
+def _damaged(problem: str, advice: str = "") -> _CheckedLine:
     detail = f"{problem}; {advice}" if advice else problem
     line = _line(None, Finding(verdict=Verdict.DAMAGED, commits=0, detail=detail))
-    return _Checked(line, _cells(None, line))
+    return _CheckedLine(line, _cells(None, line))
 
 
 def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]) -> Iterator[_Line]:

@@ -85,10 +85,12 @@ def _carried(
     session: str | None,
 ) -> int:
     """Relay until the command ends; return its exit code, below zero for a signal's number."""
-    from turnlog.store.look import Look
+    from turnlog.store.look import StoreLook
 
-    look = Look(settings.data)
+    look = StoreLook(settings.data)
     # Loading the rest takes as long as the look does.
+    import asyncio
+
     from turnlog.observe.events import ProcessFailed
     from turnlog.serve.child import exit_code
     from turnlog.serve.routes import place_of_command
@@ -102,7 +104,8 @@ def _carried(
             return exit_code(failed)
         look.result()
         place = place_of_command(command, Path.cwd())
-        return run(child, settings, log, pins, server=server, place=place, session=session or "")
+        carried = run(child, settings, log, pins, server=server, place=place, session=session or "")
+        return asyncio.run(carried)
 
 
 def _not_started(program: str, failed: OSError) -> str:

@@ -40,7 +40,7 @@ class Begun(StrEnum):
     """Several sessions were lost, or begun, at that time: nobody knows which follows which."""
 
 
-class _Caller(Struct):
+class _Succession(Struct):
     lost: dict[str, float]
     """Sessions that may be lost, with when they broke."""
     newcomers: dict[str, float]
@@ -50,7 +50,7 @@ class Replacements:
     """The sessions that replace others. Times are in seconds, on one clock."""
 
     def __init__(self) -> None:
-        self._callers: OrderedDict[Hashable, _Caller] = OrderedDict()
+        self._callers: OrderedDict[Hashable, _Succession] = OrderedDict()
         self._lost: OrderedDict[str, Hashable] = OrderedDict()
         """Whose the sessions are that may be lost."""
         self._before: OrderedDict[str, str] = OrderedDict()
@@ -58,7 +58,7 @@ class Replacements:
 
     def broke(self, caller: Hashable, session: str, now: float) -> None:
         """Take in that a call of a session ended in one of the `BREAKS`."""
-        known = self._callers.setdefault(caller, _Caller({}, {}))
+        known = self._callers.setdefault(caller, _Succession({}, {}))
         self._callers.move_to_end(caller)
         if len(self._callers) > _CALLERS:
             self._callers.popitem(last=False)
@@ -110,7 +110,7 @@ class Replacements:
             del self._before[newcomer]
 
 
-def _forget(known: _Caller, now: float) -> None:
+def _forget(known: _Succession, now: float) -> None:
     """Forget what is too long ago."""
     known.lost = {one: at for one, at in known.lost.items() if now - at <= WITHIN}
     since = min(known.lost.values(), default=now)

@@ -39,7 +39,7 @@ from .joining import Joining
 from .matching import Matching
 from .outbox import Outbox, Told
 from .piped import PipedExchange
-from .pipes import Caller
+from .pipes import AgentPipes
 from .repeats import KEPT
 from .request import Request
 from .startup import Startup
@@ -57,7 +57,7 @@ class Pipe:
         self,
         context: Context,
         request: Request,
-        caller: Caller,
+        caller: AgentPipes,
         to_agent: Outbox,
         to_server: Outbox,
         startup: Startup,

@@ -129,7 +129,7 @@ class WriteEnd:
             os.close(self._descriptor)
 
 
-class Caller:
+class AgentPipes:
     """The process at the other ends of our stdin and stdout."""
 
     def __init__(self, stdin: int, stdout: WriteEnd) -> None:

@@ -53,7 +53,7 @@ def lead(route: Route, headers: Headers, host: str) -> Lead:
     return Lead(resource.partition("#")[0] if resource is not None else None)
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class NextAttempt(Struct, frozen=True, kw_only=True):
     """What the next attempt of a call has from the one before; the input is not held for it."""
 
     session: SessionRef
@@ -95,7 +95,7 @@ class Redirected:
     """Calls whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[Hashable, tuple[Step, int]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, tuple[NextAttempt, int]] = OrderedDict()
         """Each with the end of its time."""
 
     def __bool__(self) -> bool:
@@ -110,7 +110,7 @@ class Redirected:
         overall, ask = attempt.overall, attempt.ask
         if key is None or overall is None or overall.executed is not Executed.NO:
             return
-        step = Step(
+        step = NextAttempt(
             session=ask.session,
             call=ask.call,
             leg=ask.leg,

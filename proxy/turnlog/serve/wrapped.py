@@ -34,7 +34,7 @@ from .incoming import Incoming
 from .outbox import Outbox
 from .pins import Pins
 from .pipe import Pipe
-from .pipes import Caller, ReadEnd, WriteEnd
+from .pipes import AgentPipes, ReadEnd, WriteEnd
 from .process import GRACE, Process
 from .recording import own_tasks, recording
 from .request import Request
@@ -74,7 +74,7 @@ class Wrapped:
         self._to_server = self._process.outbox
         limit = startup_limit(context.rules, request.server)
         self._startup = Startup(limit, self._overdue)
-        caller = Caller(_STDIN, self._agent_end)
+        caller = AgentPipes(_STDIN, self._agent_end)
         self._pipe = Pipe(context, request, caller, self._to_agent, self._to_server, self._startup)
         self._incoming = Incoming(self._pipe, self._to_agent)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
@@ -291,7 +291,7 @@ def _log_file(folder: Path) -> FileIO:
     return file.open("ab", buffering=0)
 
 
-def run(
+async def run(
     child: Child,
     settings: Settings,
     log: Log,
@@ -306,20 +306,6 @@ def run(
     `place` tells the command from others, see `place_of_command`. Raises `StoreError` and `ConfigError` at
     start.
     """
-    carried = _run(child, settings, log, pins, server=server, place=place, session=session)
-    return asyncio.run(carried)
-
-
-async def _run(
-    child: Child,
-    settings: Settings,
-    log: Log,
-    pins: Pins,
-    *,
-    server: str,
-    place: tuple[str, ...],
-    session: str,
-) -> int:
     signals = Signals()
     async with recording(settings, log, None, pins) as context:
         log.emit(

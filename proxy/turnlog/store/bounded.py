@@ -30,7 +30,7 @@ _BUG: Final = 70
 Send = Callable[[bytes], None]
 
 
-class Broken(Exception):
+class WorkerFailed(Exception):
     """The process did not come to its end. The message says how it ended."""
 
 
@@ -39,7 +39,7 @@ class Unfinished(Exception):
     the disk."""
 
 
-class Child:
+class Worker:
     """A process that does some work and sends what it finds. Make it before there are threads."""
 
     def __init__(self, work: Callable[[Send], None], processor: float) -> None:
@@ -65,7 +65,7 @@ class Child:
         self._status: int | None = None
 
     def messages(self, seconds: float) -> Iterator[bytes]:
-        """Yield what the process sends, until its end. Raises `Broken`, after `seconds` `Unfinished`."""
+        """Yield what the process sends, until its end. Raises `WorkerFailed`, after `seconds` `Unfinished`."""
         try:
             yield from _framed(self._received(monotonic() + seconds))
             self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -104,7 +104,7 @@ class Child:
             raise RuntimeError(said or f"exit code {status}")
         last = said.rpartition("\n")[2]
         name = signal.Signals(-status).name
-        raise Broken(f"{name} ended it: {last}" if last else f"{name} ended it")
+        raise WorkerFailed(f"{name} ended it: {last}" if last else f"{name} ended it")
 
 
 def seconds_for(folder: Path) -> float:

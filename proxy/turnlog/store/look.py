@@ -10,7 +10,7 @@ from typing import Final
 
 from . import definitions
 from .base import StoreDamaged, StoreError
-from .bounded import Broken, Child, Send, Unfinished
+from .bounded import Send, Unfinished, Worker, WorkerFailed
 
 PROCESSOR: Final = 20.0
 """s of processor time that the look may take; a sound store takes well under one."""
@@ -20,14 +20,14 @@ WHOLE: Final = 4 << 20
 """Bytes of a log that is looked at from end to end: some 50 ms."""
 
 
-class Look:
+class StoreLook:
     """The look, once it has begun. Begin it early, and go on with something else."""
 
     def __init__(self, data: Path) -> None:
         """Begin. Raises `OSError`."""
         self._data = data
         there = (data / "log" / "data.mdb").exists()
-        self._child = Child(self._work, PROCESSOR) if there else None
+        self._child = Worker(self._work, PROCESSOR) if there else None
 
     def result(self) -> bool:
         """Wait for the end; return whether it came in time. Raises `StoreDamaged`."""
@@ -38,7 +38,7 @@ class Look:
             found = [message.decode() for message in self._child.messages(SECONDS)]
         except Unfinished:
             return False
-        except Broken as error:
+        except WorkerFailed as error:
             raise StoreDamaged(
                 f"{log!r} is damaged: reading it failed ({error}); see what `turnlog verify` says, "
                 "and restore the folder from a backup"
