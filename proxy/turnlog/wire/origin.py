@@ -66,7 +66,7 @@ def normal_origin(text: str) -> str:
     """
     advice = "write SCHEME://HOST or SCHEME://HOST:PORT, like chrome-extension://ID"
     if text == "null":
-        raise ValueError("'null' is the origin of any sandboxed page or file, it cannot be allowed")
+        raise ValueError("'null' is the origin of any sandboxed page or file, leave it out")
     spelled = text.encode("utf-8", "replace").lower()
     any_host = spelled.endswith(b"://*")
     found = _ORIGIN.fullmatch(spelled.removesuffix(b"*") if any_host else spelled)
