@@ -415,7 +415,7 @@ class Relay(Struct, eq=False):
 
     def _note(self, body: MessageReader) -> None:
         """Note what was found in a body that left in pieces, and whether it could be looked for."""
-        if self._mask is None:
+        if self._mask is None or self._mask.passes:
             return
         if self._mask.found:
             body.notes = _FORGED

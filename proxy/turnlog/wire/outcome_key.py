@@ -177,14 +177,14 @@ class OutcomeMask:
     only if it begins so. What comes out has the same length.
     """
 
-    __slots__ = ("_held", "_looks", "_open", "_passed", "_passes", "_pattern", "found")
+    __slots__ = ("_held", "_looks", "_open", "_passed", "_pattern", "found", "passes")
 
     def __init__(self, *, in_events: bool = False, looks: bool = False) -> None:
         self._pattern = _PASSING[in_events]
         self._looks = looks
         """Whether it is open if the text is JSON."""
-        self._passes = False
-        """Whether it is none."""
+        self.passes = False
+        """Whether it is none, and passes unsearched."""
         self._held = b""
         """What may yet turn out to be the name."""
         self._passed = b""
@@ -197,8 +197,8 @@ class OutcomeMask:
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; return what is sure of it and of what was held back."""
         if self._looks and (is_json := holds_json(piece)) is not None:
-            self._looks, self._passes = False, not is_json
-        if self._passes:
+            self._looks, self.passes = False, not is_json
+        if self.passes:
             return piece
         may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
         if not may_go_on and not has_hint(piece):
@@ -234,6 +234,9 @@ class EitherMask:
     """
 
     __slots__ = ("_events", "_json")
+
+    passes = False
+    """Whether it passes unsearched: never, it is looked for both ways."""
 
     def __init__(self) -> None:
         self._json = OutcomeMask()
