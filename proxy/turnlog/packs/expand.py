@@ -46,7 +46,9 @@ def _content(path: str, read: Callable[[str], bytes]) -> str:
         text = found.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "is no text").lower()
-        raise ValueError(f"the file {path!r} cannot be read ({reason}), name one that can") from None
+        raise ValueError(
+            f"the file {path!r} cannot be read ({reason}), name one that can"
+        ) from None
     if len(found) > LARGEST:
         raise ValueError(f"the file {path!r} is larger than {LARGEST} bytes, name another one")
     return text.removesuffix("\n").removesuffix("\r")
