@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
+from turnlog.core.columns import columns_of
 from turnlog.core.kinds import Effect, Executed, Phase, Status
 from turnlog.observe.call_events import (
     CallEnded,
@@ -25,16 +26,18 @@ from turnlog.observe.events import (
     LogDropped,
     ProxyFaulted,
     ProxyReady,
+    RulesMissing,
     StoreFailed,
 )
-from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.observe.logs import Logs, StandardLogging, call_line, configure
 from turnlog.observe.spool import LIMIT_BYTES
 
 AT = 1_795_824_000_123_456_789
 
 
-def call_ended(tool: str = "read_file") -> CallEnded:
+def call_ended(tool: str = "read_file", asked: str = "") -> CallEnded:
     return CallEnded(
+        input_summary=asked,
         session="s",
         call="c",
         server="files",
@@ -114,6 +117,18 @@ def test_the_console_says_ready_with_the_urls() -> None:
     (line,) = written(ProxyReady(urls=("http://h:1/a",), version="1"), form="console")
     assert "turnlog ready http://h:1/a" in line
     assert not line.startswith("{")
+
+
+def test_the_console_says_in_a_sentence_which_servers_have_no_rules() -> None:
+    (line,) = written(RulesMissing(upstreams=("a", "b"), advice="give them some"), form="console")
+    assert "no rules for a, b: give them some" in line
+
+
+@pytest.mark.parametrize("asked", ["x" * 200, "日本語のテキスト" * 20, "e\u0301" * 100])
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_line_of_a_call_is_no_wider_than_the_terminal(asked: str, columns: int) -> None:
+    line = call_line(call_ended(asked=asked), columns, colors=False)
+    assert columns_of(f"00:00:00  {line}") <= columns
 
 
 def test_the_console_shows_no_control_characters() -> None:

@@ -13,6 +13,7 @@ from shutil import which
 
 import click
 
+from turnlog.core.columns import cut
 from turnlog.core.escapes import clean
 from turnlog.core.kinds import Status
 from turnlog.core.provenance import Provenance
@@ -24,7 +25,7 @@ from turnlog.sessions.rows import Row
 
 from .attempts import outcome_cells
 from .options import FolderName, open_view
-from .render import aligned, cut
+from .render import aligned
 
 _WIDTH = 84
 """Columns beside the word that tells who speaks."""

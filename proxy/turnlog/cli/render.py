@@ -7,7 +7,6 @@ in tables and in JSON alike.
 import os
 import shutil
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -15,9 +14,9 @@ from itertools import islice
 
 import msgspec
 
+from turnlog.core.columns import columns_of, cut
 from turnlog.core.escapes import clean
 
-_WIDE = frozenset({"W", "F"})
 _BLOCK = 1000
 """Rows that are aligned together, so that a table of any length streams in bounded memory."""
 _NARROWEST = 12
@@ -205,22 +204,6 @@ def use_colour() -> bool:
     return sys.stdout.isatty() and not plain
 
 
-def cut(text: str, width: int) -> str:
-    """Return the beginning of `text` that fits in `width` columns, ending in an ellipsis if cut."""
-    if _width(text) <= width:
-        return text
-    if width < 1:
-        return ""
-    kept: list[str] = []
-    used = 1
-    for character in text:
-        used += _columns(character)
-        if used > width:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
-
-
 def _cleaned(rows: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
     return [
         [Cell(clean(cell.text), cell.style, clean(cell.narrow)) for cell in row] for row in rows
@@ -228,7 +211,7 @@ def _cleaned(rows: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
 
 
 def _widest(lines: Sequence[Sequence[Cell]], least: Sequence[int]) -> list[int]:
-    return [max(n, *(_width(row[at].text) for row in lines), 0) for at, n in enumerate(least)]
+    return [max(n, *(columns_of(row[at].text) for row in lines), 0) for at, n in enumerate(least)]
 
 
 def _fitted(widths: Sequence[int], elastic: Sequence[int], width: int) -> list[int]:
@@ -251,7 +234,7 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     cells: list[str] = []
     for cell, width in zip(row, widths, strict=True):
         text = cut(cell.text, width)
-        padding = " " * (width - _width(text))
+        padding = " " * (width - columns_of(text))
         cells.append((_painted(text, cell.style) if coloured else text) + padding)
     return "  ".join(cells).rstrip()
 
@@ -263,13 +246,3 @@ def painted(text: str, style: Style | None) -> str:
 
 def _painted(text: str, style: Style | None) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
-
-
-def _width(text: str) -> int:
-    return len(text) if text.isascii() else sum(map(_columns, text))
-
-
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1

@@ -11,11 +11,12 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
+from turnlog.core.columns import cut
 from turnlog.core.escapes import clean
 
 from .call_events import CallEnded
 from .event import Event, Level, Log
-from .events import LogDropped, ProxyFaulted, ProxyReady
+from .events import LogDropped, ProxyFaulted, ProxyReady, RulesMissing
 from .spool import Spool
 
 Clock = Callable[[], int]
@@ -156,6 +157,8 @@ def console_lines(clock: Clock, colors: bool) -> Render:
         if isinstance(event, ProxyReady):
             ways = "".join(f", {way}" for way in event.proxies)
             fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
+        elif isinstance(event, RulesMissing):
+            fields = {"event": f"no rules for {', '.join(event.upstreams)}: {event.advice}"}
         level = event.severity.name.lower()
         at = now.isoformat(" ", "seconds")
         line = console(None, level, {"timestamp": at, "level": level, **fields})
@@ -173,8 +176,8 @@ def call_line(event: CallEnded, columns: int | None, *, colors: bool) -> str:
     told = f"  -> {event.output_summary}" if event.output_summary else ""
     rest = f"{event.server}/{event.tool}{again}  {event.duration_ns / 1e6:.0f} ms  {marks}"
     line = clean(f"{status:<12}  {rest.rstrip()}{asked}{told}")
-    if columns is not None and len(line) > (room := columns - _CLOCK):
-        line = f"{line[: room - 1]}…"
+    if columns is not None:
+        line = cut(line, columns - _CLOCK)
     if not colors:
         return line
     style = _FAILED if event.severity >= Level.WARNING else _ENDED
