@@ -31,7 +31,7 @@ from turnlog.core.replacement import BREAKS, Replacements
 from turnlog.core.rules import OnDuplicate
 from turnlog.observe.event import Log
 from turnlog.observe.events import SessionUncovered
-from turnlog.store.base import Conflict, SessionRef, Store
+from turnlog.store.base import Conflict, SessionRef, Store, View
 
 from .answers import Made
 from .attempt import NO_LINKS, Ask, Attempt, Guess, Links, Reply, Settled
@@ -150,16 +150,17 @@ class Repeats:
         guessed = self._stored.guessed(ask)
         if guessed:
             ask = self._after_guessed(ask, guessed, before=before, doubts=doubts)
-        seen = self._stored.position(ask)
-        for found in self._find(ask):
-            if found.across:
-                ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
-            flags, ask = ask.flags, self._after(ask, found, before=before, doubts=doubts)
-            if seen is not None and found.running and not found.running.is_written:
-                # What that one may yet meet in the log has to be seen here too.
-                seen = found.running.ask.seen
-            if ask.flags != flags:
-                break  # it is said already that it may be a repeat
+        with self._stored.view(ask) as view:
+            seen = self._stored.position(view, ask)
+            for found in self._find(view, ask):
+                if found.across:
+                    ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
+                flags, ask = ask.flags, self._after(ask, found, before=before, doubts=doubts)
+                if seen is not None and found.running and not found.running.is_written:
+                    # What that one may yet meet in the log has to be seen here too.
+                    seen = found.running.ask.seen
+                if ask.flags != flags:
+                    break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         running = Running(ask, self._recorder, self._limits, stateless=stateless, guessed=guessed)
@@ -427,39 +428,49 @@ class Repeats:
         )
         return decide(earlier, asked, self._limits)
 
-    def _find(self, ask: Ask) -> Iterator[Found]:
+    def _find(self, view: View | None, ask: Ask) -> Iterator[Found]:
         """Yield the latest call with the same key, else the latest that asked the same; then the latest
         that asked it for another principal."""
         links = ask.links
-        found = self._same(links)
+        found = self._same(view, links)
         if found is not None:
             yield found
         if links.anyone:
-            others = self._latest(links.anyone, links, keyed=False, likeness=Likeness.OTHERS)
+            others = self._latest(view, links.anyone, links, keyed=False, likeness=Likeness.OTHERS)
             if others is not None:
                 yield others
 
-    def _same(self, links: Links) -> Found | None:
-        found = self._latest(links.key, links, keyed=True) if links.key else None
+    def _same(self, view: View | None, links: Links) -> Found | None:
+        found = self._latest(view, links.key, links, keyed=True) if links.key else None
         if found is None and links.same:
-            found = self._latest(links.same, links, keyed=False)
+            found = self._latest(view, links.same, links, keyed=False)
             if found and found.running and _differ(found.running.ask.links.key, links.key):
                 return None  # by another key its caller says that it is another call
         for link in links.before if found is None else ():
-            if (found := self._latest(link, links, keyed=False)) is not None:
+            if (found := self._latest(view, link, links, keyed=False)) is not None:
                 return structs.replace(found, across=True)
         untargeted = Likeness.UNTARGETED
         if found is None and links.former_key:
-            found = self._stored.find(links.former_key, links, keyed=True, likeness=untargeted)
+            found = self._stored.find(
+                view, links.former_key, links, keyed=True, likeness=untargeted
+            )
         if found is None and links.former_same:
-            found = self._stored.find(links.former_same, links, keyed=False, likeness=untargeted)
+            found = self._stored.find(
+                view, links.former_same, links, keyed=False, likeness=untargeted
+            )
         return found
 
     def _latest(
-        self, link: bytes, links: Links, *, keyed: bool, likeness: Likeness = Likeness.SAME
+        self,
+        view: View | None,
+        link: bytes,
+        links: Links,
+        *,
+        keyed: bool,
+        likeness: Likeness = Likeness.SAME,
     ) -> Found | None:
         """Return the latest call with a link, be it of this process or of another."""
-        stored = self._stored.find(link, links, keyed=keyed, likeness=likeness)
+        stored = self._stored.find(view, link, links, keyed=keyed, likeness=likeness)
         here = self._known.get(link)
         if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
             return None  # it is the same principal's

@@ -1,7 +1,8 @@
 """What the store has of earlier calls that asked the same, whichever process made them."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from typing import Final
 
@@ -105,13 +106,32 @@ class StoredCalls:
         name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
         return self._store.keyed(name + value)
 
+    @contextmanager
+    def view(self, ask: Ask) -> Generator[View | None]:
+        """Open one snapshot for all that is looked up of a call; `None` where it has no links, or the
+        store cannot be read."""
+        view = None
+        try:
+            view = self._store.view() if ask.links is not NO_LINKS else None
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+        with view if view is not None else nullcontext():
+            yield view
+
     def find(
-        self, link: bytes, links: Links, *, keyed: bool, likeness: Likeness = _SAME
+        self,
+        view: View | None,
+        link: bytes,
+        links: Links,
+        *,
+        keyed: bool,
+        likeness: Likeness = _SAME,
     ) -> Found | None:
         """Return the newest call with a link."""
+        if view is None:
+            return None
         try:
-            with self._store.view() as view:
-                return self._read(view, link, links, keyed=keyed, likeness=likeness)
+            return self._read(view, link, links, keyed=keyed, likeness=likeness)
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
@@ -155,13 +175,12 @@ class StoredCalls:
             commits=commits,
         )
 
-    def position(self, ask: Ask) -> int | None:
-        """Return how far the log goes before an earlier call is looked for; `None` where none is."""
-        if ask.links is NO_LINKS or ask.effect is Effect.READ:
+    def position(self, view: View | None, ask: Ask) -> int | None:
+        """Return how far the log goes in which earlier calls are looked for; `None` where none are."""
+        if view is None or ask.effect is Effect.READ:
             return None
         try:
-            with self._store.view() as view:
-                return view.last
+            return view.last
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
