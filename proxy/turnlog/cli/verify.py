@@ -126,8 +126,8 @@ def _walked(
 
     decoder: msgspec.msgpack.Decoder[_CheckedLine | _Failed]
     decoder = msgspec.msgpack.Decoder(_CheckedLine | _Failed)
+    seconds = seconds_for(data)
     try:
-        seconds = seconds_for(data)
         yield from map(decoder.decode, Worker(work, seconds).messages(_PATIENCE * seconds))
     except Unfinished:
         text = (
