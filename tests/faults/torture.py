@@ -4,6 +4,7 @@ Each agent wants effects, one after another, and asks for each until it has its 
 nobody knows. The server notes on disk what it really does. At the end the log has to explain it all.
 """
 
+import argparse
 import os
 import random
 import signal
@@ -353,9 +354,12 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """`python -m faults.torture [KILLS [SEED]]`: as many stalls follow."""
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else time.time_ns() % 1_000_000
+    """Torture a store in a temporary folder, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kills", nargs="?", type=int, default=200, help="as many stalls follow")
+    parser.add_argument("seed", nargs="?", type=int, default=time.time_ns() % 1_000_000)
+    wanted = parser.parse_args()
+    kills, seed = wanted.kills, wanted.seed
     print(f"{kills} kills, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         print(torture(Path(folder), kills, seed), flush=True)
