@@ -99,6 +99,7 @@ async def bench(
                 store, drafter, log, clock, work, durability=durability, when_full=when_full
             )
             yield Bench(recorder, store, log, time)
+            recorder.flush()
     finally:
         await store.close()
 

@@ -33,6 +33,7 @@ async def ended(one: Bench) -> Running:
 
 
 async def notes(one: Bench, running: Running) -> list[str]:
+    one.recorder.flush()
     # What comes behind a note is on disk behind it.
     await one.recorder.on_disk(await one.recorder.begin(ask(session(), one.recorder.new_call())))
     with one.store.view() as view:
@@ -99,3 +100,22 @@ async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     seen = running.seen()
     assert (seen.delivered, seen.abandoned) == (False, False)
     assert await notes(one, running) == []
+
+
+async def test_of_an_answer_whose_caller_had_cancelled_already_it_is_not_noted_that_it_arrived(
+    one: Bench,
+) -> None:
+    running = await ended(one)
+    running.arrived()
+    assert running.on_late_cancel()
+    assert await notes(one, running) == ["abandoned"]
+
+
+async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_the_later_one(
+    one: Bench,
+) -> None:
+    running = await ended(one)
+    running.arrived()
+    assert running.on_late_cancel()
+    running.arrived()
+    assert await notes(one, running) == ["abandoned", "delivered"]

@@ -48,8 +48,9 @@ from .listening import Listening
 from .reading import Reading
 from .repeats import KEPT
 from .request import Request
-from .running import MOMENT, Running
+from .running import Running
 from .underway import Underway, awaited
+from .unread import MOMENT
 from .upstream import Answer, Content
 
 _CALL: Final = "tools/call"

@@ -35,12 +35,14 @@ from . import reports
 from .attempt import Ask, Attempt, Reply
 from .clock import Clock
 from .drafts import Drafter, retell
+from .unread import Unread
 
 _OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
 """bytes: larger content is redacted and summed up in a thread."""
 _REPLAYED: Final = Status.REPLAYED
 _DELIVERED: Final = NoteKind.DELIVERED
+_ABANDONED: Final = NoteKind.ABANDONED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 
 
@@ -97,6 +99,9 @@ class Recorder:
         """Whether `store.full` was said and is still true."""
         self._opening: set[SessionRef] = set()
         self._loops = Loops()
+        self._unread = Unread()
+        self._arrived: dict[bytes, Callable[[], None]] = {}
+        """By call, what notes that its caller had the answer, once what that one had sent before is read."""
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
@@ -186,8 +191,37 @@ class Recorder:
     ) -> None:
         """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it.
 
-        That a caller has left is written at once: other processes are asked the same call next.
+        That a caller has left is written at once: other processes are asked the same call next. That it
+        had the answer is written when all has been read that was sent before: its cancel may be among it, and
+        where this process is stopped in between, others would take the answer for one that arrived.
         """
+        if kind is _DELIVERED:
+            note = partial(self._note, kind, session, on, follows, links)
+            self._arrived[on.call] = note
+            self._unread.after(partial(self._on_read, on.call, note))
+            return
+        if kind is _ABANDONED:
+            self._arrived.pop(on.call, None)
+        self._note(kind, session, on, follows, links)
+
+    def flush(self) -> None:
+        """Write the notes that wait for what was sent before: nothing more is read."""
+        self._unread.flush()
+
+    def _on_read(self, call: bytes, note: Callable[[], None]) -> None:
+        # Where another one is there, the answer was given again after its caller had given it up.
+        if self._arrived.get(call) is note:
+            del self._arrived[call]
+            note()
+
+    def _note(
+        self,
+        kind: NoteKind,
+        session: SessionRef,
+        on: Facts,
+        follows: Ticket | None,
+        links: tuple[bytes, ...],
+    ) -> None:
         try:
             facts, body = self._drafter.note(kind, on), Body(links=links) if links else None
             draft = Draft(session=session, facts=facts, body=body, intent=follows)

@@ -102,6 +102,7 @@ async def recording(
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):
                     yield context
             finally:
+                context.recorder.flush()
                 context.health.close()
     finally:
         await store.close()

@@ -20,10 +20,9 @@ from .attempt import NO_LINKS, Ask, Attempt
 from .fault import Failure
 from .pipes import DOUBT
 from .recorder import Recorder
+from .unread import MOMENT
 
 _DELIVERED: Final = NoteKind.DELIVERED
-MOMENT: Final = 0.02
-"""s in which what clients send one after another on several connections has been read."""
 Outlived = Callable[[Failure], bool]
 """Answers a caller whose time is over in the call's place; false where it cannot be told any more."""
 

@@ -1,0 +1,52 @@
+"""`serve.unread`: what lay in the sockets is read before it is said that it was."""
+
+import asyncio
+import socket
+from functools import partial
+
+from turnlog.serve.unread import Unread
+
+
+async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_not_accepted_yet() -> (
+    None
+):
+    order: list[str] = []
+    done = asyncio.Event()
+
+    class Reads(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            order.append(data.decode())
+
+    def said() -> None:
+        order.append("all read")
+        done.set()
+
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Reads, "127.0.0.1", 0) as server:
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            client.sendall(b"cancel")
+            unread = Unread(moment=0)  # as in a process that was stopped: its timer is over
+            unread.after(said)
+            await done.wait()
+    assert order == ["cancel", "all read"]
+
+
+async def test_what_is_added_while_something_waits_is_called_behind_it() -> None:
+    order: list[int] = []
+    done = asyncio.Event()
+    unread = Unread(moment=0)
+    unread.after(lambda: order.append(1))
+    unread.after(lambda: order.append(2))
+    unread.after(done.set)
+    await done.wait()
+    assert order == [1, 2]
+
+
+async def test_at_the_end_nothing_is_waited_for() -> None:
+    order: list[int] = []
+    unread = Unread()
+    for number in range(3):
+        unread.after(partial(order.append, number))
+    unread.flush()
+    unread.flush()
+    assert order == [0, 1, 2]
