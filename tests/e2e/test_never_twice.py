@@ -827,6 +827,21 @@ def test_in_a_session_that_is_only_guessed_a_call_is_joined_while_it_runs_and_ne
     assert text(third.body) == "done 2"
 
 
+def test_who_left_a_call_that_it_had_joined_by_guess_may_join_it_once_more(
+    rig: Rig, counting: Counting, unnamed: Begun, begun: Begun
+) -> None:
+    unnamed(as_client("tries thrice", 1))
+    second = begun(as_client("tries thrice", 2), *STATELESS, path="/mcp")
+    # Whoever is answered here came after it.
+    begun(message("ping", request_id=9), *STATELESS, path="/turnlog/nothing").response("POST")
+    second.close()
+    wait_until(lambda: "joined" in rig.proxy.rows()[-1].flags, "the proxy has noticed")
+    third = begun(as_client("tries thrice", 3), *STATELESS, path="/mcp")
+    begun(message("ping", request_id=9), *STATELESS, path="/turnlog/nothing").response("POST")
+    counting.go.set()
+    assert (text(third.response("POST").body), counting.asked) == ("done 1", 1)
+
+
 @pytest.mark.parametrize("other", ["version", "connection"])
 def test_a_call_is_not_joined_by_who_may_be_somebody_else(
     counting: Counting, unnamed: Begun, begun: Begun, other: str

@@ -251,7 +251,7 @@ def may_be_guessed(
     """Return whether a call may join an abandoned one of a session that is only guessed.
 
     `calls` are those of all that look like this caller: by connection, how many seconds ago the latest
-    was made. Where any but its `own` two connections has made one lately, it may be somebody else's.
+    was made. Where any but its `own` connections has made one lately, it may be somebody else's.
     """
     return not any(ago <= grace for connection, ago in calls.items() if connection not in own)
 

@@ -196,16 +196,17 @@ class Repeats:
             return self._after(ask, found, before=before, doubts=False)
         if doubts and running.is_in_doubt and not running.is_over:
             raise InDoubt(running)
-        if running.may_be_guessed and self._is_alone(ask, running.ask):
+        if running.may_be_guessed and self._is_alone(ask, running):
             raise Joins(ask, found, asyncio.get_running_loop().time(), joined=True)
         return ask
 
-    def _is_alone(self, ask: Ask, earlier: Ask) -> bool:
+    def _is_alone(self, ask: Ask, running: Running) -> bool:
         """Return whether no third connection of the same credential and client has called lately."""
+        earlier = running.ask.guess
         assert ask.guess is not None  # it was found by that
-        assert earlier.guess is not None
+        assert earlier is not None
         now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
-        own = {ask.guess.connection, earlier.guess.connection}
+        own = {ask.guess.connection, earlier.connection, *running.left_by}
         ago = {connection: now - at for connection, at in calls.items()}
         return may_be_guessed(ago, own, self._limits.cancel_grace)
 
@@ -278,6 +279,8 @@ class Repeats:
             ending, detail = LEFT, "left while the call it had joined ran on"
         asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
         guessed = (Flag.INFERRED,) if joins.found.is_guessed else ()
+        if guessed and joins.found.running is not None and joins.ask.guess is not None:
+            joins.found.running.on_guess_left(joins.ask.guess.connection)
         reply = Reply(flags=(Flag.JOINED, *guessed), detail=detail)
         waited = _waited(joins.since)
         self._recorder.unsent(asked, ending, reply, joins.found.source, waited=waited)

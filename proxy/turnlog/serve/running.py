@@ -71,6 +71,8 @@ class Running:
         self._ended_at = 0.0
         self._cancelled_at: float | None = None
         self._abandoned = False
+        self.left_by: set[int | str] = set()
+        """Connections of callers that were taken for its own, joined it, and have left as well."""
         self.is_given_up = False
         """Whether it is taken back because nobody waits for it."""
         self._joined = 0
@@ -292,6 +294,12 @@ class Running:
         attempt.marks.add(Flag.LATE)
         self._note(NoteKind.ABANDONED, attempt.intent)
         self._run_on()
+
+    def on_guess_left(self, connection: int | str) -> None:
+        """Count a caller that was taken for its own, and is gone now, as its own: what that one asks next may
+        join it for as long as if it had been the first."""
+        self.left_by.add(connection)
+        self._left_at = self._loop.time()
 
     def _unqueued(self) -> bool:
         """Send it never, where it still waits to be sent and nobody waits for it."""
