@@ -107,6 +107,24 @@ def test_explain_says_the_same_as_json(rules: Path) -> None:
     assert told["retries"] == []
 
 
+def test_explain_says_of_a_denied_call_that_it_is_never_sent_and_why(tmp_path: Path) -> None:
+    rules = tmp_path / "deny.yaml"
+    rules.write_text(
+        "rules:\n"
+        "  - {match: {tool: drop_*}, access: deny, why: ask the owner}\n"
+        "  - {match: {tool: send_*}, access: deny}\n"
+    )
+    for tool, said in (
+        ("drop_table", "denied, never sent: ask the owner"),
+        ("send_mail", "denied, never sent"),
+    ):
+        done = process("rules", "explain", "db", tool, "--rules", str(rules))
+        assert done.stdout.splitlines()[-1] == said
+        assert "tried again" not in done.stdout
+    told = process("rules", "explain", "db", "drop_table", "--rules", str(rules), "--json").stdout
+    assert json.loads(told)["why"] == "ask the owner"
+
+
 def test_explain_takes_the_call_of_a_plain_tool(rules: Path) -> None:
     rules.write_text(
         "rules:\n  - match: {path: /users/*, when: $.args.body.name}\n    effect: write\n"

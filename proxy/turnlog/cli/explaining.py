@@ -4,6 +4,7 @@ from typing import Any
 
 from turnlog.core.escapes import clean
 from turnlog.core.kinds import Effect
+from turnlog.core.rules import Access
 from turnlog.core.values import in_words
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping
@@ -28,9 +29,15 @@ def lines(explanation: Explanation) -> list[str]:
         "",
         *table(_ASPECTS, _aspects(explanation), width=None),
         "",
-        *_effect(explanation),
-        *_retries(explanation.retries),
+        *_outcome(explanation),
     ]
+
+
+def _outcome(explanation: Explanation) -> list[str]:
+    if explanation.aspects["access"].value == Access.DENY:
+        # Effect and retries are about calls that are sent.
+        return [clean(f"denied, never sent: {explanation.why}".removesuffix(": "))]
+    return [*_effect(explanation), *_retries(explanation.retries)]
 
 
 def _title(explanation: Explanation) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     effect: Effect
     aspects: dict[str, Aspect]
     retries: list[Again]
+    why: str
+    """What the caller of a denied call is told; empty for a call that is not, and where no rule says it."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -78,6 +80,7 @@ def explain(rules: Sequence[Placed], asked: Asked) -> Explanation:
         effect=effect(policy, call),
         aspects={name: _aspect(name, policy, rules) for name in ASPECTS},
         retries=_retries(policy, call),
+        why=policy.why,
     )
 
 
