@@ -78,17 +78,15 @@ def log_page(
         ahead_of=cursor if newest_first else None,
         behind=None if newest_first else cursor,
     )
-    found = (
-        attempt
-        for attempt in view.attempts(match, newest_first=newest_first)
-        if is_wanted(row_of(attempt), query)
-    )
+    attempts = view.attempts(match, newest_first=newest_first)
+    read = ((attempt, row_of(attempt)) for attempt in attempts)
+    found = ((attempt, row) for attempt, row in read if is_wanted(row, query))
     rows: list[Row] = []
     last, room, more = cursor or 0, PAGE_BYTES, False
-    for attempt in found:
+    for attempt, bare in found:
         if more := len(rows) == limit or room <= 0:
             break
-        row = with_payloads(view, attempt) if payloads else row_of(attempt)
+        row = with_payloads(view, attempt) if payloads else bare
         room -= sum(side.size for side in (row.input, row.output) if isinstance(side, Payload))
         rows.append(row)
         last = attempt[0].position
