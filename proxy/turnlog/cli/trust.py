@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from turnlog.core.escapes import clean
-from turnlog.core.target import server_of
+from turnlog.core.target import joined, server_of
 from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,
@@ -165,7 +165,7 @@ def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
     several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
     for one in found:
         parts = f": {', '.join(one.parts)}" if one.parts else ""
-        server = f"{one.server}@{one.target}" if one.server in several else one.server
+        server = joined(one.server, one.target) if one.server in several else one.server
         yield f"{clean(server)}/{clean(one.tool)}  {one.change}{parts}"
         if brief and one.change is not ChangeKind.CHANGED:
             continue

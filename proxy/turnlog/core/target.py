@@ -27,13 +27,23 @@ def lock_name(server: str, place: Sequence[str], folder: str) -> str:
         place = (*place[:-1], _relative(place[-1], folder))
     else:
         shown = place[0].partition("://")[2]
-    joined = "\0".join(place).encode("utf-8", "surrogatepass")
-    return f"{server}{_SEPARATOR}{shown}-{sha256(joined).hexdigest()[:_DIGITS]}"
+    whole = "\0".join(place).encode("utf-8", "surrogatepass")
+    return joined(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGITS]}")
 
 
 def server_of(lock_name: str) -> str:
     """Return the server's name alone."""
     return lock_name.partition(_SEPARATOR)[0]
+
+
+def place_shown(lock_name: str) -> str:
+    """Return host or program and the digest; empty where turnlog 0.1 pinned."""
+    return lock_name.partition(_SEPARATOR)[2]
+
+
+def joined(server: str, target: str) -> str:
+    """Return the name in a lock again of what `server_of` and `place_shown` have taken apart."""
+    return f"{server}{_SEPARATOR}{target}" if target else server
 
 
 def has_place(lock_name: str) -> bool:

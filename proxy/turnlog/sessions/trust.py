@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.definition import Json, Kept
 from turnlog.core.differences import Part, diff, parts_changed
-from turnlog.core.target import server_of
+from turnlog.core.target import joined, place_shown, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.definitions import Shown
@@ -107,7 +107,7 @@ def _difference(
     same = old is not None and new is not None and old.hash == new.hash
     return Difference(
         server=server_of(server),
-        target=server.partition("@")[2],
+        target=place_shown(server),
         tool=tool,
         change=ChangeKind.UNTARGETED if same else _kind(old, new),
         parts=parts_changed(old.definition, new.definition) if old and new and not same else [],
@@ -131,7 +131,7 @@ def pinned(lock: LockFile, offer: Offer, found: Sequence[Difference]) -> LockFil
     """Return the lock with these differences settled as the servers have it."""
     servers = {server: dict(tools) for server, tools in lock.servers.items()}
     for one in found:
-        name = f"{one.server}@{one.target}" if one.target else one.server
+        name = joined(one.server, one.target)
         new = offer.shown.get((name, one.tool))
         servers.get(one.server if new else name, {}).pop(one.tool, None)
         if new is not None:

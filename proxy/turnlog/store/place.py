@@ -18,14 +18,16 @@ _BEFORE: Final = "turnlog-data"
 """Up to 0.1 the default, in the working directory. It is looked for until 0.3."""
 
 
-class Place(Struct, frozen=True):
+class DefaultFolder(Struct, frozen=True):
     """A folder for a store, and what to tell the user of it, if anything."""
 
     path: Path
     hint: str = ""
 
 
-def default_place(environ: Mapping[str, str], folder: Path, platform: str = sys.platform) -> Place:
+def default_place(
+    environ: Mapping[str, str], folder: Path, platform: str = sys.platform
+) -> DefaultFolder:
     """Return the default folder for the store; `folder` is the working directory.
 
     A store of the release before is still used where the new place has none: open calls, keys,
@@ -35,9 +37,9 @@ def default_place(environ: Mapping[str, str], folder: Path, platform: str = sys.
     own = _own_folder(environ, folder, platform)
     before = folder / _BEFORE
     if own == before or has_store(own) or not (_is_private(before) and has_store(before)):
-        return Place(own)
+        return DefaultFolder(own)
     move = f"mkdir -p {quote(str(own.parent))} && mv {quote(str(before))} {quote(str(own))}"
-    return Place(
+    return DefaultFolder(
         before,
         f"using {str(before)!r}; stores lie in {str(own)!r} now. Stop turnlog and move it: {move}",
     )
