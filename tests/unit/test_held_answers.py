@@ -14,7 +14,7 @@ from turnlog.core.kinds import Effect
 from turnlog.core.repeats import NeverTwice
 from turnlog.serve.answers import JSON, Made
 from turnlog.serve.attempt import Reply
-from turnlog.serve.found import Repeated
+from turnlog.serve.found import Caller, Repeated
 from turnlog.serve.repeats import KEPT, MOST, Repeats
 from turnlog.serve.running import Running
 from turnlog.store.base import SessionRef, StoreFull
@@ -113,3 +113,18 @@ async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
                 await full.recorder.begin(running.ask)
             repeats.over(running)
     assert repeats.under_way == 0
+
+
+async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
+    one: Bench, repeats: Repeats
+) -> None:
+    first = await admitted(one, repeats, "first", session())
+    attempt = await one.recorder.begin(first.ask)
+    first.begins(attempt)
+    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    assert ticket is not None
+    await one.recorder.settle([ticket])
+    second = await admitted(one, repeats, "first", session())
+    by = Caller(attempt.scope, attempt.kin, attempt.caller_key)
+    assert repeats.on_late_cancel(by)
+    assert (first.has_left, second.has_left) == (True, False)

@@ -4,12 +4,15 @@ import asyncio
 import socket
 from functools import partial
 
-from turnlog.serve.unread import Unread
+import pytest
+
+from turnlog.serve.unread import Unread, all_read
 
 
-async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_not_accepted_yet() -> (
-    None
-):
+@pytest.mark.parametrize("way", ["callback", "wait"])
+async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_not_accepted_yet(
+    way: str,
+) -> None:
     order: list[str] = []
     done = asyncio.Event()
 
@@ -25,9 +28,13 @@ async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_n
     async with await loop.create_server(Reads, "127.0.0.1", 0) as server:
         with socket.create_connection(server.sockets[0].getsockname()) as client:
             client.sendall(b"cancel")
-            unread = Unread(moment=0)  # as in a process that was stopped: its timer is over
-            unread.after(said)
-            await done.wait()
+            # As in a process that was stopped: the time is over.
+            if way == "callback":
+                Unread(moment=0).after(said)
+                await done.wait()
+            else:
+                await all_read(moment=0)
+                said()
     assert order == ["cancel", "all read"]
 
 

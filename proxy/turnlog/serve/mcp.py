@@ -50,7 +50,7 @@ from .repeats import KEPT
 from .request import Request
 from .running import Running
 from .underway import Underway, awaited
-from .unread import MOMENT
+from .unread import all_read
 from .upstream import Answer, Content
 
 _CALL: Final = "tools/call"
@@ -185,7 +185,7 @@ class McpExchange:
         """Take in a cancel for the id with this key."""
         if not self._is_for_a_call(key) and not self._request.is_piped:
             # It may have been read before its call, which came on another connection.
-            await asyncio.sleep(MOMENT)
+            await all_read()
             self._is_for_a_call(key)
 
     def _is_for_a_call(self, key: str) -> bool:

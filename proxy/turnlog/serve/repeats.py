@@ -316,7 +316,8 @@ class Repeats:
             if repeated.caller is not None and repeated.caller.is_same(by):
                 self._take_back(repeated)
                 return True
-        for running in reversed(self._known.values()):
+        # One that has been asked beside is not the newest any more.
+        for running in (*reversed(self._known.values()), *self._under_way):
             attempt = running.attempt
             if attempt is None:
                 continue

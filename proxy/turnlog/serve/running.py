@@ -20,7 +20,7 @@ from .attempt import NO_LINKS, Ask, Attempt
 from .fault import Failure
 from .pipes import DOUBT
 from .recorder import Recorder
-from .unread import MOMENT
+from .unread import all_read
 
 _DELIVERED: Final = NoteKind.DELIVERED
 Outlived = Callable[[Failure], bool]
@@ -182,7 +182,7 @@ class Running:
 
         A close or a cancel comes on another connection, and may be read behind the call that follows it.
         """
-        await asyncio.sleep(MOMENT)
+        await all_read()
         await self.made_certain()
 
     async def made_certain(self) -> None:

@@ -10,6 +10,13 @@ _PASSES: Final = 10
 """Turns of the loop. A connection that waits to be accepted, and what was sent on it, takes about six."""
 
 
+async def all_read(moment: float = MOMENT) -> None:
+    """Wait until what lay unread has been read, as `Unread` does."""
+    await asyncio.sleep(moment)
+    for _ in range(_PASSES):
+        await asyncio.sleep(0)
+
+
 class Unread:
     """Callbacks that wait until what lay unread when they were added has been read.
 
