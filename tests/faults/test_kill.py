@@ -281,7 +281,9 @@ def test_a_proxy_whose_writers_all_die_says_that_it_is_not_ready(
             proxy.told("store.failed", death)
         why = client.request("GET", "/turnlog/ready")
         assert why.status == 503
-        assert "nothing is written until one works" in why.json()["detail"]
+        assert "store.blocked" in why.json()["detail"]
+        (said,) = proxy.told("store.blocked")
+        assert "nothing is written until one works" in said["error.message"]
         answer = client.request("POST", "/mcp", call("write"), headers=MCP_HEADERS).json()
         outcome = answer["result"]["_meta"]["turnlog/outcome"]
         assert (outcome["kind"], outcome["executed"]) == ("session_unavailable", "no")

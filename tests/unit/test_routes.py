@@ -136,6 +136,8 @@ def test_the_agents_path_of_a_resource_leads_to_it_in_the_same_session(
         # The agent's own Host, which the upstream has from X-Forwarded-Host.
         ("/files", "http://agent.example:7411/base/mcp/", "/files/base/mcp/"),
         ("/files", "https://agent.example:7411/files/base/mcp/", None),
+        ("/base/mcp", "http://agent.example:7411/oauth/callback?code=1", None),
+        ("/s/one/base/mcp", "http://agent.example:7411/base/mcp/", "/s/one/base/mcp/"),
         # Other origins.
         ("/files", "http://127.0.0.1:9001/base/mcp/", None),
         ("/files", "https://127.0.0.1:9000/base/mcp/", None),

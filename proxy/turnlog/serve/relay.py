@@ -252,6 +252,8 @@ class Relay(Struct, eq=False):
 
     def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
         """Return whether all that is waited for has come, though the transfer was cut or goes on."""
+        if self._out.holds:
+            return False  # a rule holds it: nothing was handed to the agent, so its transfer counts
         is_plain = self._decoder is None and not self._unreadable
         goes_on = cut or not self._answer.at_end
         return is_plain and goes_on and self._watcher.is_answered_by(body, cut=cut)

@@ -105,8 +105,7 @@ class Route(Struct, frozen=True):
         found = resolved(reference, self.resource, frozenset({own}))
         if found is not None or not host:
             return found
-        forwarded = frozenset({origin_of("http", host), origin_of("https", host)})
-        found = resolved(reference, self.resource, forwarded)
+        found = resolved(reference, self.resource, _origins_of(host))
         # One that has the prefix was made by who knows how agents call the upstream.
         knows = found is not None and self.prefix and _is_within(_path(found), self.prefix)
         return None if knows else found
@@ -117,9 +116,12 @@ class Route(Struct, frozen=True):
         if found is None:
             return None
         back = self.back(found)
-        # Without a prefix the agent's paths are the upstream's, and what names no origin leads there.
-        is_relative = resolved(reference, self.resource, frozenset()) is not None
-        return None if is_relative and not self.prefix and back == found else back
+        if self.prefix or back != found:
+            return back
+        # Without a prefix the agent's paths are the upstream's: what names no origin, or the agent's
+        # own Host, leads there as it is.
+        own = _origins_of(host) if host else frozenset[str]()
+        return None if resolved(reference, self.resource, own) is not None else back
 
     def back(self, resource: str) -> str:
         """Return the agent's path, with query and fragment, of a resource of the upstream.
@@ -136,6 +138,11 @@ class Route(Struct, frozen=True):
                 f"{self.prefix}/{target.name}{resource}" if plain is None else self.prefix + plain
             )
         return f"{self.prefix}/{target.name}{resource}" if is_taken else self.prefix + resource
+
+
+def _origins_of(host: str) -> frozenset[str]:
+    """Return the origins that a Host may stand for."""
+    return frozenset({origin_of("http", host), origin_of("https", host)})
 
 
 class Routes:

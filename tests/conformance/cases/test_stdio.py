@@ -128,7 +128,7 @@ async def test_c59_the_same_process_behind_http(tmp_path: Path) -> None:
     report, log = await over_http("C59", tmp_path, "rules: [{timeout: {startup: 1}}]")
 
     (init,) = report.requests
-    assert (init.status, init.complete) == (502, True)
+    assert (init.status, init.complete) == (504, True)
     assert "was not sent" in json.loads(init.body)["detail"]
     (failed,) = events_in(log, "upstream.failed")
     assert (failed["turnlog.kind"], failed["turnlog.phase"]) == ("connect_timeout", "connecting")
