@@ -61,7 +61,9 @@ def call_id(number: int) -> bytes:
 
 def session_id(name: str) -> bytes:
     """Return the id of a named session."""
-    return ids.uuid7(START + sum(name.encode()) * 65_537 * 10**9, name.encode().ljust(10, b"\0"))
+    return ids.uuid7(
+        START + sum(name.encode()) * 65_537 * 10**9, name.encode()[:10].ljust(10, b"\0")
+    )
 
 
 def fill(data: Path, calls: Sequence[Call]) -> None:

@@ -68,7 +68,11 @@ def test_a_correct_answer_that_inflates_beyond_what_is_read_stays_ok(rig: Rig) -
         given = client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)
     assert given.body == packed
     row = rig.row()
-    assert (row.status, row.executed, row.flags) == ("ok", "yes", ["truncated_record"])
+    assert (row.status, row.executed, row.flags) == (
+        "ok",
+        "yes",
+        ["not_searched", "truncated_record"],
+    )
 
 
 def test_a_large_request_that_is_cut_is_recorded_with_what_came(rig: Rig) -> None:
