@@ -302,7 +302,7 @@ def test_a_call_of_an_older_store_answers_nothing_and_is_not_forgotten(
     tmp_path: Path, key: str
 ) -> None:
     headers = (*MCP_HEADERS, *((KEY,) if key else ()))
-    asyncio.run(_written_before(data_of(tmp_path), "work", "write", key=key, delivered=bool(key)))
+    asyncio.run(_written_before(data_of(tmp_path), "one", "write", key=key, delivered=bool(key)))
     (tmp_path / "rules.yaml").write_text(RULES)
     with (
         RawUpstream() as upstream,
@@ -313,12 +313,12 @@ def test_a_call_of_an_older_store_answers_nothing_and_is_not_forgotten(
         given: list[str] = []
         for _ in range(2):
             with rig.client() as client:
-                answer = client.request("POST", "/s/work/mcp", WRITE, headers=headers)
+                answer = client.request("POST", "/s/one/mcp", WRITE, headers=headers)
             given.append(answer.body.decode())
         assert "an earlier version of turnlog" in given[0]
         assert "done 1" in given[1]
         assert len(script.asked) == 1
-        rows = session_rows(proxy.data, "work")
+        rows = session_rows(proxy.data, "one")
     assert [(row.kind, row.flags) for row in rows] == [
         (None, []),
         ("outcome_unknown", []),
@@ -328,7 +328,7 @@ def test_a_call_of_an_older_store_answers_nothing_and_is_not_forgotten(
 
 
 def test_a_delivered_call_of_an_older_store_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    asyncio.run(_written_before(data_of(tmp_path), "work", "write", key="", delivered=True))
+    asyncio.run(_written_before(data_of(tmp_path), "one", "write", key="", delivered=True))
     (tmp_path / "rules.yaml").write_text(RULES)
     with (
         RawUpstream() as upstream,
@@ -336,9 +336,9 @@ def test_a_delivered_call_of_an_older_store_is_followed_by_a_new_one(tmp_path: P
     ):
         upstream.script = Counting()
         with Rig(upstream, proxy).client() as client:
-            answer = client.request("POST", "/s/work/mcp", WRITE, headers=MCP_HEADERS)
+            answer = client.request("POST", "/s/one/mcp", WRITE, headers=MCP_HEADERS)
         assert b"done 1" in answer.body
-        assert [row.flags for row in session_rows(proxy.data, "work")] == [[], []]
+        assert [row.flags for row in session_rows(proxy.data, "one")] == [[], []]
 
 
 # -- where it cannot hold ------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_where_a_repeat_would_not_be_found_that_is_told_once(tmp_path: Path) -> 
                 body = call(tool, {"a": 1})
                 client.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
 
-        ask("/s/work/mcp")
+        ask("/s/one/mcp")
         ask("/mcp", KEY)
         ask("/mcp", tool="look")
         for number in range(5):
