@@ -121,7 +121,7 @@ def test_a_cancel_bears_nothing_that_is_about_the_body_of_its_call(rig: Rig, pac
         "Digest": "sha-256=x",
         "Signature": "sig=:x:",
         "Signature-Input": 'sig=("content-digest")',
-        "Idempotency-Key": "k1",
+        "Idempotency-Key": f"packed-{packed}",
         "Content-MD5": "x",
     }
     if packed:

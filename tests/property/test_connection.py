@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 
 import h11
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ TOKENS = st.text("abcXYZ-019", min_size=1, max_size=12).filter(lambda name: name
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
 LAST_CHUNK = b"0\r\n"
 TRAILERS = b"X-Trailer: 1\r\n\r\n"
+IN_TRAILERS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-Trai"
 FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "upgrade"})
 
 
@@ -155,6 +156,8 @@ def test_sound_answers_are_read_as_h11_reads_them(
 
 @settings(max_examples=150, deadline=None)
 @given(METHODS, answers(), st.integers(0, 5000), st.lists(st.integers(0, 5000), max_size=4))
+@example("GET", IN_TRAILERS + b"ler: 1\r\n\r\n", len(IN_TRAILERS), [])
+@example("GET", IN_TRAILERS + b"ler: 1\r\n\r\n", len(IN_TRAILERS) + 7, [])
 def test_an_answer_that_is_cut_never_passes_for_a_whole_one(
     method: str, data: bytes, end: int, cuts: list[int]
 ) -> None:

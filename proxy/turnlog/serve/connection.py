@@ -30,7 +30,8 @@ READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the agent took what came earlier."""
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of an answer."""
-_NO_TRAILERS: Final = b"\r\n\r\n"
+_TRAILERS_END: Final = {b"\n": b"\r\n", b"\r": b"\n\r\n"}
+"""What ends a trailer section, by the last byte that came of it."""
 Interim = Callable[[int, bytes, Headers], None]
 """Takes status, reason and fields of an interim answer (1xx)."""
 
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._keep_alive = False
         self._uploaded = False
+        self._last_byte = b""
         self._last_chunk_may_be_here = False
         """Whether nothing has come behind the size of the latest chunk."""
         self.complete = False
@@ -237,6 +239,7 @@ class Connection(asyncio.Protocol):
         why = ""
         # Of a trailer section as well: it is collected like a head, and then dropped.
         self._head_size += len(data)
+        self._last_byte = data[-1:]
         if not self._headers_done:
             self._mender.take(data)
         try:
@@ -289,14 +292,15 @@ class Connection(asyncio.Protocol):
     def _is_ended_by_close(self) -> bool:
         """Return whether the end of the stream ends the body as well.
 
-        A chunked one is complete once its last chunk has come (RFC 9112 section 8), also where
-        nothing follows the line with the size 0.
+        A chunked one is complete once its last chunk has come (RFC 9112 section 8), also where the
+        trailers behind the line with the size 0 are missing or cut.
         """
         if not self._last_chunk_may_be_here:
             return self.framing.body is Body.UNTIL_CLOSE
         came = len(self._pieces)
         with suppress(httptools.HttpParserError):
-            self._parser.feed_data(_NO_TRAILERS)
+            # Elsewhere than at a line's end the cut lies in a field, whose name may lack its colon.
+            self._parser.feed_data(_TRAILERS_END.get(self._last_byte, b":\r\n\r\n"))
         # In a chunk that is not the last one this was data.
         del self._pieces[came:]
         return self.complete
