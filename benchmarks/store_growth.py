@@ -15,8 +15,8 @@ from msgspec.structs import asdict
 from turnlog.core.commit import decode_link, digest
 from turnlog.core.kinds import Rung
 from turnlog.sessions.log import Query, Turns, find_session, read
-from turnlog.sessions.saving import AT_ONCE, Saving
-from turnlog.sessions.state import head_of, read_state, saved_states
+from turnlog.sessions.state.saving import AT_ONCE, Saving
+from turnlog.sessions.state.state_at import head_of, read_state, saved_states
 from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.states import SavedStates

@@ -16,12 +16,12 @@ from typing import Any
 import click
 import msgspec
 
+from turnlog.api.agent_tools import TOOLS
+from turnlog.api.endpoints import ENDPOINTS, method
+from turnlog.api.openapi import parameters
 from turnlog.cli.main import turnlog
-from turnlog.core import rules
-from turnlog.core.values import READ
-from turnlog.serve.endpoints import ENDPOINTS, method
-from turnlog.serve.openapi import parameters
-from turnlog.serve.tools import TOOLS
+from turnlog.core.text.units import READ
+from turnlog.rules import model
 
 PAGES = ("agent.md", "api.md", "cli.md", "configuration.md")
 _PART = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -118,8 +118,8 @@ def _help(command_line: str) -> str:
 
 def schema() -> str:
     """Return the JSON Schema of a file of rules."""
-    made = _as_read(msgspec.json.schema(rules.RuleFile))
-    texts = dict(_field_texts(ast.parse(Path(rules.__file__).read_text("utf-8"))))
+    made = _as_read(msgspec.json.schema(model.RuleFile))
+    texts = dict(_field_texts(ast.parse(Path(model.__file__).read_text("utf-8"))))
     for name, kind in made["$defs"].items():
         properties: dict[str, Any] = kind.get("properties", {})
         for key, value in properties.items():

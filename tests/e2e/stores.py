@@ -19,7 +19,7 @@ from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
 from turnlog.core.note import Note
 from turnlog.core.operation import Operation
-from turnlog.core.redact import Redactor
+from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import Noter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.engine import FLUSH_EVERY

@@ -17,7 +17,7 @@ from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Rung, Status
-from turnlog.serve.clock import Clock
+from turnlog.observe.clock import Clock
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 

@@ -6,7 +6,7 @@ from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.upstreams import RawUpstream
-from turnlog.sessions.state import EVERY
+from turnlog.sessions.state.state_at import EVERY
 
 
 def test_a_long_session_has_its_state_saved_before_anybody_asks(tmp_path: Path) -> None:

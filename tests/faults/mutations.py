@@ -21,7 +21,6 @@ from msgspec import Struct
 from conformance.store import kit
 from e2e.stores import Call, turnlog, written
 from turnlog.core.commit import Body
-from turnlog.core.definition import Kept
 from turnlog.core.kinds import Flag, Status
 from turnlog.core.note import Decision, Fact, FactAction
 from turnlog.core.operation import Operation
@@ -29,6 +28,7 @@ from turnlog.store import definitions
 from turnlog.store.bounded import Send, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.tables import NAMES
+from turnlog.wire.tools.definition import Kept
 
 PAGE: Final = 4096
 SECTOR: Final = 512

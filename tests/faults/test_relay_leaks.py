@@ -13,10 +13,10 @@ from kit.clients import BOUND, MCP_HEADERS, Client, call, message
 from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
-from turnlog.serve.agent import AgentConnection
-from turnlog.serve.connection import Connection
-from turnlog.serve.course import Course
-from turnlog.serve.runner import Runner
+from turnlog.engine.http.agent_connection import AgentConnection
+from turnlog.engine.http.course import Course
+from turnlog.engine.http.runner import Runner
+from turnlog.transport.server_connection import Connection
 
 COUNT = 8
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

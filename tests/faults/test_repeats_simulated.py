@@ -1,5 +1,5 @@
 """A hundred thousand calls of an agent that loses answers, gives up and asks again, on a clock of the
-test: what is decided is `core.repeats`, what really happened is counted beside it."""
+test: what is decided is `exchange.duplicates`, what really happened is counted beside it."""
 
 import random
 from collections import Counter
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
-from turnlog.core.repeats import Asked, Earlier, NeverTwice, Verdict, decide
+from turnlog.exchange.duplicates import Asked, Earlier, NeverTwice, Verdict, decide
 
 CALLS = 100_000
 SEED = 7

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from kit.commits import AT, SESSION, Log, changed
 from turnlog.core.commit import Facts
-from turnlog.core.fold import fold
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, NoteKind, Rung, Status
 from turnlog.core.note import (
     Budget,
@@ -28,8 +27,9 @@ from turnlog.core.note import (
     Turn,
     UserInput,
 )
-from turnlog.core.state import State
-from turnlog.core.table import table
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.core.state.state_view import table
 from turnlog.store.base import Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 

@@ -10,16 +10,10 @@ import msgspec
 import pytest
 
 from golden.make import HERE, Record, records, scripted
-from turnlog.core.commit import (
-    Commit,
-    body_digest,
-    decode_body,
-    decode_header,
-    digest,
-)
-from turnlog.core.fold import fold
-from turnlog.core.state import State
-from turnlog.core.table import Field, table
+from turnlog.core.commit import Commit, body_digest, decode_body, decode_header, digest
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.core.state.state_view import Field, table
 
 LOGS = sorted(path.stem for path in HERE.glob("*.jsonl"))
 

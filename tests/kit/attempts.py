@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.kinds import Durability, Effect, Rung, TurnSource, WhenFull
-from turnlog.core.redact import Redactor
+from turnlog.observe.clock import Clock
 from turnlog.observe.event import Event, Level
-from turnlog.serve.attempt import Ask
-from turnlog.serve.clock import Clock
-from turnlog.serve.drafts import Drafter
-from turnlog.serve.recorder import Recorder
+from turnlog.record.attempt import Ask
+from turnlog.record.drafts import Drafter
+from turnlog.record.recorder import Recorder
+from turnlog.redaction.redact import Redactor
 from turnlog.store.base import SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 

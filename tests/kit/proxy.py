@@ -19,13 +19,13 @@ import msgspec
 
 from kit.clients import wait_until
 from kit.family import is_running, store_processes
+from turnlog.app.serve import serving
 from turnlog.observe.logs import configure
-from turnlog.serve.app import serving
-from turnlog.serve.layers import Flags, read_settings
 from turnlog.sessions import log
 from turnlog.sessions.log import Query
 from turnlog.sessions.rows import Row
 from turnlog.sessions.verify import Anchor, Finding, verify
+from turnlog.settings.layers import Flags, read_settings
 from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
 

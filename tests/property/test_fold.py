@@ -1,4 +1,4 @@
-"""Laws of `core.fold` and `core.table`, for any commits in any order."""
+"""Laws of `core.state.fold` and `core.state.state_view`, for any commits in any order."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.requirements import Requirement, proves
 from kit.commits import Log, changed
-from turnlog.core.fold import explain, fold
+from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.ids import to_text
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Status
 from turnlog.core.note import (
@@ -24,9 +24,9 @@ from turnlog.core.note import (
     Turn,
 )
 from turnlog.core.operation import Change, Operation
-from turnlog.core.standing import CallState, next_call_state
-from turnlog.core.state import State, decode_state, encode_state, state_hash
-from turnlog.core.table import apply, diff, table
+from turnlog.core.state.fold import explain, fold
+from turnlog.core.state.session_state import State, decode_state, encode_state, state_hash
+from turnlog.core.state.state_view import apply, diff, table
 
 LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnlog.core.redact import Redactor
-from turnlog.core.secret_values import FirstLook, decoded
+from turnlog.redaction.redact import Redactor
+from turnlog.redaction.values import FirstLook, decoded
 
 REDACTOR = Redactor()
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from turnlog.serve.agent import AgentConnection, AgentServer
-from turnlog.serve.requests import RequestReader
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.http.agent_connection import AgentConnection, AgentServer
+from turnlog.transport.request_heads import AgentRequest
+from turnlog.transport.request_parser import RequestReader
 
 BODIES = [b"", b"ab", b"abc", b"\r\n\r\n", b"0\r\n\r\n", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"]
 LINES = [

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Status
-from turnlog.wire.content import only_text, text_of_result
-from turnlog.wire.error_text import LOOKED_AT, looks_like_error
+from turnlog.wire.json.rawjson import shape, text_of
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import Answer, read_answer
-from turnlog.wire.rawjson import shape, text_of
+from turnlog.wire.result.content import only_text, text_of_result
+from turnlog.wire.result.error_text import LOOKED_AT, looks_like_error
 
 WORDS = ["null", "None", "NaN", "undefined", "[object Object]", "error", "Error: x", "TRACEBACK"]
 Values = st.SearchStrategy[Any]

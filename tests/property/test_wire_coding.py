@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.coding import ContentDecoder, decoder_for
+from turnlog.wire.http.content_coding import ContentDecoder, decoder_for
 
 brotli: Any = import_module("brotli")
 zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")

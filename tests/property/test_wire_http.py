@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.http import (
+from turnlog.wire.http.head import (
     Framing,
     allowed_host,
     allowed_origin,

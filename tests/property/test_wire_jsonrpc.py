@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
+from turnlog.wire.json.rawjson import integer_of, members, text_of
+from turnlog.wire.json.skim import PATHS, Outline, Skimmer
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, outline_kind, parse
 from turnlog.wire.mcp import (
     cancelled_id,
@@ -20,8 +22,6 @@ from turnlog.wire.mcp import (
     requested_revision,
 )
 from turnlog.wire.message import MessageReader
-from turnlog.wire.rawjson import integer_of, members, text_of
-from turnlog.wire.skim import PATHS, Outline, Skimmer
 
 NAMES = sorted({name for path in PATHS for name in path.split(".")})
 spaces = st.sampled_from([b"", b"", b"", b" ", b"\r\n\t "])

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw, structs
 
-from turnlog.wire.answer import read_answer, state_digest
-from turnlog.wire.blank import is_spoken
+from turnlog.wire.json.rawjson import Shape, members, shape, text_of
 from turnlog.wire.jsonrpc import Message, parse
 from turnlog.wire.mcp import ToolCall, read_call
-from turnlog.wire.rawjson import Shape, members, shape, text_of
+from turnlog.wire.result.answer import read_answer, state_digest
+from turnlog.wire.result.blank import is_spoken
 
 texts = st.text(st.sampled_from('ab"\\é😀 \ud83d\x01'), max_size=6)
 values = st.recursive(

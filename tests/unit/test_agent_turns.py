@@ -1,10 +1,10 @@
-"""`serve.agent`: who sends many requests at once waits like everybody else."""
+"""`engine.http.agent_connection`: who sends many requests at once waits like everybody else."""
 
 import asyncio
 import socket
 
-from turnlog.serve.agent import AgentConnection, AgentServer
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.http.agent_connection import AgentConnection, AgentServer
+from turnlog.transport.request_heads import AgentRequest
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 UNMET = b"GET /unmet HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -8,14 +8,7 @@ from kit.attempts import ask, session
 from turnlog.core import classify, ids
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.serve.answers import (
-    Made,
-    Unanswered,
-    document,
-    envelope,
-    problem,
-    with_tail,
-)
+from turnlog.record.own_answers import Made, Unanswered, document, envelope, problem, with_tail
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 SESSION, CALL = bytes(range(16)), bytes(range(16, 32))

@@ -1,4 +1,4 @@
-"""`serve.api`: an answer to what is queued to be written has no time limit but the disk's."""
+"""`api.api`: an answer to what is queued to be written has no time limit but the disk's."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,18 +11,18 @@ import pytest
 from kit.attempts import Collected, ask, session
 from kit.clients import Client, Response
 from kit.holding import nobody_writes
+from turnlog.api.api import Api
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.serve.agent import AgentConnection, AgentServer
-from turnlog.serve.api import Api
-from turnlog.serve.attempt import Reply
-from turnlog.serve.context import Context
-from turnlog.serve.downstream import Downstream
-from turnlog.serve.heads import lines
-from turnlog.serve.layers import Flags, read_settings
-from turnlog.serve.recording import recording
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.context import Context
+from turnlog.engine.http.agent_connection import AgentConnection, AgentServer
+from turnlog.engine.http.downstream import Downstream
+from turnlog.engine.services import recording
+from turnlog.record.attempt import Reply
+from turnlog.settings.layers import Flags, read_settings
+from turnlog.transport.message_heads import lines
+from turnlog.transport.request_heads import AgentRequest
 
 TOKEN = b"t" * 32
 LIMIT = 0.05

@@ -1,10 +1,10 @@
-"""`serve.bell`: whoever waits is woken once for each ring, at once or in the next turn."""
+"""`transport.wakeup`: whoever waits is woken once for each ring, at once or in the next turn."""
 
 import asyncio
 
 import pytest
 
-from turnlog.serve.bell import Bell
+from turnlog.transport.wakeup import Bell
 
 
 async def heard(bell: Bell, times: list[int]) -> None:

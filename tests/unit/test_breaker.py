@@ -2,9 +2,9 @@
 
 import pytest
 
-from turnlog.core.breaker import Breaker, Circuit, Pass, State
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.rules.circuit_breaker import Breaker, Circuit, Pass, State
 
 SETTINGS = Breaker(failures=3, within=10.0, cool_down=5.0)
 LOST = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)

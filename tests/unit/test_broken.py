@@ -1,7 +1,7 @@
 import pytest
 
-from turnlog.core.broken import Broken, Then, after
 from turnlog.core.kinds import ErrorKind
+from turnlog.exchange.broken import Broken, Then, after
 
 
 def broken(**said: object) -> Broken:

@@ -7,12 +7,12 @@ import pytest
 from kit.attempts import Time, ask, session
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
-from turnlog.core.rules import Timeouts
-from turnlog.serve.attempt import Attempt
-from turnlog.serve.calls import DETACHED_LIFE, OpenCalls
-from turnlog.serve.context import Context
-from turnlog.serve.patience import Patience
-from turnlog.serve.underway import Underway
+from turnlog.engine.call_registry import DETACHED_LIFE, OpenCalls
+from turnlog.engine.context import Context
+from turnlog.engine.mcp.open_attempts import Underway
+from turnlog.record.attempt import Attempt
+from turnlog.record.deadlines import Patience
+from turnlog.rules.model import Timeouts
 
 HERE = ("files", "session-1")
 THERE = ("files", "session-2")

@@ -2,7 +2,7 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Effect
-from turnlog.serve.catalog import Catalog, Learned, effect_of
+from turnlog.engine.tools.tool_listing import Catalog, Learned, effect_of
 from turnlog.wire.mcp import Definition, ToolPage, read_tools_list
 
 

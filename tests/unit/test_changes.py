@@ -1,4 +1,4 @@
-"""`sessions.changes`: what changed between two states, by which commits, and why."""
+"""`sessions.state.changes`: what changed between two states, by which commits, and why."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 from e2e.stores import Call, fill, session_id
 from kit.commits import changed
 from turnlog.core.note import Decision
-from turnlog.core.table import Change as TableChange
-from turnlog.core.table import Field, apply, table
-from turnlog.sessions.changes import By, Changed, apart, between
+from turnlog.core.state.state_view import Change as TableChange
+from turnlog.core.state.state_view import Field, apply, table
 from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.state import saved_states, state_at
+from turnlog.sessions.state.changes import By, Changed, apart, between
+from turnlog.sessions.state.state_at import saved_states, state_at
 from turnlog.store.base import View
 from turnlog.store.lmdb import LmdbReader
 

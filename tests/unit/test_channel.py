@@ -1,9 +1,9 @@
-"""`serve.channel`: where the endpoint of an HTTP+SSE stream leads, and what is asked there."""
+"""`engine.mcp.legacy_sse`: where the endpoint of an HTTP+SSE stream leads, and what is asked there."""
 
 import pytest
 
-from turnlog.serve.channel import Channels, endpoint_of, renamed
-from turnlog.serve.routes import Route, Routes, target_of
+from turnlog.engine.mcp.legacy_sse import Channels, endpoint_of, renamed
+from turnlog.transport.routes import Route, Routes, target_of
 from turnlog.wire.jsonrpc import Kind, Message
 
 ROUTES = Routes([target_of("old", "http://127.0.0.1:9000/base/sse?key=1")])

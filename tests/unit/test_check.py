@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.core.rules import RuleFile
 from turnlog.packs.check import problems
 from turnlog.packs.examples import check_both
 from turnlog.packs.sources import RuleSource
+from turnlog.rules.model import RuleFile
 
 
 def found(folder: Path, text: str) -> list[str]:

@@ -27,10 +27,10 @@ from turnlog.client import (
 )
 from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.core.policy import Policy
-from turnlog.core.repeats import replayed
-from turnlog.core.rules import Surface
-from turnlog.serve.answers import Unanswered, envelope, problem, with_tail
+from turnlog.exchange.duplicates import replayed
+from turnlog.record.own_answers import Unanswered, envelope, problem, with_tail
+from turnlog.rules.model import Surface
+from turnlog.rules.policy import Policy
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 LOST = classify.failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)

@@ -9,9 +9,9 @@ import pytest
 
 from kit.clients import BOUND
 from turnlog.core.kinds import ErrorKind
-from turnlog.serve.connection import HEAD_LIMIT, READ_AHEAD, Connection
-from turnlog.serve.fault import Failure, Progress
-from turnlog.wire.http import Headers
+from turnlog.record.errors import Failure, Progress
+from turnlog.transport.server_connection import HEAD_LIMIT, READ_AHEAD, Connection
+from turnlog.wire.http.head import Headers
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"

@@ -1,9 +1,9 @@
-"""`core.coverage`: where never-twice cannot hold, and that it is told once."""
+"""`exchange.coverage`: where never-twice cannot hold, and that it is told once."""
 
 import pytest
 
-from turnlog.core.coverage import Coverage, Gap
 from turnlog.core.kinds import Rung
+from turnlog.exchange.coverage import Coverage, Gap
 
 
 def told(*sessions: str, rung: Rung = Rung.TRANSPORT, caller: str = "me") -> list[Gap | None]:

@@ -10,7 +10,7 @@ from conformance.store.kit import START, begin, intent, known, new_id, note, out
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Effect, Flag, NoteKind, Status
-from turnlog.serve.attempt import Settled
+from turnlog.record.attempt import Settled
 from turnlog.sessions.contents import Kept
 from turnlog.sessions.dangling import Dangling, Standing, Wanted, count, dangling
 from turnlog.store.base import Blob, Draft, SessionRef, Ticket

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from turnlog.core.canon import canonical
-from turnlog.core.definition import LARGEST, kept
-from turnlog.core.redact import Redactor
+from turnlog.redaction.redact import Redactor
+from turnlog.wire.tools.definition import LARGEST, kept
 
 REDACTOR = Redactor(keys=["pin"], patterns=["corp-[0-9]+"])
 TOKEN = "ghp_" + "a1B2" * 9

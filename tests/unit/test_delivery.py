@@ -1,12 +1,12 @@
-"""`core.delivery`: whether a caller has had its answer."""
+"""`exchange.delivery`: whether a caller has had its answer."""
 
 import pytest
 from msgspec import structs
 
 from kit.commits import Log
 from turnlog.core.commit import Commit
-from turnlog.core.delivery import is_delivered, is_settling
 from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind
+from turnlog.exchange.delivery import is_delivered, is_settling
 
 
 def commits(*notes: NoteKind) -> list[Commit]:

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from turnlog.core.classify import Ending, refused, succeeded
-from turnlog.core.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
-from turnlog.core.expression import Seen
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 from turnlog.core.operation import Change, Evidence, Field, Operation
-from turnlog.core.rules import Extractor
+from turnlog.rules.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
+from turnlog.rules.expression import Seen
+from turnlog.rules.model import Extractor
 
 OK = succeeded()
 

@@ -1,7 +1,7 @@
 """`cli.values`: what stands in a field of the state, in words."""
 
 from turnlog.cli.values import described
-from turnlog.core.state import ToolUse
+from turnlog.core.state.session_state import ToolUse
 
 
 def test_calls_that_ended_as_an_unknown_error_are_told_apart_from_the_unknown() -> None:

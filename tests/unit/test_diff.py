@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from turnlog.core.diff import (
+from turnlog.core.answer_diff import (
     LIMIT,
     MOST,
     SHOWN,
@@ -17,7 +17,7 @@ from turnlog.core.diff import (
     Difference,
     compare,
 )
-from turnlog.core.expression import Place, Seen, locate
+from turnlog.rules.expression import Place, Seen, locate
 
 CHANGED, ADDED, REMOVED, MOVED = Change.CHANGED, Change.ADDED, Change.REMOVED, Change.MOVED
 DEEP = 100_000

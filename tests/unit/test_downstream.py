@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
-from turnlog.serve.agent import AgentConnection, AgentServer, Answer
-from turnlog.serve.downstream import Downstream, Gone
-from turnlog.serve.handler import Handler
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.http.agent_connection import AgentConnection, AgentServer, Answer
+from turnlog.engine.http.downstream import Downstream, Gone
+from turnlog.engine.http.handler import Handler
+from turnlog.transport.request_heads import AgentRequest
 
 Handle = Callable[[Downstream], Awaitable[None]]
 GET = b"GET /a//b?x= HTTP/1.1\r\nHost: h\r\n\r\n"

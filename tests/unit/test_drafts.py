@@ -12,11 +12,11 @@ from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.core.operation import Change, Field
-from turnlog.core.policy import Policy
-from turnlog.core.redact import Redactor
-from turnlog.core.rules import Extractor, Keep
-from turnlog.serve.attempt import Attempt, Reply
-from turnlog.serve.drafts import Drafter
+from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.drafts import Drafter
+from turnlog.redaction.redact import Redactor
+from turnlog.rules.model import Extractor, Keep
+from turnlog.rules.policy import Policy
 from turnlog.store.base import Draft
 
 OK = succeeded()

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from turnlog.core.effects import named_effect
-from turnlog.core.expression import SEARCHED, UNREADABLE
+from turnlog.rules.effects import named_effect
+from turnlog.rules.expression import SEARCHED, UNREADABLE
 
 ORDER = ("$.args.shop", "$.args.items[*].id")
 ONE: dict[str, Any] = {"shop": "a", "items": [{"id": 1, "n": 5}, {"id": 2}], "note": "x"}

@@ -52,7 +52,7 @@ def is_event(thing: object) -> bool:
 def filled() -> dict[str, set[str]]:
     """The keywords that each event is made with, anywhere in the package."""
     found: dict[str, set[str]] = {event.__name__: set() for event in CATALOGUE}
-    for path in (*PACKAGE.glob("serve/*.py"), *PACKAGE.glob("observe/*.py")):
+    for path in PACKAGE.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for name, words in (*made(function, set(found)), *completed(function, set(found))):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from turnlog.app.trial import tried
 from turnlog.packs.examples import Report, check_both, run
 from turnlog.packs.find import packs_folder, rule_packs
 from turnlog.packs.sources import RuleSource, pack
-from turnlog.serve.trial import tried
 
 RULES = """\
 rules:

@@ -3,11 +3,11 @@
 import pytest
 
 from turnlog.core.classify import failed, refused, succeeded
-from turnlog.core.exchange import Forward, Steps, Wait, exchange
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.core.policy import Policy
-from turnlog.core.retry import Reason, Tried
-from turnlog.core.rules import Jitter, Retry, Timeouts
+from turnlog.exchange.retries import Forward, Steps, Wait, exchange
+from turnlog.rules.model import Jitter, Retry, Timeouts
+from turnlog.rules.policy import Policy
+from turnlog.rules.retry import Reason, Tried
 
 RETRY = Retry(on=("connection", "rate_limited"), max_attempts=3, jitter=Jitter.NONE)
 

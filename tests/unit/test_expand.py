@@ -4,8 +4,8 @@ import pytest
 
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.expand import LARGEST, expand
-from turnlog.serve.layers import Flags, read_settings
-from turnlog.serve.settings import Settings
+from turnlog.settings.layers import Flags, read_settings
+from turnlog.settings.model import Settings
 
 SECRET = "s3cr3t-valu3"
 FILES = {"/run/token": f"{SECRET}\n".encode(), "/large": b"x" * (LARGEST + 1), "/odd": b"\xff"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.core.expression import Seen, expression, locate, searches, select
+from turnlog.rules.expression import Seen, expression, locate, searches, select
 
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []

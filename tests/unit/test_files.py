@@ -1,12 +1,12 @@
-"""`core.files`: what became of each file."""
+"""`core.state.files`: what became of each file."""
 
 from typing import Any
 
 import pytest
 
 from kit.commits import changed, delta
-from turnlog.core.files import FileChange, Touch, apply, is_below, merged, renamed, touches
 from turnlog.core.operation import Change
+from turnlog.core.state.files import FileChange, Touch, apply, is_below, merged, renamed, touches
 
 
 def touch(op: str, key: str, to: str = "", seq: int = 1, **more: Any) -> Touch:

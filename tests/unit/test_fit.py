@@ -1,13 +1,6 @@
 """Which built-in packs know the tools of a server."""
 
-from turnlog.packs.fit import (
-    Fit,
-    advice,
-    built_in,
-    fitting,
-    names_change,
-    names_effect,
-)
+from turnlog.packs.fit import Fit, advice, built_in, fitting, names_change, names_effect
 
 PACKS = built_in()
 

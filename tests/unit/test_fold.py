@@ -1,12 +1,10 @@
-"""`core.fold`: what a session's commits come to."""
+"""`core.state.fold`: what a session's commits come to."""
 
 import pytest
 from msgspec import Raw, structs
 
 from kit.commits import AT, Log, call_text, changed
 from turnlog.core.commit import Body, Facts
-from turnlog.core.files import FileChange
-from turnlog.core.fold import Cause, explain, fold
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, NoteKind, Status
 from turnlog.core.note import (
     Budget,
@@ -21,8 +19,10 @@ from turnlog.core.note import (
     UserInput,
 )
 from turnlog.core.operation import Change
-from turnlog.core.state import DecisionMade, Evicted, FactHeld, State, ToolUse, Usage
-from turnlog.core.table import PendingAction, Table, diff, table
+from turnlog.core.state.files import FileChange
+from turnlog.core.state.fold import Cause, explain, fold
+from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, Usage
+from turnlog.core.state.state_view import PendingAction, Table, diff, table
 
 
 def state(log: Log) -> State:

@@ -1,4 +1,4 @@
-"""`serve.found`: what the commits of an earlier call tell."""
+"""`engine.duplicates.duplicate_match`: what the commits of an earlier call tell."""
 
 import pytest
 from msgspec import structs
@@ -6,7 +6,7 @@ from msgspec import structs
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, NoteKind
-from turnlog.serve.found import earlier_of
+from turnlog.engine.duplicates.duplicate_match import earlier_of
 
 SECOND = 1_000_000_000
 

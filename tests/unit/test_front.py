@@ -15,13 +15,13 @@ from kit.attempts import bench
 from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
 from kit.proxy import until
-from turnlog.core.principal import PrincipalNames
-from turnlog.serve.child import start
-from turnlog.serve.fault import Progress
-from turnlog.serve.front import IDLE, Asked, Front
-from turnlog.serve.lane import Lane
-from turnlog.serve.settings import Share
-from turnlog.serve.upstream import Answer
+from turnlog.engine.command.child import start
+from turnlog.engine.command.command_endpoint import IDLE, Asked, Front
+from turnlog.engine.command.supervisor import Lane
+from turnlog.exchange.principal import PrincipalNames
+from turnlog.record.errors import Progress
+from turnlog.settings.model import Share
+from turnlog.transport.http_client import Answer
 
 EVENTS = {b"accept": b"application/json, text/event-stream"}
 

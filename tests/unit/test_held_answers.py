@@ -1,4 +1,4 @@
-"""`serve.repeats`: what is remembered of guarded calls, and for how long."""
+"""`engine.duplicates.deduplication`: what is remembered of guarded calls, and for how long."""
 
 import asyncio
 import gc
@@ -11,12 +11,12 @@ import pytest
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Effect
-from turnlog.core.repeats import NeverTwice
-from turnlog.serve.answers import JSON, Made
-from turnlog.serve.attempt import Reply
-from turnlog.serve.found import Caller, Repeated
-from turnlog.serve.repeats import KEPT, MOST, Repeats
-from turnlog.serve.running import Running
+from turnlog.engine.duplicates.deduplication import KEPT, MOST, Repeats
+from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
+from turnlog.exchange.duplicates import NeverTwice
+from turnlog.record.attempt import Reply
+from turnlog.record.own_answers import JSON, Made
 from turnlog.store.base import SessionRef, StoreFull
 
 ANSWER = Made(200, b"OK", JSON, b"the first one")

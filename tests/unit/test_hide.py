@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from turnlog.core.expression import Seen
-from turnlog.core.hide import MOST, Hidden, cut_json, cut_text, hidden
-from turnlog.core.redact import Redacted
+from turnlog.redaction.redact import Redacted
+from turnlog.redaction.rule_redaction import MOST, Hidden, cut_json, cut_text, hidden
+from turnlog.rules.expression import Seen
 
 CUT = "[redacted]"
 ALL = Redacted(b'"[redacted]"', True)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from turnlog.core.expression import UNREADABLE, Seen
-from turnlog.core.judge import Judgement, Said, judge, speaks
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.core.policy import Policy
-from turnlog.core.rules import ErrorMap, Expects, Keep
+from turnlog.rules.expression import UNREADABLE, Seen
+from turnlog.rules.model import ErrorMap, Expects, Keep
+from turnlog.rules.policy import Policy
+from turnlog.rules.result_rules import Judgement, Said, judge, speaks
 
 NULL = (Flag.NULL_RESULT,)
 NOTHING = Seen()

@@ -8,12 +8,12 @@ import pytest
 
 from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
-from turnlog.core.expression import Seen
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, Retry, Status
-from turnlog.core.policy import Policy
-from turnlog.core.rules import ErrorMap, Expects
-from turnlog.serve.attempt import Ask, Reply
-from turnlog.serve.judging import judged, seen, unwrapped, waiting
+from turnlog.record.attempt import Ask, Reply
+from turnlog.record.judging import judged, seen, unwrapped, waiting
+from turnlog.rules.expression import Seen
+from turnlog.rules.model import ErrorMap, Expects
+from turnlog.rules.policy import Policy
 
 OK = succeeded()
 FAILED = refused(ErrorKind.TOOL_FAILED, Effect.READ)

@@ -4,10 +4,10 @@ from pathlib import Path
 from msgspec import Raw
 
 from kit.attempts import Collected, Time
-from turnlog.core.redact import Redactor
+from turnlog.engine.tools.definition_writer import Keeper
+from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import DefinitionsFailed, ToolChanged
-from turnlog.serve.keeper import Keeper
-from turnlog.serve.pins import Pins
+from turnlog.redaction.redact import Redactor
 from turnlog.store import definitions
 from turnlog.wire.mcp import ToolPage, read_tools_list
 

@@ -5,15 +5,15 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Effect, Flag
-from turnlog.core.policy import Rulebook
 from turnlog.core.provenance import Provenance
-from turnlog.core.rules import Match, Rule
 from turnlog.core.target import lock_name
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.tool_cache import KnownTools, Rules
+from turnlog.engine.tools.tool_listing import Catalog
 from turnlog.packs.lock import LockFile, Pin, write_lock
-from turnlog.serve.attempt import Ask
-from turnlog.serve.catalog import Catalog
-from turnlog.serve.known import KnownTools, Rules
-from turnlog.serve.pins import Pins
+from turnlog.record.attempt import Ask
+from turnlog.rules.model import Match, Rule
+from turnlog.rules.policy import Rulebook
 from turnlog.wire.mcp import read_tools_list
 
 READS = '{"name":"t","annotations":{"readOnlyHint":true}}'

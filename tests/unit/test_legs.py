@@ -9,27 +9,27 @@ from msgspec import Raw
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
-from turnlog.core.policy import Rulebook
-from turnlog.core.principal import PrincipalNames
-from turnlog.core.redact import Redactor
-from turnlog.core.repeats import NeverTwice
-from turnlog.serve.attempt import Ask, Attempt, Reply
-from turnlog.serve.calls import OpenCalls
-from turnlog.serve.catalog import Catalog
-from turnlog.serve.channel import Channels
-from turnlog.serve.context import Context
-from turnlog.serve.health import Health
-from turnlog.serve.identity import Clients, Sessions
-from turnlog.serve.keeper import Keeper
-from turnlog.serve.known import KnownTools, Rules
-from turnlog.serve.legs import Legs
-from turnlog.serve.pins import Pins
-from turnlog.serve.places import Places
-from turnlog.serve.plain_tools import PlainTools
-from turnlog.serve.redirects import Redirected
-from turnlog.serve.repeats import Repeats
-from turnlog.serve.routes import Endpoints
-from turnlog.sessions.state import saved_states
+from turnlog.engine.call_registry import OpenCalls
+from turnlog.engine.concurrency import Places
+from turnlog.engine.context import Context
+from turnlog.engine.duplicates.deduplication import Repeats
+from turnlog.engine.http.plain_tools import PlainTools
+from turnlog.engine.http.redirects import Redirected
+from turnlog.engine.mcp.continuations import Legs
+from turnlog.engine.mcp.legacy_sse import Channels
+from turnlog.engine.request_identity import Clients, Sessions
+from turnlog.engine.tools.definition_writer import Keeper
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.tool_cache import KnownTools, Rules
+from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.engine.upstream_health import Health
+from turnlog.exchange.duplicates import NeverTwice
+from turnlog.exchange.principal import PrincipalNames
+from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.redaction.redact import Redactor
+from turnlog.rules.policy import Rulebook
+from turnlog.sessions.state.state_at import saved_states
+from turnlog.transport.routes import Endpoints
 from turnlog.wire import mcp
 
 STATE = b"digest of a state".ljust(32)

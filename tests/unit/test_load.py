@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from turnlog.core.values import Size
+from turnlog.core.text.units import Size
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import LARGEST_FILE, load
 from turnlog.packs.plain import compose, plain

@@ -6,8 +6,6 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.canon import canonical
-from turnlog.core.definition import kept
-from turnlog.core.redact import Redactor
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.lock import (
     LARGEST,
@@ -20,7 +18,9 @@ from turnlog.packs.lock import (
     read_lock,
     write_lock,
 )
+from turnlog.redaction.redact import Redactor
 from turnlog.wire.mcp import read_tools_list
+from turnlog.wire.tools.definition import kept
 
 
 def made(raw: str) -> Pin:

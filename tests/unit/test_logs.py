@@ -13,22 +13,11 @@ from typing import BinaryIO
 
 import pytest
 
-from turnlog.core.columns import columns_of
 from turnlog.core.kinds import Effect, Executed, Phase, Status
-from turnlog.observe.call_events import (
-    CallEnded,
-    CallStarted,
-    Refusal,
-    RequestRefused,
-)
+from turnlog.core.text.columns import columns_of
+from turnlog.observe.call_events import CallEnded, CallStarted, Refusal, RequestRefused
 from turnlog.observe.event import Event
-from turnlog.observe.events import (
-    LogDropped,
-    ProxyFaulted,
-    ProxyReady,
-    RulesMissing,
-    StoreFailed,
-)
+from turnlog.observe.events import LogDropped, ProxyFaulted, ProxyReady, RulesMissing, StoreFailed
 from turnlog.observe.logs import Logs, StandardLogging, call_line, configure
 from turnlog.observe.spool import LIMIT_BYTES
 

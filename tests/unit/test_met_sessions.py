@@ -1,4 +1,4 @@
-"""`serve.identity`: which sessions an agent may mean that asks turnlog itself."""
+"""`engine.request_identity`: which sessions an agent may mean that asks turnlog itself."""
 
 import hmac
 from typing import Any
@@ -7,9 +7,9 @@ import pytest
 
 from turnlog.core.identity import Evidence, Vendor
 from turnlog.core.kinds import Rung
-from turnlog.core.redact import Redactor
-from turnlog.serve.clock import Clock
-from turnlog.serve.identity import IDLE_GAP, Client, Sessions
+from turnlog.engine.request_identity import IDLE_GAP, Client, Sessions
+from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import Redactor
 from turnlog.store.base import SessionRef, alias
 
 VENDORS = (Vendor(name="acme", session=(("acme/chat",),)),)

@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from turnlog.core.kinds import Effect
-from turnlog.core.naming import TOOL_BYTES, http_effect, http_input, http_tool
+from turnlog.rules.http_tools import TOOL_BYTES, http_effect, http_input, http_tool
 
 
 @pytest.mark.parametrize(

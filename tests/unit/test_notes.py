@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from turnlog.core.commit import Commit
-from turnlog.core.fold import fold
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Rung
 from turnlog.core.note import (
@@ -25,17 +24,11 @@ from turnlog.core.note import (
     Turn,
     UserInput,
 )
-from turnlog.core.redact import Redactor
-from turnlog.core.state import State
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.redaction.redact import Redactor
 from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.notes import (
-    ID_CHARS,
-    NoteError,
-    Noter,
-    cleaned,
-    known_session,
-    read_note,
-)
+from turnlog.sessions.notes import ID_CHARS, NoteError, Noter, cleaned, known_session, read_note
 from turnlog.store.base import Conflict, SessionRef, Store, alias
 from turnlog.store.lmdb import LmdbStore
 

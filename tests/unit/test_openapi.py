@@ -1,4 +1,4 @@
-"""`serve.openapi`: the description of the API says what the table of endpoints says."""
+"""`api.openapi`: the description of the API says what the table of endpoints says."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from turnlog.serve.endpoints import ENDPOINTS, Endpoint, method
-from turnlog.serve.openapi import description
+from turnlog.api.endpoints import ENDPOINTS, Endpoint, method
+from turnlog.api.openapi import description
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(description(ENDPOINTS, "/base")))
 

@@ -10,9 +10,9 @@ import pytest
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.serve.attempt import Reply
-from turnlog.serve.outbox import ROOM, Outbox
-from turnlog.serve.pipes import ReadEnd, WriteEnd
+from turnlog.record.attempt import Reply
+from turnlog.transport.async_pipes import ReadEnd, WriteEnd
+from turnlog.transport.outbox import ROOM, Outbox
 
 
 class Way:

@@ -1,4 +1,4 @@
-"""`core.outliving`: whether a call goes on whose caller was told that its time is over."""
+"""`exchange.outliving`: whether a call goes on whose caller was told that its time is over."""
 
 import pytest
 from msgspec import structs
@@ -6,7 +6,7 @@ from msgspec import structs
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, NoteKind
-from turnlog.core.outliving import lacks_answer, runs_on
+from turnlog.exchange.outliving import lacks_answer, runs_on
 
 LEFT = NoteKind.ABANDONED
 

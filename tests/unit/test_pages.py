@@ -10,14 +10,7 @@ from turnlog.core import ids
 from turnlog.core.kinds import Status
 from turnlog.sessions.dangling import Wanted
 from turnlog.sessions.log import Query
-from turnlog.sessions.pages import (
-    LogPage,
-    Order,
-    around,
-    dangling_page,
-    log_page,
-    sessions_page,
-)
+from turnlog.sessions.pages import LogPage, Order, around, dangling_page, log_page, sessions_page
 from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbStore
 

@@ -1,4 +1,4 @@
-"""`serve.parameters`: what a query asks of the log."""
+"""`api.parameters`: what a query asks of the log."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from e2e.stores import MINUTE, START, Call, fill, session_id
+from turnlog.api.parameters import BadParameterError, LogQuery, log_query, moment
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
-from turnlog.serve.parameters import BadParameterError, LogQuery, log_query, moment
 from turnlog.sessions.log import Query, Turns
 from turnlog.store.base import Filter, View
 from turnlog.store.lmdb import LmdbReader

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.pattern import pattern
-from turnlog.core.redact import Redactor
+from turnlog.redaction.redact import Redactor
+from turnlog.rules.pattern import pattern
 
 EXPRESSIONS = [r"a+", r"(a+)+$", r"[^b]x?", r".", r"\w+@\w+", r"\pL", r"^.{2}", r"(?i)AB", r"x*"]
 TEXTS = st.text(st.characters(categories=["L", "N", "P", "Z", "Cs"]) | st.sampled_from("abx@"))

@@ -1,9 +1,9 @@
-"""`serve.pending`: what a command has not answered, and nobody waits for."""
+"""`engine.command.pending`: what a command has not answered, and nobody waits for."""
 
-from turnlog.serve.fault import Progress
-from turnlog.serve.pending import Open, Pending
-from turnlog.serve.reply import Reply
-from turnlog.serve.seat import Seat
+from turnlog.engine.command.client import Seat
+from turnlog.engine.command.pending import Open, Pending
+from turnlog.engine.command.reply import Reply
+from turnlog.record.errors import Progress
 from turnlog.wire.jsonrpc import id_key
 
 MOST = 1024

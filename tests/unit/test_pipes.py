@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from turnlog.serve.pipes import WriteEnd
+from turnlog.transport.async_pipes import WriteEnd
 
 
 def pair() -> tuple[int, WriteEnd]:

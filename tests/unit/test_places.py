@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from kit.attempts import Bench, ask, bench, session
-from turnlog.core.policy import Policy
-from turnlog.serve.attempt import Attempt
-from turnlog.serve.places import Place, Places
+from turnlog.engine.concurrency import Place, Places
+from turnlog.record.attempt import Attempt
+from turnlog.rules.policy import Policy
 
 
 @pytest.fixture

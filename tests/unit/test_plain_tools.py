@@ -3,15 +3,15 @@
 from msgspec import Struct
 
 from turnlog.core.kinds import Effect
-from turnlog.core.policy import Rulebook
-from turnlog.core.rules import Match, Rule
-from turnlog.serve.attempt import Ask
-from turnlog.serve.heads import RequestHead, RequestStart
-from turnlog.serve.identity import Clients
-from turnlog.serve.known import Rules
-from turnlog.serve.plain_tools import PlainTools
-from turnlog.serve.request import Request
-from turnlog.serve.routes import Route, Target
+from turnlog.engine.agent_request import Request
+from turnlog.engine.http.plain_tools import PlainTools
+from turnlog.engine.request_identity import Clients
+from turnlog.engine.tools.tool_cache import Rules
+from turnlog.record.attempt import Ask
+from turnlog.rules.model import Match, Rule
+from turnlog.rules.policy import Rulebook
+from turnlog.transport.message_heads import RequestHead, RequestStart
+from turnlog.transport.routes import Route, Target
 
 TARGET = Target(
     name="shop",

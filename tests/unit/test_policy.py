@@ -2,10 +2,10 @@
 
 import pytest
 
-from turnlog.core.expression import UNREADABLE
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
-from turnlog.core.rules import Demand, ErrorMap, Expects, Keep, Match, Retry, Rule, Timeouts
+from turnlog.rules.expression import UNREADABLE
+from turnlog.rules.model import Demand, ErrorMap, Expects, Keep, Match, Retry, Rule, Timeouts
+from turnlog.rules.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
 
 
 def subject(tool: str = "read_file", *, server: str = "files") -> Subject:

@@ -1,8 +1,8 @@
-"""`core.principal`: which credentials tell callers apart."""
+"""`exchange.principal`: which credentials tell callers apart."""
 
 import pytest
 
-from turnlog.core.principal import Pairs, PrincipalNames
+from turnlog.exchange.principal import Pairs, PrincipalNames
 
 NAMES = PrincipalNames()
 

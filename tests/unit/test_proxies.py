@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.serve.proxies import proxy_for, read_proxy, unusable_proxies
+from turnlog.settings.http_proxies import proxy_for, read_proxy, unusable_proxies
 
 HTTP, HTTPS = "http://tools.corp.example:9000/mcp", "https://tools.corp.example/mcp"
 P, Q = "http://p:1", "http://q:2"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from turnlog.core.quota import Quota, RetryQuota
+from turnlog.rules.retry_quota import Quota, RetryQuota
 
 
 def spent(quota: Quota, now: float) -> int:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.serve.readers import (
+from turnlog.settings.values import (
     Address,
     address,
     allowed_host,

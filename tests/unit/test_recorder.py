@@ -20,11 +20,11 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
-from turnlog.core.repeats import Verdict, replayed, unsent
+from turnlog.exchange.duplicates import Verdict, replayed, unsent
 from turnlog.observe.call_events import CallEnded, CallStarted
 from turnlog.observe.events import RecorderFailed, SessionOpened, StoreFilled
-from turnlog.serve.attempt import Attempt, Reply
-from turnlog.serve.recorder import OFF_LOOP
+from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull
 
 OK = succeeded()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from turnlog.core.redact import MARGIN, Redactor
+from turnlog.redaction.redact import MARGIN, Redactor
 
 REDACTOR = Redactor()
 SECRET = "hunter2-Zq7"

@@ -1,4 +1,4 @@
-"""`serve.redirects`: which call follows which redirect."""
+"""`engine.http.redirects`: which call follows which redirect."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import refused
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.serve.attempt import Ask, Attempt, Reply
-from turnlog.serve.redirects import Redirected, call_key, lead
-from turnlog.serve.routes import Route, Routes, target_of
+from turnlog.engine.http.redirects import Redirected, call_key, lead
+from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.transport.routes import Route, Routes, target_of
 
 SECOND = 1_000_000_000
 ROUTES = Routes([target_of("a", "http://up.example/mcp")])

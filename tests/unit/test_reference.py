@@ -13,24 +13,24 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from turnlog.api.endpoints import ENDPOINTS
+from turnlog.app.trial import tried
+from turnlog.cli.commands.rules import command as rules_command
 from turnlog.cli.main import COMMANDS, turnlog
-from turnlog.cli.rules import command as rules_command
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, Retry
-from turnlog.core.policy import Policy
-from turnlog.core.principal import DEFAULT_NAMES
-from turnlog.core.rules import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
-from turnlog.core.rules import Retry as RetryRule
-from turnlog.core.values import in_words
+from turnlog.core.text.units import in_words
+from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.examples import Sample, check_both, run
 from turnlog.packs.load import load
 from turnlog.packs.sources import RuleSource
-from turnlog.serve.endpoints import ENDPOINTS
-from turnlog.serve.layers import LATER, VARIABLES, Flags
-from turnlog.serve.settings import Settings, Upstream
-from turnlog.serve.trial import tried
+from turnlog.rules.model import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
+from turnlog.rules.model import Retry as RetryRule
+from turnlog.rules.policy import Policy
 from turnlog.sessions.payloads import Attempt, Entry
 from turnlog.sessions.rows import Row
+from turnlog.settings.layers import LATER, VARIABLES, Flags
+from turnlog.settings.model import Settings, Upstream
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

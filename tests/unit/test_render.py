@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, json_line, table
-from turnlog.core.columns import cut
-from turnlog.core.escapes import clean
+from turnlog.core.text.columns import cut
+from turnlog.core.text.escapes import clean
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
 

@@ -3,7 +3,7 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Retry, Status
-from turnlog.core.repeats import (
+from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
     KEY_LIFE,
     Asked,
@@ -17,7 +17,7 @@ from turnlog.core.repeats import (
     replayed,
     unsent,
 )
-from turnlog.core.rules import OnDisconnect, OnDuplicate
+from turnlog.rules.model import OnDisconnect, OnDuplicate
 
 LIMITS = NeverTwice()
 WRITE = Asked(effect=Effect.WRITE)

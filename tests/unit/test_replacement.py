@@ -1,8 +1,8 @@
-"""`core.replacement`: which protocol session goes on in another one."""
+"""`exchange.replacement`: which protocol session goes on in another one."""
 
 import pytest
 
-from turnlog.core.replacement import WITHIN, Begun, Replacements
+from turnlog.exchange.replacement import WITHIN, Begun, Replacements
 
 ME = ("credential", "target", "client")
 

@@ -1,4 +1,4 @@
-"""`serve.request`: which session the calls of a connection mean, and what ends that."""
+"""`engine.agent_request`: which session the calls of a connection mean, and what ends that."""
 
 import hmac
 
@@ -7,11 +7,11 @@ from msgspec import structs
 
 from turnlog.core.identity import Vendor
 from turnlog.core.kinds import Rung
-from turnlog.serve.clock import Clock
-from turnlog.serve.heads import RequestHead, RequestStart, read_request
-from turnlog.serve.identity import Client, Clients, Meant, Sessions
-from turnlog.serve.request import Request
-from turnlog.serve.routes import Route, Routes, target_of
+from turnlog.engine.agent_request import Request
+from turnlog.engine.request_identity import Client, Clients, Meant, Sessions
+from turnlog.observe.clock import Clock
+from turnlog.transport.message_heads import RequestHead, RequestStart, read_request
+from turnlog.transport.routes import Route, Routes, target_of
 
 VENDORS = (Vendor(name="acme", session=(("acme/chat",),)),)
 ONE, OTHER = Client("one"), Client("other")

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from kit.clients import BOUND
-from turnlog.serve.agent import UNFINISHED, AgentConnection, AgentServer
-from turnlog.serve.downstream import Downstream, Gone
-from turnlog.serve.requests import RequestReader
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.http.agent_connection import UNFINISHED, AgentConnection, AgentServer
+from turnlog.engine.http.downstream import Downstream, Gone
+from turnlog.transport.request_heads import AgentRequest
+from turnlog.transport.request_parser import RequestReader
 
 REQUESTS = [
     b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n",

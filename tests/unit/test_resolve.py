@@ -13,13 +13,13 @@ from turnlog.core import ids
 from turnlog.core.commit import Body
 from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
-from turnlog.core.table import table
+from turnlog.core.state.state_view import table
 from turnlog.sessions.dangling import Wanted, find
 from turnlog.sessions.errors import Reason, UnresolvableError
 from turnlog.sessions.log import NotFoundError
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
-from turnlog.sessions.state import saved_states, state_at
+from turnlog.sessions.state.state_at import saved_states, state_at
 from turnlog.store.lmdb import LmdbStore
 
 HAPPENED = Claim(happened=True, why="the file is there", at=START + 10**9, clock=1)

@@ -5,8 +5,8 @@ from msgspec import structs
 
 from turnlog.core.classify import failed, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.core.retry import Again, Enough, Reason, Tried, backoff, follow
-from turnlog.core.rules import Jitter, Retry
+from turnlog.rules.model import Jitter, Retry
+from turnlog.rules.retry import Again, Enough, Reason, Tried, backoff, follow
 
 RULE = Retry(on=("timeout", "connection", "rate_limited", "conflict"), jitter=Jitter.NONE)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.serve.routes import Route, Routes, origin_form, own_path, target_of
+from turnlog.transport.routes import Route, Routes, origin_form, own_path, target_of
 
 FILES = target_of("files", "http://127.0.0.1:9000/base/mcp?key=1")
 GIT = target_of("git", "https://git.example:8443")

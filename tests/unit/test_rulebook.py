@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from turnlog.core.kinds import Effect
-from turnlog.core.policy import Subject
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import read_each, read_rules, rulebook
 from turnlog.packs.sources import RuleSource, Sources
+from turnlog.rules.policy import Subject
 
 
 def source(folder: Path, name: str, text: str) -> RuleSource:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.pattern import pattern
-from turnlog.core.rules import Jitter, Match, Retry, RuleFile, Timeouts
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import load
+from turnlog.rules.model import Jitter, Match, Retry, RuleFile, Timeouts
+from turnlog.rules.pattern import pattern
 
 
 def read(folder: Path, rule: str) -> RuleFile:

@@ -1,4 +1,4 @@
-"""`serve.running`: what is noted of a guarded call, whoever waits for it."""
+"""`engine.duplicates.detached_call`: what is noted of a guarded call, whoever waits for it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,9 +9,9 @@ from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.core.repeats import NeverTwice
-from turnlog.serve.attempt import Links, Reply
-from turnlog.serve.running import Running
+from turnlog.engine.duplicates.detached_call import Running
+from turnlog.exchange.duplicates import NeverTwice
+from turnlog.record.attempt import Links, Reply
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`sessions.saving`: long sessions are folded on, a little at a time, before anybody asks."""
+"""`sessions.state.saving`: long sessions are folded on, a little at a time, before anybody asks."""
 
 import asyncio
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 
 from e2e.stores import START, session_id
 from turnlog.core.commit import Body, Facts
-from turnlog.core.fold import fold
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
-from turnlog.core.state import State
-from turnlog.sessions.saving import AT_ONCE, Saving
-from turnlog.sessions.state import EVERY, saved_states, state_at
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.sessions.state.saving import AT_ONCE, Saving
+from turnlog.sessions.state.state_at import EVERY, saved_states, state_at
 from turnlog.store.base import Corrupt, Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.tables import NAMES

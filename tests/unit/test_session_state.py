@@ -1,4 +1,4 @@
-"""`sessions.state`: the state of a session at any of its commits, from a real store."""
+"""`sessions.state.state_at`: the state of a session at any of its commits, from a real store."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from e2e.stores import START, Call, call_id, fill, session_id
 from kit.commits import changed
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
-from turnlog.core.fold import fold
 from turnlog.core.kinds import CommitKind, NoteKind, Rung, Status
 from turnlog.core.note import Decision, Evict, EvictReason, Turn, encode_note
-from turnlog.core.state import State
-from turnlog.core.table import Field
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.core.state.state_view import Field
 from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.state import (
+from turnlog.sessions.state.state_at import (
     EVERY,
     EvictedKey,
     end_of_turn,

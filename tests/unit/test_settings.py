@@ -5,10 +5,10 @@ from msgspec import structs
 
 from kit.tls import CERTIFICATE
 from turnlog.core.kinds import Durability, WhenFull
-from turnlog.core.repeats import NeverTwice
+from turnlog.exchange.duplicates import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.sources import RuleSource, pack
-from turnlog.serve.layers import (
+from turnlog.settings.layers import (
     CONFIG_VARIABLE,
     VARIABLES,
     Flags,
@@ -17,8 +17,7 @@ from turnlog.serve.layers import (
     read_sources,
     read_wrap_settings,
 )
-from turnlog.serve.readers import Address, name_of_command
-from turnlog.serve.settings import (
+from turnlog.settings.model import (
     Identity,
     Limits,
     LogFormat,
@@ -28,6 +27,7 @@ from turnlog.serve.settings import (
     Transport,
     Upstream,
 )
+from turnlog.settings.values import Address, name_of_command
 
 URL = "http://127.0.0.1:9000/mcp"
 RULES = "rules:\n  - effect: read\n"

@@ -4,7 +4,7 @@ from typing import Annotated
 import pytest
 from msgspec import Struct
 
-from turnlog.core.values import Size, reads
+from turnlog.core.text.units import Size, reads
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError, Step, convert, dig
 

@@ -1,10 +1,10 @@
-"""`core.standing`: how a call stands after each of its commits."""
+"""`core.call_status`: how a call stands after each of its commits."""
 
 from msgspec import structs
 
 from kit.commits import Log, call_id
+from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.kinds import CommitKind, Executed, Flag, NoteKind, Status
-from turnlog.core.standing import CallState, next_call_state
 
 
 def stands(log: Log) -> list[tuple[int, int, str]]:

@@ -1,14 +1,14 @@
-"""`serve.starts`: a request whose head is known is read as a parser would have read it, or not at all."""
+"""`transport.request_heads`: a request whose head is known is read as a parser would have read it, or not at all."""
 
 from typing import Final
 
 import pytest
 from aiohttp.streams import StreamReader
 
-from turnlog.serve.agent import AgentConnection, AgentServer
-from turnlog.serve.heads import HEADS
-from turnlog.serve.requests import RequestReader
-from turnlog.serve.starts import AgentRequest
+from turnlog.engine.http.agent_connection import AgentConnection, AgentServer
+from turnlog.transport.message_heads import HEADS
+from turnlog.transport.request_heads import AgentRequest
+from turnlog.transport.request_parser import RequestReader
 
 POST: Final = b"POST /mcp HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nX-A: \xe9\r\n\r\nab"
 GET: Final = b"GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n"

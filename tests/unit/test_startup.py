@@ -6,10 +6,10 @@ from math import inf
 import pytest
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.core.policy import Rulebook
-from turnlog.core.rules import Match, Rule, Timeouts
-from turnlog.serve.known import Rules
-from turnlog.serve.startup import Startup, startup_limit
+from turnlog.engine.command.startup import Startup, startup_limit
+from turnlog.engine.tools.tool_cache import Rules
+from turnlog.rules.model import Match, Rule, Timeouts
+from turnlog.rules.policy import Rulebook
 
 
 def limit(*rules: Rule) -> float:

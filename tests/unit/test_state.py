@@ -1,11 +1,11 @@
-"""`core.state`: the state's bytes."""
+"""`core.state.session_state`: the state's bytes."""
 
 from msgspec import structs
 
 from kit.commits import Log, changed
-from turnlog.core.fold import fold
 from turnlog.core.note import Budget, Fact, FactAction
-from turnlog.core.state import VERSION, State, decode_state, encode_state, state_hash
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 
 
 def grown() -> State:

@@ -1,4 +1,4 @@
-"""`serve.states`: states are saved while little else is written."""
+"""`record.state_saver`: states are saved while little else is written."""
 
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +10,10 @@ from e2e.stores import START, session_id
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
-from turnlog.serve.clock import Clock
-from turnlog.serve.states import BUSY, Rounds
-from turnlog.sessions.saving import Saving
-from turnlog.sessions.state import EVERY, saved_states
+from turnlog.observe.clock import Clock
+from turnlog.record.state_saver import BUSY, Rounds
+from turnlog.sessions.state.saving import Saving
+from turnlog.sessions.state.state_at import EVERY, saved_states
 from turnlog.store.base import Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 

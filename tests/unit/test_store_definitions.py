@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.core.definition import Kept
 from turnlog.core.target import server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing
+from turnlog.wire.tools.definition import Kept
 
 HOUR = 3600 * 10**9
 AT = 1_795_737_600 * 10**9

@@ -4,10 +4,10 @@ import msgspec
 from msgspec import Raw
 
 from conformance.store import kit
+from turnlog.core.call_status import CallState
 from turnlog.core.commit import GENESIS, Body, Facts, Link, encode_facts, encode_header
 from turnlog.core.kinds import CommitKind, Status, TurnSource
 from turnlog.core.operation import Operation
-from turnlog.core.standing import CallState
 from turnlog.core.turns import Place
 from turnlog.store.base import Draft
 from turnlog.store.index import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.summary import human_size, preview, summarize
+from turnlog.core.text.summary import human_size, preview, summarize
 
 
 def text(value: str) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""`core.table`: the state by fields, and what changes it."""
+"""`core.state.state_view`: the state by fields, and what changes it."""
 
 from kit.commits import Log, call_text, changed
-from turnlog.core.fold import fold
 from turnlog.core.note import Decision, Evict, EvictReason, Metadata, Recall
-from turnlog.core.state import State
-from turnlog.core.table import Change, Field, Table, apply, diff, table
+from turnlog.core.state.fold import fold
+from turnlog.core.state.session_state import State
+from turnlog.core.state.state_view import Change, Field, Table, apply, diff, table
 
 
 def grown() -> tuple[Table, Table]:

@@ -1,6 +1,6 @@
-"""`core.times`: points in time as text."""
+"""`core.text.times`: points in time as text."""
 
-from turnlog.core.times import timestamp
+from turnlog.core.text.times import timestamp
 
 
 def test_a_time_is_utc_with_microseconds() -> None:

@@ -1,4 +1,4 @@
-"""`serve.unread`: what lay in the sockets is read before it is said that it was."""
+"""`record.unread`: what lay in the sockets is read before it is said that it was."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from turnlog.serve.unread import Unread, all_read
+from turnlog.record.unread import Unread, all_read
 
 
 @pytest.mark.parametrize("way", ["callback", "wait"])

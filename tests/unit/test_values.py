@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.values import duration, in_words, size
+from turnlog.core.text.units import duration, in_words, size
 
 
 @pytest.mark.parametrize(

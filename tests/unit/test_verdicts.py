@@ -1,4 +1,4 @@
-"""`serve.verdicts`: what an answer says of a call, from its text and its HTTP status."""
+"""`record.outcome`: what an answer says of a call, from its text and its HTTP status."""
 
 import json
 
@@ -7,8 +7,8 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Status
-from turnlog.serve.attempt import Reply
-from turnlog.serve.verdicts import (
+from turnlog.record.attempt import Reply
+from turnlog.record.outcome import (
     Circumstances,
     Text,
     acknowledged,

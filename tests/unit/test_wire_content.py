@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from turnlog.wire.blank import is_structured
-from turnlog.wire.content import (
+from turnlog.wire.result.blank import is_structured
+from turnlog.wire.result.content import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,

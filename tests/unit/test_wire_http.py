@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.wire.http import (
+from turnlog.wire.http.head import (
     BadFraming,
     Body,
     Framing,

@@ -6,6 +6,7 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
+from turnlog.wire.json.skim import Skimmer
 from turnlog.wire.jsonrpc import (
     DUPLICATES_LIMIT,
     MEMBERS_LIMIT,
@@ -19,7 +20,6 @@ from turnlog.wire.jsonrpc import (
     outline_kind,
     parse,
 )
-from turnlog.wire.skim import Skimmer
 
 
 def message(data: bytes) -> Message:

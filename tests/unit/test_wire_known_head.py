@@ -1,6 +1,6 @@
 import pytest
 
-from turnlog.wire.known_head import KnownHead, known_bodiless, known_head
+from turnlog.wire.http.known_head import KnownHead, known_bodiless, known_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nA: 1\r\nContent-Length: %d\r\nDate: now\r\n\r\n"
 FIELDS = [(b"A", b"1"), (b"Content-Length", b"4"), (b"Date", b"now")]

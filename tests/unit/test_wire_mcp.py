@@ -6,6 +6,7 @@ import pytest
 from msgspec import UNSET, Raw, UnsetType
 
 from turnlog.core.kinds import Status
+from turnlog.wire.json.skim import Outline, Skimmer
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import (
     Answer,
@@ -24,7 +25,6 @@ from turnlog.wire.mcp import (
     start_of,
     wanted_progress,
 )
-from turnlog.wire.skim import Outline, Skimmer
 
 
 def message(text: bytes) -> Message:

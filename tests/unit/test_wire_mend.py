@@ -1,6 +1,6 @@
 import pytest
 
-from turnlog.wire.mend import head_end, head_start, mended
+from turnlog.wire.http.mend import head_end, head_start, mended
 
 START = b"HTTP/1.1 200 OK\r\n"
 

@@ -4,9 +4,9 @@ from hashlib import sha256
 
 import pytest
 
+from turnlog.wire.json.skim import Outline
 from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason
 from turnlog.wire.message import MessageReader
-from turnlog.wire.skim import Outline
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":false}}'
 

@@ -2,12 +2,7 @@
 
 import pytest
 
-from turnlog.wire.origin import (
-    allowed_host,
-    allowed_origin,
-    is_of_another_site,
-    normal_origin,
-)
+from turnlog.wire.http.origin import allowed_host, allowed_origin, is_of_another_site, normal_origin
 
 ALLOWED = frozenset({"proxy.internal", "pinned.internal:7411", "192.0.2.7", "2001:db8::1"})
 

@@ -5,7 +5,7 @@ from math import inf, isnan
 import pytest
 from msgspec import Raw, Struct
 
-from turnlog.wire.rawjson import (
+from turnlog.wire.json.rawjson import (
     Shape,
     Skipper,
     decode_string,

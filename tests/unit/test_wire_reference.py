@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.reference import led_back, origin_of, resolved
+from turnlog.wire.http.reference import led_back, origin_of, resolved
 
 OWN = frozenset({"http://up.example"})
 SEGMENTS = st.lists(st.sampled_from(("a", "b.c", ".", "..", "%2e", "x")), min_size=1, max_size=6)

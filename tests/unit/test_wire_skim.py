@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnlog.wire.rawjson import Shape
-from turnlog.wire.skim import STATE_LIMIT, TOKEN_LIMIT, Outline, Skimmer
+from turnlog.wire.json.rawjson import Shape
+from turnlog.wire.json.skim import STATE_LIMIT, TOKEN_LIMIT, Outline, Skimmer
 
 BIG = b"x" * 300_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from turnlog.wire.json.skim import Outline
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.skim import Outline
 from turnlog.wire.sse import FIELD_LIMIT, Event, EventReader, Piece
 
 

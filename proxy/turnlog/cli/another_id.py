@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from turnlog.serve.child import dies_with, exit_as
+from turnlog.engine.command.child import dies_with, exit_as
 from turnlog.store.base import ProcessIdTaken
 from turnlog.store.folder import is_id_taken
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from turnlog.core.escapes import clean
 from turnlog.core.kinds import Effect
-from turnlog.core.rules import Access
-from turnlog.core.values import in_words
+from turnlog.core.text.escapes import clean
+from turnlog.core.text.units import in_words
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping
+from turnlog.rules.model import Access
 
 from .render import Cell, Column, Style, table
 

@@ -7,7 +7,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
 
-from turnlog.core.escapes import clean
+from turnlog.core.text.escapes import clean
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import UnresolvableError
 from turnlog.sessions.log import NotFoundError

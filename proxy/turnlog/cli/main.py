@@ -77,7 +77,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"turnlog.cli.{cmd_name}").command
+        command: click.Command = import_module(f"turnlog.cli.commands.{cmd_name}").command
         return command
 
     def resolve_command(

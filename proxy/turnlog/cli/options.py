@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from turnlog.core.moments import parse_moment
-from turnlog.core.table import Field
+from turnlog.core.state.state_view import Field
+from turnlog.core.text.timefmt import parse_moment
 from turnlog.sessions.log import Turns, parse_turns
 from turnlog.store.base import View
 
 from .failures import complain, did_you_mean
 
 if TYPE_CHECKING:
-    from turnlog.core.redact import Redactor
+    from turnlog.redaction.redact import Redactor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,8 +69,8 @@ def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
 
     Raises `ConfigError`, `SettingError`.
     """
-    from turnlog.core.redact import Redactor
-    from turnlog.serve.layers import Flags, read_store_settings
+    from turnlog.redaction.redact import Redactor
+    from turnlog.settings.layers import Flags, read_store_settings
 
     flags = Flags(config=config, data=data)
     settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())

@@ -14,8 +14,8 @@ from itertools import islice
 
 import msgspec
 
-from turnlog.core.columns import columns_of, cut
-from turnlog.core.escapes import clean
+from turnlog.core.text.columns import columns_of, cut
+from turnlog.core.text.escapes import clean
 
 _BLOCK = 1000
 """Rows that are aligned together, so that a table of any length streams in bounded memory."""

@@ -1,11 +1,11 @@
 """What stands in a field of the state, in words."""
 
-from turnlog.core.files import FileChange
 from turnlog.core.kinds import ErrorFamily
 from turnlog.core.operation import Operation
-from turnlog.core.state import DecisionMade, Evicted, FactHeld, ToolUse
-from turnlog.core.table import PendingAction
-from turnlog.sessions.state import EvictedKey
+from turnlog.core.state.files import FileChange
+from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, ToolUse
+from turnlog.core.state.state_view import PendingAction
+from turnlog.sessions.state.state_at import EvictedKey
 
 from .render import counted
 

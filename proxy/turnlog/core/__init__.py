@@ -1,0 +1,1 @@
+"""What every part speaks of: records, kinds, identifiers, outcomes. Pure."""

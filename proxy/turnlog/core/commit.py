@@ -12,16 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from .kinds import (
-    Actor,
-    CommitKind,
-    Effect,
-    Executed,
-    Flag,
-    Phase,
-    Status,
-    TurnSource,
-)
+from .kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 
 VERSION = 1
 GENESIS = bytes(32)

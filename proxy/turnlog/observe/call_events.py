@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec import field
 
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Status
-from turnlog.core.retry import Reason
+from turnlog.rules.retry import Reason
 
 from .event import Event, Level
 

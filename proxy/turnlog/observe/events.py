@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from msgspec import field
 
-from turnlog.core.coverage import Gap
-from turnlog.core.differences import Part
 from turnlog.core.kinds import Flag, Rung, WhenFull
 from turnlog.core.provenance import Provenance
+from turnlog.exchange.coverage import Gap
+from turnlog.wire.tools.differences import Part
 
 from .call_events import (
     CallEnded,

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
-from turnlog.core.columns import cut
-from turnlog.core.escapes import clean
+from turnlog.core.text.columns import cut
+from turnlog.core.text.escapes import clean
 
 from .call_events import CallEnded
 from .event import Event, Level, Log

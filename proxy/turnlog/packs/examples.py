@@ -9,8 +9,8 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.operation import Change, Evidence, Field, Operation
-from turnlog.core.policy import Policy, Subject, decide
-from turnlog.core.rules import Access, Match, Rule, RuleFile
+from turnlog.rules.model import Access, Match, Rule, RuleFile
+from turnlog.rules.policy import Policy, Subject, decide
 
 from .check import problems
 from .errors import ConfigError
@@ -77,7 +77,7 @@ class Came(Struct, frozen=True, kw_only=True):
 
 
 Trial = Callable[[Subject, Policy, Effect, Sample], Came]
-"""Answers a sample; that takes more than packs know of (`serve.trial`)."""
+"""Answers a sample; that takes more than packs know of (`app.trial`)."""
 
 
 class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,9 +8,9 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, refused
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.policy import Policy, Subject, decide
-from turnlog.core.retry import repeatable
-from turnlog.core.rules import ASPECTS
+from turnlog.rules.model import ASPECTS
+from turnlog.rules.policy import Policy, Subject, decide
+from turnlog.rules.retry import repeatable
 
 from .rulebook import Placed
 from .shape import is_list, is_mapping

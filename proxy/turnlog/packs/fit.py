@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from turnlog.core.rules import Rule
+from turnlog.rules.model import Rule
 
 from .find import packs_folder, rule_packs
 from .rulebook import read_rules

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from turnlog.core.classify import MEANINGS
-from turnlog.core.expression import root
 from turnlog.core.kinds import Retry
-from turnlog.core.rules import ASPECTS, Match, Rule
+from turnlog.rules.expression import root
+from turnlog.rules.model import ASPECTS, Match, Rule
 
 from .errors import ConfigError
 from .load import Document

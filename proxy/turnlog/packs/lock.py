@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
-from turnlog.core.definition import Json, Kept
-from turnlog.core.escapes import clean
+from turnlog.core.text.escapes import clean
+from turnlog.wire.tools.definition import Json, Kept
 
 from . import load
 from .errors import ConfigError, SettingError

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from turnlog.core.policy import Rulebook
-from turnlog.core.rules import Rule, RuleFile
+from turnlog.rules.model import Rule, RuleFile
+from turnlog.rules.policy import Rulebook
 
 from .errors import ConfigError
 from .load import Document, convert, read

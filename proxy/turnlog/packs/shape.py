@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 import msgspec
 from msgspec import Struct, inspect
 
-from turnlog.core.values import READER, Reader
+from turnlog.core.text.units import READER, Reader
 
 from .plain import Plain
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from turnlog.core.kinds import Effect
-from turnlog.core.naming import http_effect, http_tool
-from turnlog.core.policy import Policy, Subject, tool_of_path
-from turnlog.core.rules import Rule
+from turnlog.rules.http_tools import http_effect, http_tool
+from turnlog.rules.model import Rule
+from turnlog.rules.policy import Policy, Subject, tool_of_path
 
 MCP: Final = "tools/call"
 """The method of an MCP tool's call; any other is that of a plain HTTP tool."""

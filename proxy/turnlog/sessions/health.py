@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.breaker import State
+from turnlog.rules.circuit_breaker import State
 
 _FOLDER: Final = "health"
 

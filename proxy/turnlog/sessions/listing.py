@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
-from turnlog.core.times import timestamp
+from turnlog.core.text.times import timestamp
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
 from .dangling import Standing

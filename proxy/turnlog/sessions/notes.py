@@ -10,16 +10,9 @@ from msgspec import Raw, Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.core.note import (
-    Fact,
-    Note,
-    Turn,
-    decode_note,
-    encode_note,
-    kind_of,
-)
-from turnlog.core.redact import Redactor
-from turnlog.core.summary import SUMMARY_BYTES, preview
+from turnlog.core.note import Fact, Note, Turn, decode_note, encode_note, kind_of
+from turnlog.core.text.summary import SUMMARY_BYTES, preview
+from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Draft, SessionRef, Store, View
 
 from .log import find_session

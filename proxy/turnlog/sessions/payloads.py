@@ -7,14 +7,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.answer_diff import Answer, Comparison, compare
 from turnlog.core.commit import Body, Commit
-from turnlog.core.diff import Answer, Comparison, compare
-from turnlog.core.differences import Part
 from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
-from turnlog.core.times import timestamp
+from turnlog.core.text.times import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
+from turnlog.wire.tools.differences import Part
 
 from .contents import Kept, Payload, payload
 from .log import NotFoundError

@@ -8,12 +8,12 @@ from msgspec import Raw, Struct
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
-from turnlog.core.times import timestamp
+from turnlog.core.text.times import timestamp
+from turnlog.sessions.state.state_at import endings
 from turnlog.store.base import View
-from turnlog.wire.content import blocks_of_result, only_text
+from turnlog.wire.result.content import blocks_of_result, only_text
 
 from .contents import Kept, Payload, payload
-from .state import endings
 
 
 class NotRecallableError(Exception):

@@ -8,17 +8,8 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.classify import MEANINGS
 from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import (
-    Actor,
-    CommitKind,
-    ErrorKind,
-    Executed,
-    Flag,
-    Retry,
-    Rung,
-    Status,
-)
-from turnlog.core.outliving import runs_on
+from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Executed, Flag, Retry, Rung, Status
+from turnlog.exchange.outliving import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
 from .errors import Reason, UnresolvableError

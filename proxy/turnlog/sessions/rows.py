@@ -8,7 +8,7 @@ from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation, had_effect, used
 from turnlog.core.recorded import OperationKind, is_call, operation_of
-from turnlog.core.times import timestamp
+from turnlog.core.text.times import timestamp
 
 from .contents import Payload
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from turnlog.core import ids
-from turnlog.core.standing import CallState
+from turnlog.core.call_status import CallState
 
 from .flush import call_state_after
 from .index import Entry, OpenAttempt, Segment, open_attempts

@@ -15,9 +15,9 @@ import lmdb
 import msgspec
 from msgspec import Struct, structs
 
-from turnlog.core.definition import Kept
-from turnlog.core.differences import Part, parts_changed
 from turnlog.core.target import has_place, server_of
+from turnlog.wire.tools.definition import Kept
+from turnlog.wire.tools.differences import Part, parts_changed
 
 from . import structure
 from .base import StoreError

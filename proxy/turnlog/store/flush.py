@@ -5,17 +5,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from turnlog.core.standing import CallState
+from turnlog.core.call_status import CallState
 
-from .index import (
-    Entry,
-    Head,
-    Segment,
-    begins_call,
-    fold_call,
-    fold_head,
-    open_attempts,
-)
+from .index import Entry, Head, Segment, begins_call, fold_call, fold_head, open_attempts
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
     Table,

@@ -13,17 +13,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from turnlog.core.commit import (
-    Body,
-    Commit,
-    Facts,
-    Link,
-    decode_body,
-    decode_header,
-    digest,
-)
+from turnlog.core.call_status import CallState, next_call_state
+from turnlog.core.commit import Body, Commit, Facts, Link, decode_body, decode_header, digest
 from turnlog.core.kinds import CommitKind, NoteKind, Status
-from turnlog.core.standing import CallState, next_call_state
 from turnlog.core.turns import Place, begin, start, touch
 
 from .keys import change_terms, terms_of

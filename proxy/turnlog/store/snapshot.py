@@ -8,8 +8,8 @@ from itertools import chain
 import lmdb
 import msgspec
 
+from turnlog.core.call_status import CallState
 from turnlog.core.commit import Commit
-from turnlog.core.standing import CallState
 
 from .base import Corrupt
 from .flush import call_state_after

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 import msgspec
 
-from turnlog.core.standing import CallState
+from turnlog.core.call_status import CallState
 
 from . import runs
 from .base import StoreError

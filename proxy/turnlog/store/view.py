@@ -8,7 +8,7 @@ from uuid import UUID
 from turnlog.core.commit import Body, Commit
 from turnlog.core.ids import begins
 from turnlog.core.kinds import NoteKind, Rung
-from turnlog.core.summary import contains
+from turnlog.core.text.summary import contains
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
 from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
+from turnlog.wire.json.rawjson import items, members, text_of
 
 from .jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
-from .rawjson import items, members, text_of
 
 _CALL: Final = "tools/call"
 _BOM: Final = b"\xef\xbb\xbf"

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
+from turnlog.wire.json.rawjson import Shape, members, shape, text_of
+
 from .jsonrpc import BATCH_LIMIT, Message
 from .mcp import STATELESS_SINCE, is_stateless
-from .rawjson import Shape, members, shape, text_of
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

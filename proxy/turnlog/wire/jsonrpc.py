@@ -18,8 +18,7 @@ from msgspec import Raw, Struct
 
 from turnlog.core.canon import decode_plain
 from turnlog.core.kinds import Flag
-
-from .rawjson import (
+from turnlog.wire.json.rawjson import (
     decode_string,
     has_lone_surrogate,
     integer_of,
@@ -32,7 +31,7 @@ from .rawjson import (
     scan_members,
     text_of,
 )
-from .skim import Outline, Skimmer
+from turnlog.wire.json.skim import Outline, Skimmer
 
 DUPLICATES_LIMIT = 262_144
 """Bytes up to which equal keys are looked for at every level. In a larger text, up to `SCAN_LIMIT`,

@@ -9,7 +9,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct, field, structs
 
-from .answer import (
+from turnlog.wire.json.rawjson import Shape, load, members, shape, text_of
+from turnlog.wire.json.skim import Outline, Skimmer
+from turnlog.wire.result.answer import (
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
@@ -20,17 +22,10 @@ from .answer import (
     read_task_poll,
     state_digest,
 )
+from turnlog.wire.tools.listing import Definition, ToolPage, read_tools_list
+
 from .jsonrpc import Kind, Message, id_key, outline_kind
-from .rawjson import (
-    Shape,
-    load,
-    members,
-    shape,
-    text_of,
-)
 from .revision import STATELESS_SINCE, is_stateless
-from .skim import Outline, Skimmer
-from .tools import Definition, ToolPage, read_tools_list
 
 __all__ = [
     "INVALID_PARAMS",

@@ -6,9 +6,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from turnlog.core.kinds import Flag
+from turnlog.wire.json.skim import Outline, Skimmer
 
 from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
-from .skim import Outline, Skimmer
 
 _ENDS = (b"}", b"]")
 _LOOKS = 32

@@ -6,9 +6,10 @@ All else stays byte for byte. What cannot be changed safely is left alone.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from turnlog.wire.json.own_id import OwnId
+from turnlog.wire.json.rawjson import decode_string, item_spans, member_spans, past_space, text_of
+
 from .jsonrpc import id_key
-from .own_id import OwnId
-from .rawjson import decode_string, item_spans, member_spans, past_space, text_of
 from .sse import parts_of
 
 _DATA: Final = b"data:"

@@ -1,0 +1,1 @@
+"""The tools of an agent for its own session, as an MCP server."""

@@ -1,0 +1,214 @@
+"""What turnlog answers as an MCP server of its own, in the revisions with a handshake and without.
+
+HTTP and pipes carry the messages: `api.agent_mcp.http`, `api.agent_mcp.stdio`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from turnlog.api.agent_tools import (
+    NAMED,
+    Desk,
+    NoSessionError,
+    Told,
+    Tool,
+    TooLargeError,
+    definitions,
+)
+from turnlog.api.parameters import BadParameterError
+from turnlog.core.classify import failed
+from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.record.own_answers import envelope, tool_failure
+from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.mistakes import UNREADABLE, mistake
+from turnlog.sessions.notes import NoteError
+from turnlog.sessions.recall import NotRecallableError
+from turnlog.store.base import Conflict, StoreError
+from turnlog.wire import mcp
+from turnlog.wire.endpoint import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refused
+from turnlog.wire.json.rawjson import members
+from turnlog.wire.jsonrpc import Message
+
+HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
+"""Revisions that begin with `initialize`, the newest first."""
+OLDEST: Final = HANDSHAKES[-1]
+"""What a message without a revision speaks."""
+_STRUCTURED_SINCE: Final = "2025-06-18"
+_TTL_MS: Final = 300_000
+"""How long a client may keep the list of tools."""
+_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+_INSTRUCTIONS: Final = (
+    "turnlog records your tool calls. These tools show your own session: what was called and how it "
+    "ended, what changed, what you no longer see; `note` writes down what no call shows, and `recall` "
+    "gives back a recorded result."
+)
+_UNUSABLE: Final = "the log cannot be read or written now"
+_encode = msgspec.json.Encoder().encode
+_decode_id = msgspec.json.Decoder(int | float | str).decode
+
+
+class Reply(Struct, frozen=True):
+    """A whole message, and the code of the JSON-RPC error that it is."""
+
+    body: bytes
+    code: int | None = None
+
+
+class Dialogue:
+    """Answers the requests of one agent.
+
+    `desk` finds the session of a call by its `_meta`; `report` gets what is wrong with the store.
+    """
+
+    def __init__(
+        self, desk: Callable[[Mapping[str, bytes]], Desk], report: Callable[[StoreError], None]
+    ) -> None:
+        self._desk = desk
+        self._report = report
+
+    async def reply(self, request: Message, revision: str) -> Reply:
+        """Answer one request of a revision."""
+        if not _is_id(request.id) or not request.jsonrpc:
+            return refused(
+                request.id, Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
+            )
+        answer = await self._answer(request, revision)
+        if isinstance(answer, Refused):
+            return refused(request.id, answer)
+        if mcp.is_stateless(revision):
+            meta = {_SERVER_INFO: _server(), **answer.get("_meta", {})}
+            answer = {"resultType": "complete", **answer, "_meta": meta}
+        return Reply(_encode({"jsonrpc": "2.0", "id": Raw(request.id), "result": answer}))
+
+    async def _answer(self, request: Message, revision: str) -> dict[str, Any] | Refused:
+        stateless = mcp.is_stateless(revision)
+        match request.method:
+            case "initialize" if not stateless:
+                return _initialized(revision)
+            case "ping" if not stateless:
+                return {}
+            case "server/discover" if stateless:
+                return _discovered(revision)
+            case "tools/list":
+                return _listed(request, revision)
+            case "tools/call":
+                return await self._called(request, revision)
+            case _:
+                return Refused(METHOD_NOT_FOUND, "turnlog has no such method")
+
+    async def _called(self, request: Message, revision: str) -> dict[str, Any] | Refused:
+        said = mcp.read_call(request.params)
+        tool = NAMED.get(said.name)
+        if tool is None:
+            names = ", ".join(NAMED)
+            return Refused(INVALID_PARAMS, f"there is no such tool, there are: {names}")
+        arguments = bytes(said.arguments)
+        if not arguments.startswith((b"{", b"null")):
+            return Refused(INVALID_PARAMS, "the arguments have to be an object")
+        meta = {name: bytes(raw) for name, raw in said.meta.items()}
+        try:
+            told = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
+        except (NoSessionError, StoreError) as error:
+            return self._unavailable(error, stateless=mcp.is_stateless(revision))
+        return _result(told, revision) if isinstance(told, Told) else _failure(told)
+
+    async def _used(self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]) -> Told | str:
+        """Return what a tool answers, or in a sentence why not."""
+        try:
+            given = tool.read(arguments)
+        except UNREADABLE as error:
+            said = mistake(error, arguments, tool.arguments, "the object")
+            return f"the arguments are not as they must be: {said}"
+        except ValueError as error:
+            return f"the arguments are not as they must be: {error}"
+        try:
+            return await tool.use(self._desk(meta), given)
+        except BadParameterError as error:
+            return f"{error.name}: {error}"
+        except (Conflict, NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
+            return str(error)
+
+    def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:
+        """Say that there is no session, or none that can be used now."""
+        if isinstance(error, StoreError):
+            self._report(error)
+        sentence = _UNUSABLE if isinstance(error, StoreError) else str(error)
+        ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, Effect.READ)
+        return tool_failure(sentence, envelope(None, ending), stateless=stateless)
+
+
+def refused(raw_id: bytes, why: Refused) -> Reply:
+    """Return a JSON-RPC error, under the id where it is one."""
+    error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
+    known = Raw(raw_id if _is_id(raw_id) else b"null")
+    body = _encode({"jsonrpc": "2.0", "id": known, "error": error})
+    return Reply(body, why.code)
+
+
+def _is_id(raw: bytes) -> bool:
+    """Tell whether a text may be the id of a request, and can be given back."""
+    try:
+        _decode_id(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def agreed(request: Message) -> str:
+    """Return the revision that an `initialize` comes to."""
+    wanted = mcp.requested_revision(request)
+    return wanted if wanted in HANDSHAKES else HANDSHAKES[0]
+
+
+@cache
+def _server() -> dict[str, str]:
+    return {"name": "turnlog", "version": version("turnlog")}
+
+
+def _initialized(revision: str) -> dict[str, Any]:
+    return {
+        "protocolVersion": revision,
+        "capabilities": {"tools": {}},
+        "serverInfo": _server(),
+        "instructions": _INSTRUCTIONS,
+    }
+
+
+def _discovered(revision: str) -> dict[str, Any]:
+    return {
+        "supportedVersions": [revision],
+        "capabilities": {"tools": {}},
+        "instructions": _INSTRUCTIONS,
+        **_cacheable(),
+    }
+
+
+def _cacheable() -> dict[str, Any]:
+    return {"ttlMs": _TTL_MS, "cacheScope": "public"}
+
+
+def _listed(request: Message, revision: str) -> dict[str, Any] | Refused:
+    if request.params and "cursor" in members(request.params):
+        return Refused(INVALID_PARAMS, "there is one page of tools, no cursor leads to another")
+    tools = definitions(structured=revision >= _STRUCTURED_SINCE)
+    return {"tools": tools, **(_cacheable() if mcp.is_stateless(revision) else {})}
+
+
+def _result(told: Told, revision: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"content": told.blocks or _text(told.answer.decode())}
+    if revision >= _STRUCTURED_SINCE:
+        result["structuredContent"] = Raw(told.answer)
+    return result | {"isError": False}
+
+
+def _failure(sentence: str) -> dict[str, Any]:
+    return {"content": _text(sentence), "isError": True}
+
+
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]

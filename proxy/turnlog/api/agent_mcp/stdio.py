@@ -1,0 +1,213 @@
+"""The tools that an agent has for one session, over stdin and stdout, beside a running proxy.
+
+The store is opened for each call alone: an agent that waits holds nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+from turnlog.api.agent_tools import NoSessionError
+from turnlog.core import ids
+from turnlog.core.kinds import Rung
+from turnlog.core.note import Note
+from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.notes import Noted, Noter
+from turnlog.sessions.state.state_at import saved_states
+from turnlog.settings.values import session_name
+from turnlog.store.base import SessionRef, StoreAbsent, StoreError, View, alias
+from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
+from turnlog.wire.endpoint import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    TOO_MANY,
+    Refused,
+    is_stateless_request,
+    refusal,
+)
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
+from turnlog.wire.mcp import STATELESS_SINCE
+
+from .server import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, refused
+
+T = TypeVar("T")
+
+_LINE: Final = 1 << 20
+"""bytes of a message."""
+
+
+class Conversation:
+    """The messages of one client, in order."""
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self._dialogue = dialogue
+        self._revision = HANDSHAKES[0]
+        """What a handshake came to; before it, the newest."""
+
+    async def answer(self, line: bytes) -> bytes:
+        """Return the line that answers a line; nothing for what gets no answer."""
+        content = parse(line, most=BATCH_LIMIT)
+        match content:
+            case Malformed(reason=Reason.EMPTY):
+                return b""
+            case Malformed(reason=Reason.NOT_JSONRPC):
+                return _refused(INVALID_REQUEST, "this is no JSON-RPC message")
+            case Malformed():
+                return _refused(PARSE_ERROR, "this is no JSON")
+            case Batch(is_partial=True):
+                return refused(b"", TOO_MANY).body
+            case Batch():
+                return await self._batch(content)
+            case Message(kind=Kind.REQUEST):
+                return (await self._reply(content)).body
+            case Message():
+                return b""
+
+    async def _reply(self, request: Message) -> Reply:
+        if is_stateless_request(request, {}):
+            if why := refusal(request, None):
+                return refused(request.id, why)
+            return await self._dialogue.reply(request, STATELESS_SINCE)
+        if request.method == "initialize":
+            self._revision = agreed(request)
+        return await self._dialogue.reply(request, self._revision)
+
+    async def _batch(self, batch: Batch) -> bytes:
+        if self._revision != OLDEST or not batch.items:
+            return _refused(INVALID_REQUEST, f"there are no such batches in {self._revision}")
+        answers = [
+            _refused(INVALID_REQUEST, "this is no JSON-RPC message")
+            if isinstance(item, Malformed)
+            else (await self._reply(item)).body
+            for item in batch.items
+            if isinstance(item, Malformed) or item.kind is Kind.REQUEST
+        ]
+        return b"[" + b",".join(answers) + b"]" if answers else b""
+
+
+def _refused(code: int, message: str) -> bytes:
+    return refused(b"", Refused(code, message)).body
+
+
+class StoreDesk:
+    """A session of the store in a folder: by an id, the beginning of one, or a name.
+
+    A name that nothing is recorded of is an explicit session's, as `turnlog wrap --session` has it.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        session: str,
+        clock: Clock,
+        redactor: Redactor,
+        report: Callable[[StoreError], None],
+    ) -> None:
+        """`report` gets what no caller sees. Raises `ValueError` for what can name no session."""
+        if redactor.text(session)[1]:
+            raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
+        self._data = data
+        self._given = session
+        self._name = session_name(session)
+        self._clock = clock
+        self._redactor = redactor
+        self._report = report
+        self.saved = saved_states(data)
+
+    @property
+    def now(self) -> int:
+        """ns UTC."""
+        return self._clock.wall()
+
+    async def look(self, work: Callable[[View, bytes], T]) -> T:
+        """Return what `work` finds in a snapshot, for the session."""
+        return await asyncio.to_thread(self._looked, work)
+
+    def _looked(self, work: Callable[[View, bytes], T]) -> T:
+        with self._view() as view:
+            found = self._found(view) if view is not None else None
+            if view is None or found is None:
+                raise NoSessionError(
+                    f"nothing is recorded yet of the session {self._given!r}; call a tool in it or "
+                    "write a note, or correct the --session of turnlog mcp"
+                )
+            return work(view, found)
+
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+        """Append a note, and wait for the disk."""
+        ref, limit = await asyncio.to_thread(self._place)
+        clock = self._clock
+        store = LmdbStore.open(self._data, limit=limit, report=self._report)
+        if store.rekeyed:
+            self._report(StoreError(store.rekeyed))
+        try:
+            noter = Noter(store, self._redactor, clock.wall, clock.monotonic)
+            return await noter.write(ref, note, note_id=note_id, head=head)
+        finally:
+            await store.close()
+
+    def _place(self) -> tuple[SessionRef, int]:
+        """Return the session to write to, and the limit of the store."""
+        with self._view() as view:
+            found = self._found(view) if view is not None else None
+            limit = view.usage().limit if view is not None else DEFAULT_LIMIT
+        if found is None:
+            candidate = ids.uuid7(self._clock.wall(), self._clock.entropy(10))
+            names = (alias(Rung.EXPLICIT, self._name, ""),)
+            told = {"why": "turnlog mcp --session", "confidence": "given"}
+            return SessionRef(
+                candidate=candidate, rung=Rung.EXPLICIT, aliases=names, metadata=told
+            ), limit
+        ref = SessionRef(candidate=found, rung=Rung.IMPLICIT)
+        ref.id = found
+        return ref, limit
+
+    def _found(self, view: View) -> bytes | None:
+        found = view.find_sessions(self._name)
+        if len(found) > 1:
+            some = ", ".join(map(ids.to_text, found[:5]))
+            raise NoSessionError(
+                f"{self._given!r} means {len(found)} sessions, start turnlog mcp with one of: {some}"
+            )
+        return found[0] if found else None
+
+    @contextmanager
+    def _view(self) -> Generator[View | None]:
+        """Open a snapshot; `None` where there is no store yet."""
+        try:
+            reader = LmdbReader.open(self._data)
+        except StoreAbsent:
+            yield None
+            return
+        try:
+            with reader.view() as view:
+                yield view
+        finally:
+            reader.close()
+
+
+def serve(
+    desk: StoreDesk, agent: BinaryIO, answers: BinaryIO, report: Callable[[StoreError], None]
+) -> None:
+    """Answer the lines that an agent sends, until it sends no more."""
+    conversation = Conversation(Dialogue(lambda _: desk, report))
+    with asyncio.Runner() as runner:
+        for line in iter(partial(agent.readline, _LINE), b""):
+            if len(line) == _LINE and not line.endswith(b"\n"):
+                _skip(agent)
+                answer = _refused(PARSE_ERROR, f"a message has at most {_LINE} bytes")
+            else:
+                answer = runner.run(conversation.answer(line))
+            if answer:
+                answers.write(answer + b"\n")
+                answers.flush()
+
+
+def _skip(agent: BinaryIO) -> None:
+    """Read the rest of a line that is too long."""
+    while (rest := agent.readline(_LINE)) and not rest.endswith(b"\n"):
+        pass

@@ -1,0 +1,315 @@
+"""The tools that an agent has for its own session: a table with a line for each, and what each does.
+
+`api.agent_mcp.server` offers and calls them, whatever carries the messages.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from turnlog.core import ids
+from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, Turn, UserInput
+from turnlog.sessions.notes import Noted, read_note
+from turnlog.sessions.pages import DanglingPage, LogPage
+from turnlog.sessions.recall import Recalled, recall
+from turnlog.sessions.state.state_at import SessionState
+from turnlog.store.base import View
+from turnlog.store.states import SavedStates
+from turnlog.wire.json.rawjson import members
+
+from .endpoints import Asked, Differences, dangling_of, diff_of, log_of, state_of
+from .openapi import anything
+from .parameters import (
+    DanglingQuery,
+    DiffQuery,
+    Head,
+    Limit,
+    LogQuery,
+    NoteId,
+    Range,
+    Seqs,
+    StateQuery,
+)
+
+T = TypeVar("T")
+AgentNote: TypeAlias = Decision | Fact | Evict | Turn | UserInput
+"""What an agent may say of itself: what a session is about and may use is for its runtime to say."""
+Key = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=NAME_CHARS,
+        description="A call's id, or the seq of one of its rows in the log.",
+    ),
+]
+_REF: Final = "#/$defs/{name}"
+_LARGEST: Final = 4 << 20
+"""bytes of an answer."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Desk(Protocol):
+    """The one session that an agent's tools look at and write to.
+
+    Raises `NoSessionError` where it is not known which that is, `StoreError`.
+    """
+
+    @property
+    def now(self) -> int:
+        """ns UTC."""
+        ...
+
+    @property
+    def saved(self) -> SavedStates:
+        """States that were worked out before."""
+        ...
+
+    async def look(self, work: Callable[[View, bytes], T]) -> T:
+        """Return what `work` finds in a snapshot, for the session; it runs in a thread."""
+        ...
+
+    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+        """Append a note, and wait for the disk. Raises `Conflict`."""
+        ...
+
+
+class NoSessionError(Exception):
+    """It is not known which session an agent means. The message says what to do."""
+
+
+class TooLargeError(Exception):
+    """An answer would be too large. The message says by how much."""
+
+
+class Told(Struct, frozen=True):
+    """What a tool answers, as JSON; `blocks` of content take its place for the model."""
+
+    answer: bytes
+    blocks: list[Raw] = []
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """One tool. `notes` tells whether it writes to the log."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Struct]
+    answer: type[Struct]
+    notes: bool = False
+    read: Callable[[bytes], Any]
+    """Reads arguments. Raises `ValueError`."""
+    use: Callable[[Desk, Any], Awaitable[Told]]
+
+
+class LogArguments(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `log`: fewer rows than elsewhere, for a model has to read them."""
+
+    limit: Limit = 20
+
+
+class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `diff`, of which one at most is there; without any it is the whole session."""
+
+    turns: Range | None = None
+    seq: Seqs | None = None
+
+
+class NoteArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `note`."""
+
+    note: AgentNote
+    id: NoteId | None = None
+    head: Head | None = None
+
+
+class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `recall`."""
+
+    key: Key
+
+
+def _looking(read: Callable[[View, Asked], Struct]) -> Callable[[Desk, Any], Awaitable[Told]]:
+    """Return what answers from a snapshot as an endpoint of the API does."""
+
+    async def use(desk: Desk, query: Struct) -> Told:
+        def work(view: View, session: bytes) -> Told:
+            names = {"session": ids.to_text(session)}
+            asked = Asked(names=names, query=query, now=desk.now, saved=desk.saved)
+            return _told(read(view, asked))
+
+        return await desk.look(work)
+
+    return use
+
+
+def _told(answer: Struct, blocks: Sequence[Raw] = ()) -> Told:
+    """Return an answer as JSON. Raises `TooLargeError`."""
+    data = _encode(answer)
+    size = len(data) + sum(map(len, map(bytes, blocks)))
+    if size > _LARGEST:
+        raise TooLargeError(f"that would be {size} bytes, {_LARGEST} are given: ask for less")
+    return Told(data, list(blocks))
+
+
+def _diff(view: View, asked: Asked) -> Differences:
+    query: DiffArguments = asked.query
+    wanted = DiffQuery(turns=query.turns, seq=query.seq)
+    return diff_of(view, msgspec.structs.replace(asked, query=wanted))
+
+
+async def _note(desk: Desk, said: NoteArguments) -> Told:
+    return _told(await desk.note(said.note, said.id or "", said.head))
+
+
+async def _recall(desk: Desk, said: RecallArguments) -> Told:
+    found = await desk.look(partial(recall, key=said.key))
+    told = _told(found.recalled, found.blocks)
+    await desk.note(Recall(key=said.key), "", None)
+    return told
+
+
+def _reader(kind: type[Struct]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+_decode_note: Final = msgspec.json.Decoder(NoteArguments).decode
+
+
+def _read_note(data: bytes) -> NoteArguments:
+    """Return the arguments of `note`; a note with a member that its kind has not is none."""
+    found = _decode_note(data)
+    read_note(bytes(members(data)["note"]))
+    return found
+
+
+TOOLS: Final = (
+    Tool(
+        name="state",
+        title="State of this session",
+        description=(
+            "Return what this session has come to: tools used, files modified, decisions, calls that "
+            "are still open, what you no longer see (evicted_keys), facts, and usage. `field` gives "
+            "only one of these; `at` or `turn` an earlier state."
+        ),
+        arguments=StateQuery,
+        answer=SessionState,
+        read=_reader(StateQuery),
+        use=_looking(state_of),
+    ),
+    Tool(
+        name="log",
+        title="Calls of this session",
+        description=(
+            "List the tool calls of this session and how each ended, the newest last, without inputs "
+            "and outputs. `next` of an answer is the `cursor` of the page before."
+        ),
+        arguments=LogArguments,
+        answer=LogPage,
+        read=_reader(LogArguments),
+        use=_looking(log_of),
+    ),
+    Tool(
+        name="diff",
+        title="What changed in this session",
+        description=(
+            "List what changed in the state of this session between two turns or two commits: before "
+            "and after, by which calls and notes, and the recorded why."
+        ),
+        arguments=DiffArguments,
+        answer=Differences,
+        read=_reader(DiffArguments),
+        use=_looking(_diff),
+    ),
+    Tool(
+        name="dangling",
+        title="Calls without an answer",
+        description=(
+            "List the calls of this session that you got no answer to: in flight, of unknown outcome, "
+            "or ended after you had left, then with the recorded answer."
+        ),
+        arguments=DanglingQuery,
+        answer=DanglingPage,
+        read=_reader(DanglingQuery),
+        use=_looking(dangling_of),
+    ),
+    Tool(
+        name="note",
+        title="Write a note",
+        description=(
+            "Write a note into the log of this session, for good: a decision and why, a fact that you "
+            "assert, verify, dispute or retract, which calls' results you no longer see (evict), that "
+            "another turn begins, or what the user said. Secrets are cut from it. With `id` it is "
+            "written once, however often you call. Of a fact that is known already give as `head` the "
+            "newest commit that you have seen (`at.seq` of `state`)."
+        ),
+        arguments=NoteArguments,
+        answer=Noted,
+        notes=True,
+        read=_read_note,
+        use=_note,
+    ),
+    Tool(
+        name="recall",
+        title="Recall a result",
+        description=(
+            "Fetch back the recorded result of a call that you no longer see, without calling its tool "
+            "again. Give the key that it was evicted by: the recall is noted, and clears that key. A "
+            "result that was cut, or held secrets, is not given back; the answer says so."
+        ),
+        arguments=RecallArguments,
+        answer=Recalled,
+        notes=True,
+        read=_reader(RecallArguments),
+        use=_recall,
+    ),
+)
+
+
+@cache
+def definitions(*, structured: bool) -> list[dict[str, Any]]:
+    """Return what `tools/list` says; `structured` is for revisions that know of structured content."""
+    return [_definition(tool, structured=structured) for tool in TOOLS]
+
+
+def _definition(tool: Tool, *, structured: bool) -> dict[str, Any]:
+    hints: dict[str, Any] = {
+        "title": tool.title,
+        "readOnlyHint": not tool.notes,
+        "openWorldHint": False,
+    }
+    if tool.notes:
+        hints |= {"destructiveHint": False, "idempotentHint": False}
+    told: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": schema(tool.arguments),
+        "annotations": hints,
+    }
+    if structured:
+        told |= {"title": tool.title, "outputSchema": schema(tool.answer)}
+    return told
+
+
+def schema(kind: type[Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of a type, an object at its root as MCP wants it."""
+    (root,), parts = msgspec.json.schema_components([kind], schema_hook=anything, ref_template=_REF)
+    own: dict[str, Any] = parts.pop(root["$ref"].rpartition("/")[2])
+    plain: dict[str, Any] = _plain(own | {"$defs": parts} if parts else own)
+    return plain
+
+
+def _plain(part: object) -> Any:
+    """Return a schema without what only OpenAPI knows."""
+    if isinstance(part, dict):
+        entries = cast("dict[str, object]", part)  # JSON has no other keys
+        return {key: _plain(value) for key, value in entries.items() if key != "discriminator"}
+    if isinstance(part, list):
+        return [_plain(item) for item in cast("list[object]", part)]
+    return part
+
+
+NAMED: Final[Mapping[str, Tool]] = {tool.name: tool for tool in TOOLS}

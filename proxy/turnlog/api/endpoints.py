@@ -1,0 +1,267 @@
+"""The endpoints of the API: a table with a line for each, and what each reads or does.
+
+`api.api` finds a request's endpoint in the table, `api.openapi` describes the API by it.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.kinds import Actor
+from turnlog.core.note import Note
+from turnlog.core.state.state_view import Field
+from turnlog.engine.context import Context
+from turnlog.observe.call_events import CallResolved
+from turnlog.sessions.dangling import Wanted
+from turnlog.sessions.listing import SessionLine, session_line
+from turnlog.sessions.log import NotFoundError, Turns, find_session, parse_turns
+from turnlog.sessions.notes import Noted, Noter, known_session, read_note
+from turnlog.sessions.pages import (
+    DanglingPage,
+    LogPage,
+    SessionsPage,
+    around,
+    dangling_page,
+    log_page,
+    sessions_page,
+)
+from turnlog.sessions.payloads import Attempt, attempts, find_call, without_content
+from turnlog.sessions.resolve import Claim, resolve
+from turnlog.sessions.rows import Row
+from turnlog.sessions.state.changes import By, Changed, apart, between, ends_of_seqs, ends_of_turns
+from turnlog.sessions.state.state_at import Point, SessionState, end_of_turn, head_of, read_state
+from turnlog.store.base import View
+from turnlog.store.states import SavedStates
+
+from .parameters import (
+    BadParameterError,
+    CallQuery,
+    DanglingQuery,
+    DiffQuery,
+    FullLogQuery,
+    ListQuery,
+    LogQuery,
+    NoQuery,
+    NoteQuery,
+    Resolution,
+    StateQuery,
+    Verdict,
+    log_query,
+    moment,
+    read_text,
+)
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a request says."""
+
+    names: dict[str, str]
+    """What stands in the path for each `{name}` of the endpoint's."""
+    query: Any
+    """Of the endpoint's type."""
+    now: int
+    """ns UTC."""
+    saved: SavedStates
+
+
+class Read(Struct, frozen=True):
+    """GET: `answer` from one snapshot of the store. `read` runs in a thread."""
+
+    path: str
+    title: str
+    query: type[Struct]
+    answer: type[Struct]
+    read: Callable[[View, Asked], Struct]
+
+
+class Act(Struct, frozen=True):
+    """POST: `body` says what to do, `answer` what came of it."""
+
+    path: str
+    title: str
+    query: type[Struct]
+    body: Any
+    """The type that the description names."""
+    answer: type[Struct]
+    read: Callable[[bytes], Any]
+    """Reads a body. Raises `ValueError`."""
+    act: Callable[[Context, Asked, Any], Awaitable[Struct]]
+
+
+Endpoint = Read | Act
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """A `Changed`, whose values are told apart by its field alone: no schema says that."""
+
+    before_at: Point
+    after_at: Point
+    field: Field
+    key: str
+    before: object
+    after: object
+    commits: list[By]
+
+
+class Differences(Struct, frozen=True, kw_only=True):
+    """What changed between two states."""
+
+    items: list[Difference]
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One call in full."""
+
+    call: str
+    attempts: list[Attempt]
+    """The first first. Without `payloads` they have no texts, and no differences."""
+
+
+def method(endpoint: Endpoint) -> str:
+    """Return the HTTP method of an endpoint."""
+    match endpoint:
+        case Read():
+            return "GET"
+        case Act():
+            return "POST"
+
+
+def _sessions(view: View, asked: Asked) -> SessionsPage:
+    query: ListQuery = asked.query
+    return sessions_page(view, query.cursor, query.limit)
+
+
+def _session(view: View, asked: Asked) -> SessionLine:
+    row = view.session(find_session(view, asked.names["session"]))
+    if row is None:
+        raise NotFoundError(f"no session is called {asked.names['session']!r}")
+    return session_line(row)
+
+
+def log_of(view: View, asked: Asked) -> LogPage:
+    """Return a page of a log."""
+    query: LogQuery = asked.query
+    wanted = log_query(view, _named(view, asked), query, asked.now)
+    payloads = isinstance(query, FullLogQuery) and query.payloads
+    if wanted.around is not None:
+        return around(view, wanted, payloads=payloads)
+    return log_page(view, wanted, query.order, query.cursor, query.limit, payloads=payloads)
+
+
+def dangling_of(view: View, asked: Asked) -> DanglingPage:
+    """Return a page of calls without an answer."""
+    query: DanglingQuery = asked.query
+    wanted = Wanted(
+        session=_named(view, asked),
+        since=moment("since", query.since, asked.now),
+        behind=query.cursor or 0,
+        now=asked.now,
+    )
+    return dangling_page(view, wanted, query.limit)
+
+
+def _call(view: View, asked: Asked) -> Call:
+    query: CallQuery = asked.query
+    call = find_call(view, asked.names["call"])
+    found = attempts(view, call)
+    shown = found if query.payloads else [without_content(attempt) for attempt in found]
+    return Call(call=ids.to_text(call), attempts=shown)
+
+
+def _named(view: View, asked: Asked) -> bytes | None:
+    """Return the session that the path names; `None` where it names none."""
+    name = asked.names.get("session")
+    return None if name is None else find_session(view, name)
+
+
+def state_of(view: View, asked: Asked) -> SessionState:
+    """Return a session's state."""
+    query: StateQuery = asked.query
+    session = find_session(view, asked.names["session"])
+    fields = tuple(Field) if query.field is None else (query.field,)
+    if query.at is not None and query.turn is not None:
+        raise BadParameterError("at", "it excludes turn, give one")
+    if query.turn is not None:
+        at = end_of_turn(view, session, query.turn)
+    else:
+        at = head_of(view, session) if query.at is None else query.at
+    return read_state(view, asked.saved, session, at, fields)
+
+
+def diff_of(view: View, asked: Asked) -> Differences:
+    """Return what changed in a session, or what is other in another one."""
+    query: DiffQuery = asked.query
+    session = find_session(view, asked.names["session"])
+    if sum(value is not None for value in (query.turns, query.seq, query.other)) > 1:
+        raise BadParameterError("turns", "give only one of turns, seq and other")
+    if query.other is not None:
+        other = find_session(view, query.other)
+        heads = head_of(view, session), head_of(view, other)
+        return _differences(apart(view, asked.saved, session, other, heads))
+    name, found = "seq", read_text("seq", partial(ends_of_seqs, view, session), query.seq)
+    if found is None:
+        turns = read_text("turns", parse_turns, query.turns) or Turns()
+        name, found = "turns", ends_of_turns(view, session, turns)
+    before, after = found
+    if after < before:
+        raise BadParameterError(name, f"commit {after} stands before {before}, exchange them")
+    return _differences(between(view, asked.saved, session, before, after))
+
+
+def _differences(found: list[Changed]) -> Differences:
+    return Differences(items=[Difference(**structs.asdict(changed)) for changed in found])
+
+
+async def _note(context: Context, asked: Asked, note: Note) -> Noted:
+    query: NoteQuery = asked.query
+    with context.store.view() as view:
+        session = known_session(view, asked.names["session"])
+    noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
+    # Who has the token is the operator, or a runtime that acts as one.
+    return await noter.write(
+        session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR
+    )
+
+
+async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:
+    claim = Claim(
+        happened=said.verdict is Verdict.HAPPENED,
+        why=context.clean(said.why),
+        at=context.clock.wall(),
+        clock=context.clock.monotonic(),
+    )
+    row = await resolve(context.store, asked.names["call"], claim, runs=context.repeats.runs)
+    context.log.emit(
+        CallResolved(
+            session=row.session,
+            call=row.call,
+            seq=row.seq,
+            server=row.server,
+            tool=row.tool,
+            effect=row.effect,
+            executed=row.executed,
+        )
+    )
+    return row
+
+
+_resolution = msgspec.json.Decoder(Resolution).decode
+
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    Read("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
+    Read("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
+    Read("/sessions/{session}/log", "List a session's attempts", FullLogQuery, LogPage, log_of),
+    Read("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    Read("/log", "List attempts of all sessions", FullLogQuery, LogPage, log_of),
+    Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
+    Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
+    Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
+    Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, Noted, read_note, _note),
+    Act("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
+)  # fmt: skip

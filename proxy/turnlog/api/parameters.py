@@ -1,0 +1,258 @@
+"""What the API's requests may say, as types: queries, and how they read as questions to the log."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Final, TypeVar
+
+from msgspec import Meta, Struct
+
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
+from turnlog.core.state.state_view import Field
+from turnlog.core.text.timefmt import parse_moment
+from turnlog.sessions.log import Query, Turns, only_session, parse_turns
+from turnlog.sessions.pages import Order
+from turnlog.sessions.resolve import LONGEST_WHY
+from turnlog.store.base import Filter, View
+
+T = TypeVar("T")
+
+_MOST: Final = 10**18
+_LONGEST: Final = 1000
+_TIME: Final = "write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
+
+Limit = Annotated[int, Meta(ge=1, le=1000, description="How many at most.")]
+Cursor = Annotated[int, Meta(ge=0, le=_MOST, description="`next` of the page before.")]
+After = Annotated[int, Meta(ge=0, le=_MOST, description="Attempts after this commit.")]
+Before = Annotated[int, Meta(ge=0, le=_MOST, description="Attempts before this commit.")]
+Around = Annotated[int, Meta(ge=0, le=_MOST, description="What surrounds this commit.")]
+Range = Annotated[
+    str, Meta(min_length=1, max_length=40, description="`3..7`, `-5..` (the last five) or `4`.")
+]
+Tool = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=_LONGEST,
+        description="A glob; with a `/` or a `.` in it also SERVER/TOOL or SERVER.TOOL.",
+    ),
+]
+Server = Annotated[
+    str, Meta(min_length=1, max_length=_LONGEST, description="One upstream, or a glob.")
+]
+Path = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=_LONGEST,
+        description="A glob: attempts that changed a file whose name matches.",
+    ),
+]
+FieldName = Annotated[Field, Meta(description="A field of the state, or what changed it.")]
+At = Annotated[int, Meta(ge=0, le=_MOST, description="After this commit; else the newest state.")]
+Turn = Annotated[
+    int, Meta(ge=-_MOST, le=_MOST, description="At the end of this turn; -1 is the newest.")
+]
+Seqs = Annotated[
+    str,
+    Meta(min_length=1, max_length=40, description="From the state after commit A to B: `A..B`."),
+]
+Other = Annotated[
+    str, Meta(min_length=1, max_length=_LONGEST, description="Against this session's newest state.")
+]
+NoteId = Annotated[
+    str, Meta(min_length=1, max_length=512, description="A note with this id is written once.")
+]
+Head = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=_MOST,
+        description="The newest commit that you have seen: needed where a fact is known already.",
+    ),
+]
+Asking = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=_LONGEST,
+        description="Attempts whose recorded input holds this text, in any case.",
+    ),
+]
+Trace = Annotated[
+    str, Meta(min_length=1, max_length=_LONGEST, description="Attempts of this trace.")
+]
+Payloads = Annotated[bool, Meta(description="With what went in and came out, as text.")]
+Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
+Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
+Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
+Since = Annotated[
+    str, Meta(min_length=1, max_length=40, description="From: `10m` ago, a date, or RFC 3339.")
+]
+Until = Annotated[
+    str, Meta(min_length=1, max_length=40, description="Up to and including: as `since`.")
+]
+Why = Annotated[str, Meta(max_length=LONGEST_WHY, description="What the verdict rests on.")]
+
+
+class BadParameterError(Exception):
+    """A parameter cannot be used. The message says what to write."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class ListQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of lists."""
+
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class DanglingQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of lists of calls that dangle."""
+
+    since: Since | None = None
+
+
+class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of logs."""
+
+    order: Annotated[Order, Meta(description="Which end comes on the first page.")] = Order.NEWEST
+    after: After | None = None
+    before: Before | None = None
+    around: Around | None = None
+    turns: Range | None = None
+    tool: Tool | None = None
+    server: Server | None = None
+    error: Family | None = None
+    kind: Kind | None = None
+    flag: Mark | None = None
+    field: FieldName | None = None
+    path: Path | None = None
+    input: Asking | None = None
+    trace: Trace | None = None
+    since: Since | None = None
+    until: Until | None = None
+
+
+class FullLogQuery(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of logs that may be whole."""
+
+    payloads: Payloads = False
+
+
+class CallQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of one call."""
+
+    payloads: Payloads = False
+
+
+class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a state."""
+
+    at: At | None = None
+    turn: Turn | None = None
+    field: FieldName | None = None
+
+
+class DiffQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a difference, of which one at most is there; without any it is the whole session."""
+
+    turns: Range | None = None
+    seq: Seqs | None = None
+    other: Other | None = None
+
+
+class NoteQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a note."""
+
+    id: NoteId | None = None
+    head: Head | None = None
+
+
+class Verdict(StrEnum):
+    """What an operator found out about a call."""
+
+    HAPPENED = "happened"
+    DID_NOT = "did_not"
+
+
+class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What settles a call of which nobody knew."""
+
+    verdict: Verdict
+    why: Why = ""
+
+
+def moment(name: str, text: str | None, now: int, *, end: bool = False) -> int | None:
+    """Return ns UTC; `now` is in ns. Raises `BadParameterError`."""
+    if text is None:
+        return None
+    try:
+        return parse_moment(text, datetime.fromtimestamp(now / 1e9, UTC), end=end)
+    except (ValueError, OverflowError):
+        raise BadParameterError(name, f"{text!r} is no time, {_TIME}") from None
+
+
+def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Query:
+    """Return what is asked of the log. Raises `BadParameterError`."""
+    since, until = moment("since", asked.since, now), moment("until", asked.until, now, end=True)
+    if since is not None and until is not None and since > until:
+        raise BadParameterError("since", "it lies after until, exchange them")
+    match = Filter(
+        after=asked.after,
+        before=asked.before,
+        tool=asked.tool or "",
+        server=asked.server or "",
+        error=asked.error or "",
+        kind=asked.kind or "",
+        flag=asked.flag or "",
+        input=asked.input or "",
+        trace=asked.trace or "",
+        since=since,
+        until=until,
+    )
+    return Query(
+        session=_session(view, session, asked),
+        last=asked.limit,
+        around=_around(asked),
+        turns=read_text("turns", parse_turns, asked.turns) or Turns(),
+        match=match,
+        field=asked.field or "",
+        path=asked.path or "",
+    )
+
+
+def _session(view: View, session: bytes | None, asked: LogQuery) -> bytes | None:
+    """Return the session that is meant, where a parameter needs one."""
+    given = {
+        "after": asked.after, "before": asked.before, "around": asked.around, "turns": asked.turns
+    }  # fmt: skip
+    needy = [name for name, value in given.items() if value is not None]
+    if session is not None or not needy:
+        return session
+    session = only_session(view)
+    if session is None:
+        raise BadParameterError(needy[0], "it needs a session: /sessions/{session}/log")
+    return session
+
+
+def _around(asked: LogQuery) -> int | None:
+    others = (asked.after, asked.before, asked.cursor)
+    if asked.around is not None and any(value is not None for value in others):
+        raise BadParameterError("around", "it stands alone, leave out after, before and cursor")
+    return asked.around
+
+
+def read_text(name: str, reader: Callable[[str], T], text: str | None) -> T | None:
+    """Return what a text means; `None` for none. Raises `BadParameterError`."""
+    try:
+        return None if text is None else reader(text)
+    except ValueError as error:
+        raise BadParameterError(name, str(error)) from None

@@ -1,0 +1,78 @@
+"""Answer a sample call as its server would, and say what a proxy would record of the answer."""
+
+from typing import Any, Final
+
+import msgspec
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
+from turnlog.packs.examples import Came, Sample
+from turnlog.packs.subject import MCP, arguments
+from turnlog.record.attempt import Ask, Reply
+from turnlog.record.judging import judged, seen
+from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly
+from turnlog.rules.delta import changes
+from turnlog.rules.policy import Policy, Subject
+from turnlog.store.base import SessionRef
+from turnlog.wire.jsonrpc import Message
+from turnlog.wire.mcp import read_answer
+from turnlog.wire.message import MessageReader
+
+_REVISION: Final = "2025-11-25"
+_FINE: Final = {"content": [{"type": "text", "text": "ok"}]}
+"""The answer to an MCP call for which a sample has none."""
+
+
+def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Came:
+    """Return what the answer of a sample comes to."""
+    ask = _ask(call, policy, effect, sample)
+    ending, reply = judged(ask, *_answered(ask, sample))
+    return Came(
+        kind=ending.kind,
+        null=Flag.NULL_RESULT in reply.flags,
+        delta=changes(policy.delta, seen(ask, reply), ending, str).operations,
+    )
+
+
+def _ask(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Ask:
+    given = msgspec.json.encode(arguments(sample.method, sample.path, sample.args))
+    return Ask(
+        session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
+        turn_label="",
+        turn_source=TurnSource.GAP,
+        call=bytes(16),
+        leg=0,
+        server=call.server,
+        tool=call.tool,
+        method=call.method,
+        effect=effect,
+        definition=b"",
+        arguments=given,
+        complete=True,
+        size=len(given),
+        flags=(),
+        trace="",
+        protocol=_REVISION if call.method == MCP else "",
+        policy=policy,
+    )
+
+
+def _answered(ask: Ask, sample: Sample) -> tuple[Ending, Reply]:
+    if ask.method != MCP:
+        body = _read(None if sample.result is msgspec.UNSET else sample.result)
+        return answered_plainly(ask.method, sample.status, Text(body, JSON, body.size), ask.effect)
+    result = _FINE if sample.result is msgspec.UNSET else sample.result
+    said = {"result": result} if sample.error is None else {"error": sample.error}
+    body = _read({"jsonrpc": "2.0", "id": 1, **said})
+    message = body.content
+    assert isinstance(message, Message)  # it was just made
+    around = Circumstances(sample.status, ask.effect, in_session=False)
+    said_so = read_answer(message, revision=_REVISION)
+    return answered(said_so, message, Text(body, JSON, body.size), around)
+
+
+def _read(value: Any) -> MessageReader:
+    body = MessageReader()
+    body.feed(msgspec.json.encode(value))
+    body.finish()
+    return body

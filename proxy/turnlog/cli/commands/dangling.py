@@ -1,0 +1,78 @@
+"""`turnlog dangling`: calls that their agent has no answer to."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+import click
+
+from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
+from turnlog.cli.options import (
+    Moment,
+    data_option,
+    json_option,
+    open_view,
+    printout,
+    warn_of_damage,
+)
+from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.sessions.dangling import Dangling, Standing, Wanted, dangling
+from turnlog.sessions.log import find_session
+from turnlog.store.base import View
+
+_COLUMNS = (
+    Column("SINCE", whole=True, is_time=True),
+    Column("SESSION", whole=True, spare=2),
+    Column("CALL", whole=True),
+    Column("TOOL", cut_last=True),
+    Column("STANDING"),
+    Column("STATUS", whole=True),
+    Column("RAN", whole=True),
+    Column("RETRY", whole=True, spare=1),
+    Column("INPUT"),
+)
+_STYLES = {Standing.UNKNOWN: Style.BAD, Standing.UNDELIVERED: Style.BAD}
+
+
+@click.command("dangling")
+@click.argument("session", required=False)
+@click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
+@data_option
+@json_option
+def command(session: str | None, since: int | None, data: str, as_json: bool) -> None:
+    """List the calls that their agent has no answer to, the newest last.
+
+    A call is in_flight (a running turnlog waits for it), parked (it waits for more input, or for its
+    task), unknown (nobody knows whether it happened), or undelivered (how it ended is recorded,
+    and its agent was not told). --json has the recorded answer, where it is whole and nothing was
+    cut out. `turnlog resolve` settles an unknown one.
+    """
+    with printout() as write, open_view(data) as view:
+        wanted = Wanted(
+            session=find_session(view, session) if session is not None else None,
+            since=since,
+            now=time.time_ns(),
+        )
+        found = dangling(view, wanted)
+        for line in map(json_line, found) if as_json else _text(view, found):
+            write(line)
+        warn_of_damage(view)
+
+
+def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:
+    rows = (_cells(view, one) for one in found)
+    return table(_COLUMNS, rows, width=terminal_width(), empty="no call dangles")
+
+
+def _cells(view: View, one: Dangling) -> list[Cell]:
+    row = one.row
+    return [
+        time_cell(row.timestamp),
+        session_cell(row),
+        call_cell(view, row),
+        tool_cell(row),
+        Cell(one.standing, _STYLES.get(one.standing, Style.OPEN)),
+        Cell(row.kind or row.error or row.status),
+        Cell(row.executed),
+        Cell(row.retry or ""),
+        Cell(one.preview),
+    ]

@@ -1,0 +1,153 @@
+"""`turnlog diff`: what changed between two states of a session, two sessions, or two attempts."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+from msgspec import Struct
+
+from turnlog.cli.options import TurnRange, data_option, json_option, open_view, printout
+from turnlog.cli.render import counted, json_line
+from turnlog.cli.values import described
+from turnlog.core.answer_diff import Comparison
+from turnlog.core.text.escapes import clean
+from turnlog.sessions.log import NotFoundError, Turns, find_session
+from turnlog.sessions.payloads import Attempt, attempts, find_call
+from turnlog.sessions.state.changes import Changed, apart, between, ends_of_seqs, ends_of_turns
+from turnlog.sessions.state.state_at import head_of, saved_states
+from turnlog.store.base import View
+from turnlog.store.states import SavedStates
+
+from .show import difference
+
+_SHOWN = 8
+"""Commits that are named of those that made a change; `--json` has all."""
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog diff --call --json`: an attempt's answer against the one before."""
+
+    call: str
+    leg: int
+    attempt: int
+    seq: int
+    kind: str | None
+    """Of the attempt's error; `None` for none."""
+    difference: Comparison | None
+    """`None` where one of the two has not ended, or neither was answered."""
+
+
+@click.command("diff", context_settings={"ignore_unknown_options": True})
+@click.argument("what", nargs=-1, metavar="[SESSION [TURNS | SESSION]]")
+@click.option("--seq", metavar="A..B", help="From the state after commit A to that after B.")
+@click.option("--call", metavar="CALL", help="Each attempt of a call against the one before.")
+@data_option
+@json_option
+def command(
+    what: tuple[str, ...], seq: str | None, call: str | None, data: str, as_json: bool
+) -> None:
+    """Tell what changed, by which commits, and why as far as that was recorded.
+
+    TURNS is A..B: from the state at the end of turn A to that at the end of turn B. One number is
+    that turn alone, -1 the newest; an open begin is the session's, an open end the newest state.
+    SESSION alone is all of it.
+    """
+    saved = saved_states(Path(data).expanduser())
+    with printout() as write, open_view(data) as view:
+        if call is not None:
+            _refuse(bool(what) or seq is not None, "--call stands alone, a call has one session")
+            found = [_compared(a) for a in attempts(view, find_call(view, call))]
+            lines = map(json_line, found[1:]) if as_json else _attempts(found)
+        else:
+            changes = _changes(view, saved, what, seq)
+            lines = map(json_line, changes) if as_json else _text(changes)
+        for line in lines:
+            write(line)
+
+
+def _refuse(wrong: bool, message: str) -> None:
+    if wrong:
+        raise click.UsageError(message)
+
+
+def _changes(
+    view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
+) -> list[Changed]:
+    _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
+    _refuse(len(what) > 2, f"what is {what[-1]!r}? give SESSION and one thing more")
+    _refuse(
+        len(what) == 2 and seq is not None,
+        f"{what[-1]!r} and --seq exclude each other, give one",
+    )
+    session = find_session(view, what[0])
+    if seq is not None:
+        before, after = _seqs(view, session, seq)
+    elif len(what) == 1:
+        before, after = ends_of_turns(view, session, Turns())
+    elif not _is_range(what[1]):
+        other = find_session(view, what[1])
+        heads = head_of(view, session), head_of(view, other)
+        return apart(view, saved, session, other, heads)
+    else:
+        turns = TurnRange().convert(what[1], None, None)
+        before, after = ends_of_turns(view, session, turns)
+    if after < before:
+        raise NotFoundError(f"commit {after} stands before {before}, write the older one first")
+    return between(view, saved, session, before, after)
+
+
+def _is_range(text: str) -> bool:
+    """Tell turns from the name of a session: the beginning of an id may be digits, from 0 on."""
+    return (
+        ".." in text or text == "0" or (text.lstrip("-").isdecimal() and not text.startswith("0"))
+    )
+
+
+def _seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
+    try:
+        return ends_of_seqs(view, session, text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _compared(attempt: Attempt) -> Compared:
+    row = attempt.row
+    return Compared(
+        call=row.call,
+        leg=row.leg,
+        attempt=row.attempt,
+        seq=row.seq,
+        kind=row.kind or row.error,
+        difference=attempt.difference,
+    )
+
+
+def _attempts(found: Iterable[Compared]) -> Iterator[str]:
+    for item in found:
+        ended = f": {item.kind}" if item.kind else ""
+        yield clean(f"attempt {item.attempt} (leg {item.leg}), seq {item.seq}{ended}")
+        if text := difference(item.difference):
+            yield text
+
+
+def _text(changes: list[Changed]) -> Iterator[str]:
+    for change in changes:
+        named = f"{change.field} {change.key}"
+        if not isinstance(change.before or change.after, Struct):
+            yield clean(f"{named}: {_word(change.before)} -> {_word(change.after)}")
+            continue
+        yield clean(named)
+        for sign, value in (("-", change.before), ("+", change.after)):
+            if value is not None:
+                yield clean(f"  {sign} {described(value)}")
+        for by in change.commits[-_SHOWN:]:
+            why = f": {by.why}" if by.why else ""
+            yield clean(f"    by {by.seq} {by.what}{why}")
+        if (rest := len(change.commits) - _SHOWN) > 0:
+            yield f"    and {counted(rest, 'commit')} before"
+    if not changes:
+        yield "nothing changed"
+
+
+def _word(value: object) -> str:
+    return "nothing" if value is None else described(value)

@@ -1,0 +1,165 @@
+"""`turnlog log`: list attempts, newest last."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+from msgspec import structs
+
+from turnlog.cli.attempts import COLUMNS, cells
+from turnlog.cli.failures import complain
+from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
+from turnlog.cli.options import (
+    FieldName,
+    Moment,
+    Number,
+    TurnRange,
+    data_option,
+    json_option,
+    open_view,
+    printout,
+    warn_of_damage,
+)
+from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
+from turnlog.cli.values import changed
+from turnlog.core.state.state_view import Field
+from turnlog.sessions import log
+from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
+from turnlog.sessions.payloads import attempt_of, with_payloads
+from turnlog.sessions.rows import Row
+from turnlog.store.base import Filter, View
+
+from .show import attempt_text
+
+_NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
+_SET_BY = {
+    Field.DECISIONS_MADE: _NOTES,
+    Field.EVICTED_KEYS: _NOTES,
+    Field.FACTS: _NOTES,
+    Field.METADATA: _NOTES,
+    Field.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
+    Field.USAGE: "it counts them all: `turnlog state` shows it",
+}
+"""What sets the fields of the state that no attempt is found by."""
+
+
+@click.command("log")
+@click.argument("session", required=False)
+@click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts.")
+@click.option("--after", type=Number(0, MOST), metavar="SEQ", help="All after this commit.")
+@click.option("--before", type=Number(0, MOST), metavar="SEQ", help="The last before it.")
+@click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
+@click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
+@filter_options
+@click.option(
+    "--field",
+    type=FieldName(),
+    metavar="NAME",
+    help=f"What changed this field: {', '.join(Field)}.",
+)
+@click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
+@click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
+@click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
+@click.option(
+    "--payloads", is_flag=True, help="With whole inputs and outputs, as redaction left them."
+)
+@data_option
+@json_option
+def command(session: str | None, payloads: bool, data: str, as_json: bool, **wanted: Any) -> None:
+    """List attempts, the newest last; the last 50 unless a range is named.
+
+    The order is that of the log. Where several processes write to one store, calls that only read
+    may stand a moment later than they happened; TIME says when.
+
+    SESSION is an id, the beginning of one, or a name. --after, --before, --around and --turns
+    need one, unless the store holds only one session. --last says how many, also with --before
+    and --around. With --field or --path the last column is what was changed, `?` where that is
+    not sure:
+
+      turnlog log SESSION --turns -5.. --field files_modified
+    """
+    _check(wanted)
+    match = filter_of(wanted)
+    with printout() as write, open_view(data) as view:
+        query = _query(view, session, wanted, match)
+        for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
+            write(line)
+        hint = _missing_rules(view, query, wanted)
+        warn_of_damage(view)
+    if other := _SET_BY.get(wanted["field"]):
+        complain(f"no attempt sets {wanted['field']}, {other}")
+    if hint:
+        complain(hint)
+
+
+def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
+    """Return why nothing is known of files, where that is for want of rules."""
+    if wanted["field"] != Field.FILES_MODIFIED and not wanted["path"]:
+        return ""
+    # Most readers need none of what reads rules.
+    from turnlog.sessions.tools.unruled import without_changes
+
+    sessions = () if query.session is None else (query.session,)
+    return without_changes(view, structs.replace(query.match, sessions=sessions))
+
+
+def _lines(
+    view: View, query: Query, with_session: bool, *, payloads: bool, as_json: bool
+) -> Iterable[str]:
+    if not payloads:
+        rows = log.read(view, query)
+        return map(json_line, rows) if as_json else _text(rows, query, with_session)
+    found = log.read_commits(view, query)
+    if as_json:
+        return (json_line(with_payloads(view, attempt)) for attempt in found)
+    return (attempt_text(attempt_of(view, attempt)) for attempt in found)
+
+
+def _check(wanted: dict[str, Any]) -> None:
+    ranges = [name for name in ("after", "before", "around") if wanted[name] is not None]
+    if len(ranges) > 1:
+        raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
+    if wanted["after"] is not None and wanted["last"] is not None:
+        raise click.UsageError("--after gives all that follows, leave out --last")
+    refuse_empty("path", wanted["path"])
+    since, until = wanted["since"], wanted["until"]
+    if since is not None and until is not None and since > until:
+        raise click.UsageError("--since lies after --until, exchange them")
+
+
+def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) -> Query:
+    session = log.find_session(view, name) if name is not None else None
+    turns: Turns = wanted["turns"] or Turns()
+    ranged = [n for n in ("after", "before", "around", "turns") if wanted[n] is not None]
+    if ranged and session is None:
+        session = log.only_session(view)
+        if session is None:
+            raise click.UsageError(f"--{ranged[0]} needs a SESSION, `turnlog sessions` lists them")
+    open_ended = any(wanted[n] is not None for n in ("after", "turns", "since", "until"))
+    bounds = {name: wanted[name] for name in ("after", "before", "since", "until")}
+    return Query(
+        session=session,
+        last=wanted["last"] or (None if open_ended else DEFAULT_LAST),
+        around=wanted["around"],
+        turns=turns,
+        match=structs.replace(match, **bounds),
+        field=wanted["field"] or "",
+        path=wanted["path"] or "",
+    )
+
+
+def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
+    by_change = bool(query.field or query.path)
+    columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
+    first = 0 if with_session else 1
+    lines = (_cells(row, query)[first:] for row in rows)
+    return table(columns[first:], lines, width=terminal_width(), empty="no attempts")
+
+
+def _cells(row: Row, query: Query) -> list[Cell]:
+    found = cells(row)
+    return [*found[:-1], Cell(_changed(row, query))] if query.field or query.path else found
+
+
+def _changed(row: Row, query: Query) -> str:
+    return "; ".join(changed(operation) for operation in log.changes_of(row, query))

@@ -1,0 +1,37 @@
+"""`turnlog mcp`: an agent's own session as tools, for a client that starts servers by a command."""
+
+import sys
+
+import click
+
+from turnlog.cli.failures import complain
+from turnlog.cli.options import writing, writing_options
+from turnlog.store.base import StoreError
+
+
+@click.command("mcp")
+@click.option(
+    "--session", metavar="S", required=True, help="An id, the beginning of one, or a name."
+)
+@writing_options
+def command(session: str, config: str | None, data: str | None) -> None:
+    """Serve the tools for one session over stdin and stdout (MCP): state, log, diff, dangling, note,
+    recall.
+
+    A session that nothing is recorded of yet is opened by its first note. Works beside running
+    proxies; a proxy itself has the same tools at /turnlog/mcp. Secrets are cut from notes by the
+    settings, so give those that the proxy has.
+    """
+    from turnlog.api.agent_mcp.stdio import StoreDesk, serve
+    from turnlog.observe.clock import Clock
+
+    folder, redactor = writing(config, data)
+    try:
+        desk = StoreDesk(folder, session, Clock(), redactor, _warn)
+    except ValueError as error:
+        raise click.UsageError(f"--session: {error}") from None
+    serve(desk, sys.stdin.buffer, sys.stdout.buffer, _warn)
+
+
+def _warn(error: StoreError) -> None:
+    complain(str(error))

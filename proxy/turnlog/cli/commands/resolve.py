@@ -1,0 +1,80 @@
+"""`turnlog resolve`: settle a call of which nobody knows whether it happened."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import click
+
+from turnlog.cli.failures import complain
+from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
+from turnlog.cli.render import json_line
+from turnlog.core.text.escapes import clean
+from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
+from turnlog.sessions.rows import Row
+from turnlog.store.base import StoreError
+
+
+@click.command("resolve")
+@click.argument("call")
+@click.option("--happened", is_flag=True, help="The tool did its work.")
+@click.option("--did-not", is_flag=True, help="It did not, and will not.")
+@click.option("--why", metavar="TEXT", default="", help="What that rests on; kept in the log.")
+@writing_options
+@json_option
+def command(
+    call: str,
+    happened: bool,
+    did_not: bool,
+    why: str,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Say of a call whether it happened, where turnlog does not know.
+
+    CALL is an id as `turnlog dangling` lists them, or the beginning of one that only one call has
+    of those that can be settled. What you say becomes the
+    call's outcome, as an operator's: ok, or an error that is safe to try again. An answer that
+    comes all the same is recorded behind it. Works beside running proxies.
+    """
+    if happened and did_not:
+        raise click.UsageError("--happened and --did-not exclude each other, give one")
+    if not happened and not did_not:
+        raise click.UsageError("say what became of it: --happened or --did-not")
+    if len(why) > LONGEST_WHY:
+        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
+    folder, redactor = writing(config, data)
+    # A reader never makes a store, nor closes what others left, for a call that is not there.
+    with open_view(str(folder)) as view:
+        find_resolvable(view, call)
+        limit = view.usage().limit
+    claim = Claim(
+        happened=happened,
+        why=redactor.text(why)[0],
+        at=time.time_ns(),
+        clock=time.monotonic_ns(),
+    )
+    with printout() as write:
+        row = asyncio.run(_resolved(folder, limit, call, claim))
+        write(json_line(row) if as_json else _text(row))
+
+
+async def _resolved(data: Path, limit: int, call: str, claim: Claim) -> Row:
+    from turnlog.store.lmdb import LmdbStore
+
+    store = LmdbStore.open(data, limit=limit, report=_warn)
+    if store.rekeyed:
+        complain(store.rekeyed)
+    try:
+        return await resolve(store, call, claim)
+    finally:
+        await store.close()
+
+
+def _warn(error: StoreError) -> None:
+    complain(str(error))
+
+
+def _text(row: Row) -> str:
+    return clean(f"call {row.call} of {row.server}/{row.tool}: {row.output_summary}")

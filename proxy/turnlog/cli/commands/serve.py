@@ -1,0 +1,89 @@
+"""`turnlog serve`: run the proxy."""
+
+import os
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from socket import gaierror
+from typing import Any
+
+import click
+
+from turnlog.cli.failures import complain
+from turnlog.packs.errors import SettingError
+
+_LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
+
+
+@click.command("serve")
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="A tool server; may be given again. Without NAME it is called 'default'.",
+)
+@click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="PACK_OR_FILE",
+    help="Rules for all servers; may be given again. They count before those of --config.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:7411]")
+@click.option(
+    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
+)
+@click.option(
+    "--durability",
+    metavar="balanced|strict|relaxed",
+    help="Who waits for the disk: calls that may change something, all, none.",
+)
+@click.option("--log-format", metavar="json|console", help="How events are written to stdout.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+def command(**given: Any) -> int:
+    """Forward tool calls to one or several tool servers, and record each of them.
+
+    Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
+    these options; the later wins.
+    """
+    from turnlog.settings.layers import Flags, config_file, misspelt_variables, read_settings
+
+    for warning in misspelt_variables(os.environ):
+        complain(warning)
+    flags = Flags(**given)
+    settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    from turnlog.settings.http_proxies import unusable_proxies
+    from turnlog.store.place import default_place
+
+    place = default_place(os.environ, Path.cwd())
+    if place.hint and settings.data == place.path:
+        complain(place.hint)
+    ways = {name: (up.proxy, up.url) for name, up in settings.upstreams.items() if up.url}
+    for warning in unusable_proxies(ways, os.environ):
+        complain(warning)
+    from turnlog.store.folder import reach
+
+    # The lock may lie in there: what is wrong with the folder is not the lock's fault.
+    reach(settings.data)
+    from turnlog.store.look import StoreLook
+
+    look = StoreLook(settings.data)
+    # Loading the rest takes as long as the look does.
+    from turnlog.app.serve import run
+    from turnlog.engine.tools.pin_set import Pins
+    from turnlog.packs.lock import lock_file
+
+    config = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
+    pins = Pins(lock_file(config, settings.data))
+    if not look.result():
+        complain(
+            "the look at the store did not end in time, run `turnlog verify` when the disk is idle"
+        )
+    try:
+        return run(settings, pins)
+    except OSError as error:
+        if error.errno not in _LISTEN_ERRORS and not isinstance(error, gaierror):
+            raise
+        reason = (error.strerror or str(error)).rpartition(": ")[2].lower()
+        message = f"cannot listen on {str(settings.listen)!r} ({reason}), name another address"
+        raise SettingError("--listen", message) from error

@@ -1,0 +1,96 @@
+"""`turnlog sessions`: list sessions, the most recently active first."""
+
+from collections.abc import Iterable, Iterator
+
+import click
+from click.core import ParameterSource
+
+from turnlog.cli.attempts import session_id_cell, time_cell
+from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.sessions.listing import SessionLine, sessions
+from turnlog.store.base import View
+
+_COLUMNS = (
+    Column("SESSION", whole=True),
+    Column("NAMED BY", spare=2),
+    Column("OPENED", whole=True, is_time=True, spare=4),
+    Column("ACTIVE", whole=True, is_time=True),
+    Column("TURNS", whole=True),
+    Column("COMMITS", whole=True, spare=1),
+    Column("OPEN", whole=True),
+    Column("NAMES"),
+    Column("CLIENT", spare=3),
+)
+
+
+class _Sessions(click.Group):
+    """A group that says what to write where a session stands in a command's place."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            raise click.UsageError(
+                f"no such command {args[0]!r}, `turnlog sessions` lists all; of one session write "
+                f"`turnlog log {args[0]}` or `turnlog state {args[0]}`",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("sessions", cls=_Sessions, invoke_without_command=True)
+@data_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, data: str, as_json: bool) -> None:
+    """List sessions, the most recently active first.
+
+    The lines of --json carry each session's newest seq and hash: kept elsewhere they are anchors
+    for `turnlog verify --anchor`.
+    """
+    if ctx.invoked_subcommand is None:
+        _list(data, as_json)
+
+
+@command.command("list")
+@data_option
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, data: str, as_json: bool) -> None:
+    """List sessions, the most recently active first."""
+    before = ctx.parent.params if ctx.parent else {}
+    # `turnlog sessions --data DIR list` means the same as `turnlog sessions list --data DIR`.
+    given_here = ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE
+    _list(data if given_here else before["data"], as_json or before["as_json"])
+
+
+def _list(data: str, as_json: bool) -> None:
+    with printout() as write, open_view(data) as view:
+        lines = sessions(view)
+        for line in map(json_line, lines) if as_json else _text(view, lines):
+            write(line)
+
+
+def _text(view: View, lines: Iterable[SessionLine]) -> Iterator[str]:
+    return table(_COLUMNS, (_cells(view, line) for line in lines), width=terminal_width())
+
+
+def _cells(view: View, line: SessionLine) -> list[Cell]:
+    return [
+        session_id_cell(view, line.session),
+        Cell(_named_by(line)),
+        time_cell(line.opened_at),
+        time_cell(line.active_at),
+        Cell(str(line.turn)),
+        Cell(str(line.seq + 1)),
+        Cell(str(line.in_flight or ""), Style.OPEN),
+        Cell(", ".join(line.names)),
+        Cell(line.metadata.get("client", "")),
+    ]
+
+
+def _named_by(line: SessionLine) -> str:
+    """Return who named a session, and how sure it is that it is one conversation."""
+    confidence = line.metadata.get("confidence", "")
+    return f"{line.named_by} ({confidence})" if confidence else line.named_by

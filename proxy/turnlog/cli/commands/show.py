@@ -1,0 +1,194 @@
+"""`turnlog show`: one call with all its attempts, or one commit."""
+
+from pathlib import Path
+
+import click
+
+from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.render import clean_lines, json_line
+from turnlog.core.answer_diff import Comparison
+from turnlog.core.kinds import Actor, CommitKind
+from turnlog.core.operation import TOOLS_USED, Operation
+from turnlog.core.text.escapes import clean
+from turnlog.sessions.contents import Kept, Payload
+from turnlog.sessions.log import NotFoundError, find_session
+from turnlog.sessions.payloads import Attempt, Entry, attempts, entry, find_call, with_changes
+from turnlog.store.base import View
+
+_SHOWN = 4096
+"""Characters of a payload that are shown without `--full`."""
+
+_SEQ_DIGITS = 18
+"""A longer number is no seq: they have 64 bits."""
+
+
+@click.command("show")
+@click.argument("named", metavar="CALL | SESSION:SEQ ...", nargs=-1, required=True)
+@click.option("--full", is_flag=True, help="Whole inputs and outputs.")
+@data_option
+@json_option
+def command(named: tuple[str, ...], full: bool, data: str, as_json: bool) -> None:
+    """Show calls with every attempt, its input and its output, or single commits.
+
+    A call is named by its id or the beginning of one, a commit by session and seq. Inputs and
+    outputs are as redaction left them.
+    """
+    with printout() as write, open_view(data) as view:
+        for what in named:
+            for found in _items(view, what):
+                item = found if isinstance(found, Entry) else with_changes(_folder(data), found)
+                write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
+
+
+def _folder(data: str) -> Path:
+    return Path(data).expanduser()
+
+
+def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
+    name, colon, seq = what.rpartition(":")
+    if not colon:
+        return attempts(view, find_call(view, what))
+    if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
+        raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
+    session = find_session(view, name)
+    commit = view.get(session, int(seq))
+    if commit is None:
+        row = view.session(session)
+        newest = f", its newest is {row.head_seq}" if row is not None else ""
+        raise NotFoundError(
+            f"session {name!r} has no commit {seq}{newest}; `turnlog log {name}` lists them"
+        )
+    if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
+        return [entry(commit)]
+    found = attempts(view, commit.facts.call)
+    return [a for a in found if any(c.seq == commit.link.seq for c in a.commits)]
+
+
+def _text(item: Attempt | Entry, shown: int | None) -> str:
+    match item:
+        case Attempt():
+            return attempt_text(item, shown)
+        case Entry():
+            return _entry(item)
+
+
+def _entry(item: Entry) -> str:
+    fields = {
+        "session": item.session,
+        "commit": _commit(item),
+        "actor": item.actor,
+        "note": item.note_kind or "",
+        **{name: _word(value) for name, value in item.content.items()},
+        # Of a note it is the same once more, cut.
+        "summary": "" if item.note_kind else item.summary,
+        "follows": "" if item.ref is None else str(item.ref),
+        **item.metadata,
+        "prev": item.prev,
+    }
+    return _fields(fields)
+
+
+def _word(value: object) -> str:
+    """Return a member of a note as text: lists and objects as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json_line(value)
+
+
+def attempt_text(item: Attempt, shown: int | None = None) -> str:
+    """Return an attempt as lines, with at most so many characters of its input and of its output."""
+    row = item.row
+    upstream = row.upstream
+    asked = {
+        "call": row.call,
+        "tool": f"{row.server}/{row.tool}",
+        "status": row.kind or row.error or row.status,
+    }
+    fields = {
+        "attempt": f"{row.attempt} (leg {row.leg})",
+        "session": row.session,
+        "turn": f"{row.turn}.{row.step} ({row.turn_source})",
+        "client": row.client or "",
+        "method": row.method,
+        "effect": row.effect,
+        "executed": f"{row.executed} (phase {row.phase})",
+        "retry": row.retry or "",
+        "upstream": " ".join(str(part) for part in (upstream.protocol, upstream.code) if part),
+        "why": item.why,
+        "took": "" if row.duration_ms is None else f"{row.duration_ms} ms",
+        "flags": ", ".join(row.flags),
+        "input hash": row.input_hash or "",
+        "definition": row.definition or "",
+        "provenance": _provenance(item),
+        "trace": row.trace or "",
+        "summary": row.output_summary,
+        "detail": item.detail,
+        "answered": f"by turnlog itself: {item.said}" if item.said else "",
+    }
+    commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
+    sides = (("input", item.input, item.preview), ("output", item.output, ""))
+    payloads = "\n".join(_payload(*side, shown) for side in sides)
+    parts = (
+        _fields(asked),
+        payloads,
+        _fields(fields),
+        _changes(row.delta),
+        commits,
+        difference(item.difference),
+    )
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _changes(delta: list[Operation]) -> str:
+    """Return a line for each thing that the call changed; that it used its tool is known."""
+    return "\n".join(
+        f"{'changed':<12}{clean(_change(change))}" for change in delta if change.field != TOOLS_USED
+    )
+
+
+def _change(change: Operation) -> str:
+    to = f" to {change.to}" if change.to else ""
+    maybe = ", maybe" if change.maybe else ""
+    return f"{change.field} {change.op} {change.key}{to} ({change.evidence}{maybe})"
+
+
+def difference(found: Comparison | None) -> str:
+    """Return how the answer differs from that of the attempt before."""
+    if found is None:
+        return ""
+    lines = [f"{'difference':<12}{found.kind} since the attempt before"]
+    for change in found.changes:
+        place = (change.path or "/") + (f" line {change.line}" if change.line else "")
+        sides = " -> ".join(text for text in (change.before, change.after) if text)
+        lines.append(clean(f"  {change.change} {place}: {sides}".removesuffix(": ")))
+    lines += [f"  ... {found.more} changes more"] if found.more else []
+    return "\n".join(lines)
+
+
+def _provenance(item: Attempt) -> str:
+    if item.pinned is None:
+        return item.row.provenance or ""
+    what = ", ".join(item.changed) or "something that is not kept"
+    return f"{item.row.provenance}: {what} differs from {item.pinned}, which was pinned"
+
+
+def _commit(item: Entry) -> str:
+    by = "" if item.actor is Actor.AGENT else f" by {item.actor}"
+    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}{by}"
+
+
+def _fields(fields: dict[str, str]) -> str:
+    return "\n".join(f"{name:<12}{clean(text)}" for name, text in fields.items() if text)
+
+
+def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
+    if payload.kept is Kept.NONE or payload.kept.is_gone:
+        tail = f": {clean(preview)}" if preview else ""
+        return f"{name:<12}{payload.kept}{tail}"
+    notes = [f"{payload.size} bytes"]
+    notes += ["cut by limits.record"] if payload.kept is Kept.CUT else []
+    notes += ["redacted"] if payload.redacted else []
+    text = clean_lines(payload.text[:shown])
+    rest = len(payload.text) - len(payload.text[:shown])
+    more = f"\n... {rest} characters more, --full shows them" if rest else ""
+    return f"{name:<12}{', '.join(notes)}\n{text}{more}"

@@ -1,0 +1,146 @@
+"""`turnlog status`: what the store holds, how much room is left, and what is in flight."""
+
+import time
+from pathlib import Path
+
+import click
+
+from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
+from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.render import Cell, Column, Style, counted, json_line, table, terminal_width
+from turnlog.core.text.escapes import clean
+from turnlog.core.text.times import timestamp
+from turnlog.sessions.dangling import count
+from turnlog.sessions.health import ServerHealth, read_health
+from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
+from turnlog.sessions.rows import Row
+from turnlog.store.base import Usage, View
+from turnlog.store.folder import translated
+from turnlog.store.room import Room
+
+_COLUMNS = (
+    Column("SINCE", whole=True, is_time=True),
+    Column("SESSION", whole=True, spare=1),
+    Column("CALL", whole=True),
+    Column("TOOL", cut_last=True),
+    Column("STATUS", whole=True),
+    Column("EFFECT"),
+)
+_NO_LIMIT = 1 << 62
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+@click.command("status")
+@data_option
+@json_option
+def command(data: str, as_json: bool) -> None:
+    """Tell what the store holds, how much room is left, who writes to it, and what is pending.
+
+    Pending are calls whose last status is pending, input_required, accepted or unknown. Dangling
+    are those, and others that their agent has no answer to.
+    """
+    with printout() as write, open_view(data) as view:
+        folder = Path(data).expanduser()
+        running, usage = writers(view, folder), view.usage()
+        with translated("measure", folder):
+            room = Room(folder, usage.limit or _NO_LIMIT)
+            left, reserve = room.look(), room.reserve
+        status = StoreStatus(
+            data=str(folder.absolute()),
+            usage=usage,
+            room=left,
+            reserve=reserve,
+            writers=running,
+            pending=list(pending(view)),
+            dangling=count(view, time.time_ns()),
+            servers=list(read_health(folder, [one.epoch for one in running])),
+        )
+        write(json_line(status) if as_json else _text(view, status))
+
+
+def _text(view: View, status: StoreStatus) -> str:
+    usage = status.usage
+    lines = [
+        f"store       {clean(status.data)}",
+        f"holds       {counted(usage.commits, 'commit')} in {counted(usage.sessions, 'session')}",
+        f"log         {_size(usage.log_bytes)}",
+        f"payloads    {_size(usage.blob_bytes)}",
+        f"states      {_size(usage.state_bytes)}",
+        f"limit       {_limit(usage)}",
+        f"disk free   {_size(usage.disk_free)}",
+        f"room        {_room(status)}",
+        *([f"key         {_rekeyed(usage.rekeyed_at)}"] if usage.rekeyed_at else []),
+        f"proxies     {_writers(status.writers)}",
+        *(f"server      {_health(one)}" for one in status.servers),
+        f"pending     {len(status.pending)}",
+        f"dangling    {_dangling(status)}",
+    ]
+    if status.pending:
+        rows = [_pending(view, row) for row in status.pending]
+        lines += ["", *table(_COLUMNS, rows, width=terminal_width())]
+    return "\n".join(lines)
+
+
+def _pending(view: View, row: Row) -> list[Cell]:
+    return [
+        time_cell(row.timestamp),
+        session_cell(row),
+        call_cell(view, row),
+        tool_cell(row),
+        Cell(row.status, Style.OPEN),
+        Cell(row.effect),
+    ]
+
+
+def _dangling(status: StoreStatus) -> str:
+    found = [f"{number} {standing}" for standing, number in status.dangling.items()]
+    return f"{', '.join(found)} (`turnlog dangling` lists them)" if found else "0"
+
+
+def _rekeyed(at: int) -> str:
+    return f"another since {timestamp(at)[:19]}Z: digests from before match nothing (see `store.rekeyed`)"
+
+
+def _limit(usage: Usage) -> str:
+    if not usage.limit:
+        return "none"
+    used = usage.log_bytes + usage.blob_bytes + usage.state_bytes
+    return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
+
+
+def _room(status: StoreStatus) -> str:
+    kept = f"{_size(status.reserve)} are kept for outcomes"
+    if status.room:
+        return f"{_size(status.room)} until calls are refused ({kept})"
+    return f"none: calls are refused ({kept}); raise limits.store, or free space on the disk"
+
+
+def _writers(running: list[Writer]) -> str:
+    said = (
+        f"{f'pid {w.pid}' if w.pid else 'pid not known here'} (epoch {w.epoch})" for w in running
+    )
+    return ", ".join(said) or "none running"
+
+
+def _health(one: ServerHealth) -> str:
+    """Return how a server is doing."""
+    if one.missing:
+        return f"{clean(one.server)}: there is no program {clean(repr(one.missing))}"
+    said = f"{clean(one.server)}: circuit {one.state.value.replace('_', ' ')}"
+    if one.since:
+        said += f" since {timestamp(one.since)[:19]}Z"
+    if one.until:
+        said += f", until {timestamp(one.until)[:19]}Z"
+    if one.retries_refused:
+        said += f"; retries refused: {one.retries_refused}"
+    if one.uncovered_callers:
+        told = counted(one.uncovered_callers, "caller")
+        said += f"; never-twice does not hold for {told} (see `session.uncovered`)"
+    return said
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

@@ -1,0 +1,204 @@
+"""`turnlog trust`: show what the servers say their tools are against what is pinned; pin it."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from turnlog.cli.failures import FAILED, FINE, complain
+from turnlog.cli.options import data_option, json_option, printout
+from turnlog.cli.render import Style, json_line, painted
+from turnlog.core.target import joined, server_of
+from turnlog.core.text.escapes import clean
+from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
+from turnlog.sessions.tools.trust import (
+    ChangeKind,
+    Difference,
+    Offer,
+    Wanted,
+    count,
+    differences,
+    offered,
+    pinned,
+)
+
+_STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
+
+
+@click.command("trust")
+@click.argument("what", metavar="[SERVER[/TOOL]]", required=False)
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 where something differs.")
+@click.option(
+    "--yes", is_flag=True, help="Pin without asking; print the diff of changed tools only."
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="The configuration of the proxy: the lock lies beside it.  [env: TURNLOG_CONFIG]",
+)
+@data_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **given: Any) -> int:
+    """Show how the tools' definitions differ from turnlog.lock, then pin them there.
+
+    What counts is what each server showed last when an agent listed its tools through turnlog;
+    turnlog itself asks no server. Each recorded call says whether its tool was as it is pinned.
+    turnlog.lock lies beside the configuration file, else in the data folder; without --config it is
+    the one that the proxy reads which was started last on the data folder. Of a configuration with
+    upstreams only these count, and what is pinned already, unless a SERVER is named.
+
+    \b
+      turnlog trust files              # look, and answer y to pin
+      turnlog trust --check            # in CI: exit code 0 if all shown tools are as pinned
+    """
+    if check and yes:
+        raise click.UsageError("--check writes nothing and --yes writes, give one")
+    data = given["data"] if _is_given(ctx) else None
+    path, folder = _places(given["config"], data)
+    lock = read_lock(path)
+    wanted = _wanted(what, _configured(given["config"], data), lock)
+    offer = offered(folder, wanted)
+    _refuse_unknown(what, wanted, offer, lock)
+    _warn_of_another(path, folder)
+    _tell_of_others(folder, wanted)
+    found = differences(lock, offer, wanted)
+    with printout() as write:
+        for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
+            write(line)
+    if check:
+        return _checked(found, offer, path)
+    if not found:
+        complain(_nothing(offer, path))
+    elif _confirmed(found, path, yes=yes):
+        _pin(found, path, lock, offer)
+    else:
+        complain("nothing was pinned")
+    return FINE
+
+
+def _pin(found: Sequence[Difference], path: Path, lock: LockFile, offer: Offer) -> None:
+    write_lock(path, pinned(lock, offer, found))
+    complain(f"{_counts(found)}: wrote {str(path)!r}")
+
+
+def _warn_of_another(path: Path, folder: Path) -> None:
+    """Warn where the configuration that was given has another lock than the proxy of this folder."""
+    its = noted_lock(folder)
+    if its is None or its.resolve() == path.resolve():
+        return
+    complain(
+        f"this is {str(path)!r}, but the proxy that was started last on {str(folder)!r} reads "
+        f"{str(its)!r}; leave out --config to use that one"
+    )
+
+
+def _is_given(ctx: click.Context) -> bool:
+    source = ctx.get_parameter_source("data")
+    return source is ParameterSource.COMMANDLINE
+
+
+def _places(config: str | None, data: str | None) -> tuple[Path, Path]:
+    """Return the lock and the data folder: those of the configuration that is given, else of the
+    proxy that was started last on the folder, else of one that has no configuration."""
+    from turnlog.settings.layers import Flags, config_file, data_folder
+
+    flags = Flags(config=config, data=data)
+    folder = data_folder(flags=flags, environ=os.environ, folder=Path.cwd())
+    file = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
+    noted = noted_lock(folder) if file is None else None
+    return noted or lock_file(file, folder), folder
+
+
+def _configured(config: str | None, data: str | None) -> frozenset[str]:
+    """Return the upstreams that the configuration file names; none where no file is given."""
+    from turnlog.settings.layers import Flags, config_file, read_store_settings
+
+    flags = Flags(config=config, data=data)
+    if config_file(flags=flags, environ=os.environ, folder=Path.cwd()) is None:
+        return frozenset()
+    settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    return frozenset(settings.upstreams)
+
+
+def _tell_of_others(folder: Path, wanted: Wanted) -> None:
+    """Name the servers whose tools are left out, because the configuration does not have them."""
+    if wanted.among is None:
+        return
+    shown = {server_of(server) for server, _ in offered(folder, Wanted()).shown}
+    others = sorted(shown - wanted.among)
+    if others:
+        names = ", ".join(map(repr, others))
+        complain(
+            f"left out, for the configuration has no such upstream: {names}; name one to look at it"
+        )
+
+
+def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> Wanted:
+    """Return what is looked at: what is named, else what is configured, or pinned already."""
+    if what is None:
+        pinned = set(map(server_of, lock.servers))
+        return Wanted(among=configured | pinned if configured else None)
+    server, slash, tool = what.partition("/")
+    return Wanted(server, tool if slash else None)
+
+
+def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFile) -> None:
+    """Refuse a name that nobody has heard of: to compare nothing must not look like success."""
+    pins = [(server, tool) for server, tools in lock.servers.items() for tool in tools]
+    if what is None or any(wanted.covers(*place) for place in (*offer.shown, *pins)):
+        return
+    raise click.UsageError(
+        f"{what!r} was neither shown nor pinned, let an agent list the tools through turnlog"
+    )
+
+
+def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
+    """Yield what differs; `brief` without the definitions of what is only there, or only pinned."""
+    places = {(one.server, one.target) for one in found}
+    several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
+    for one in found:
+        parts = f": {', '.join(one.parts)}" if one.parts else ""
+        server = joined(one.server, one.target) if one.server in several else one.server
+        yield f"{clean(server)}/{clean(one.tool)}  {one.change}{parts}"
+        if brief and one.change is not ChangeKind.CHANGED:
+            continue
+        for line in one.diff:
+            yield painted(clean(line), _STYLES.get(line[:1]))
+        yield ""
+
+
+def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
+    if not offer.shown:
+        complain(_nothing(offer, path))
+        return FAILED
+    # A tool that is gone cannot do harm.
+    differs = any(one.change is not ChangeKind.GONE for one in found)
+    complain(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
+    return FAILED if differs else FINE
+
+
+def _nothing(offer: Offer, path: Path) -> str:
+    if not offer.shown:
+        return "no tools were shown yet, let an agent list them through turnlog"
+    count = len(offer.shown)
+    tools = "the only tool is" if count == 1 else f"all {count} tools are"
+    return f"{tools} as pinned in {str(path)!r}"
+
+
+def _counts(found: Sequence[Difference]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in count(found).items())
+
+
+def _confirmed(found: Sequence[Difference], path: Path, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here, look at the diff and give --yes to pin")
+    question = f"turnlog: {_counts(found)}: pin this in {str(path)!r}?"
+    return click.confirm(question, default=False, err=True)

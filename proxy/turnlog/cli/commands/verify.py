@@ -1,0 +1,245 @@
+"""`turnlog verify`: check the chain of one session or of all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import click
+import msgspec
+from msgspec import Struct
+
+from turnlog.cli.attempts import session_id_cell
+from turnlog.cli.failures import FAILED, FAILURES, FINE, NO_STORE, complain, describe
+from turnlog.cli.options import data_option, json_option, printout
+from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.core import ids
+from turnlog.sessions.log import find_session
+from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
+from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
+from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed, seconds_for
+from turnlog.store.lmdb import LmdbReader
+from turnlog.store.rebuild import rebuild as rebuild_indexes
+
+_SAID = {
+    FlawKind.UNREADABLE: "cannot be read",
+    FlawKind.ALTERED: "cannot be what was written there",
+    FlawKind.MISSING: "was there once",
+}
+_COLUMNS = (
+    Column("SESSION", whole=True),
+    Column("VERDICT", whole=True),
+    Column("COMMITS", whole=True),
+    Column("BAD SEQ", whole=True),
+    Column("DETAIL"),
+)
+
+
+class _AnchorLine(Struct, frozen=True):
+    session: str
+    seq: int
+    hash: str
+
+
+class _Line(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog verify --json`."""
+
+    session: str | None
+    """`None` for what lies in the log and belongs to no session that can be told."""
+    verdict: Verdict
+    commits: int
+    bodies_dropped: int
+    bad_seq: int | None
+    detail: str
+    gone: dict[Gone, int]
+    """How many payloads cannot be read any more, by the reason."""
+
+
+class _CheckedLine(Struct, frozen=True, tag=True):
+    line: _Line
+    cells: list[Cell]
+    """The same for people."""
+
+
+_PATIENCE: Final = 4
+"""How often the processor time that a walk may take is waited for: the machine has other work."""
+
+
+class _Failed(Struct, frozen=True, tag=True):
+    """The check could not be made."""
+
+    text: str
+    code: int
+    lock: str = ""
+    """Where another process has the id of the one that made the check."""
+
+
+@click.command("verify")
+@click.argument("session", required=False)
+@click.option(
+    "--anchor",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Lines of `turnlog sessions --json` that were kept elsewhere.",
+)
+@click.option(
+    "--rebuild", is_flag=True, help="First make the indexes anew from the log; writers wait."
+)
+@data_option
+@json_option
+def command(
+    session: str | None, anchor: BinaryIO | None, rebuild: bool, data: str, as_json: bool
+) -> int:
+    """Check that the log is as it was written; all sessions, or SESSION.
+
+    Finds any change that does not also rewrite every later commit of the session and seal the log
+    anew; with --anchor that, too. Files, indexes and stored payloads are checked as well. Exit code
+    1 when something was found.
+    """
+    anchors = _read_anchors(anchor)
+    folder = Path(data).expanduser()
+    found: list[_CheckedLine] = []
+    with printout() as write:
+        for message in _walked(folder, session, anchors, rebuild=rebuild):
+            if isinstance(message, _Failed) and message.lock:
+                raise ProcessIdTaken(message.text, Path(message.lock))
+            if isinstance(message, _Failed):
+                complain(message.text)
+                return message.code
+            found.append(message)
+            if as_json:
+                write(json_line(message.line))
+        if not as_json:
+            for text in table(_COLUMNS, (one.cells for one in found), width=terminal_width()):
+                write(text)
+    return FINE if all(one.line.verdict.intact for one in found) else FAILED
+
+
+def _walked(
+    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
+) -> Iterator[_CheckedLine | _Failed]:
+    """Yield what a process of its own finds, and how that ended where it did not come to its end."""
+
+    def work(send: Send) -> None:
+        for message in _work(data, session, anchors, rebuild=rebuild):
+            send(msgspec.msgpack.encode(message))
+
+    decoder: msgspec.msgpack.Decoder[_CheckedLine | _Failed]
+    decoder = msgspec.msgpack.Decoder(_CheckedLine | _Failed)
+    seconds = seconds_for(data)
+    try:
+        yield from map(decoder.decode, Worker(work, seconds).messages(_PATIENCE * seconds))
+    except Unfinished:
+        text = (
+            f"not checked: the store could not be read in {_PATIENCE * seconds:.0f} s, run it again"
+        )
+        yield _Failed(text, NO_STORE)
+    except WorkerFailed as error:
+        yield _damaged(f"reading the store failed ({error})", "restore the folder from a backup")
+
+
+def _work(
+    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
+) -> Iterator[_CheckedLine | _Failed]:
+    try:
+        if rebuild:
+            rebuild_indexes(data)
+        with LmdbReader.open(data) as reader:
+            yield from _examined(reader, session, anchors)
+    except ProcessIdTaken as taken:
+        yield _Failed(str(taken), NO_STORE, str(taken.lock))
+    except FAILURES as error:
+        text, code = describe(error)
+        yield _Failed(text, code)
+
+
+def _examined(
+    reader: LmdbReader, session: str | None, anchors: dict[bytes, list[Anchor]]
+) -> Iterator[_CheckedLine]:
+    for problem in reader.beside():
+        yield _damaged(problem)
+    if problems := reader.problems():
+        # LMDB is not to read such a file: it would end the process, or never come to an end.
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        yield _damaged(f"log: {problems[0]}{more}", "restore the folder from a backup")
+        return
+    with reader.view() as view:
+        wanted = None if session is None else find_session(view, session)
+        for line in _check(view, wanted, anchors):
+            yield _CheckedLine(line, _cells(view, line))
+        for problem in view.index_flaws():
+            yield _damaged(
+                problem, "`turnlog verify --rebuild` makes the indexes anew from the log"
+            )
+
+
+def _damaged(problem: str, advice: str = "") -> _CheckedLine:
+    detail = f"{problem}; {advice}" if advice else problem
+    line = _line(None, Finding(verdict=Verdict.DAMAGED, commits=0, detail=detail))
+    return _CheckedLine(line, _cells(None, line))
+
+
+def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]) -> Iterator[_Line]:
+    found: set[bytes] = set()
+    for row in view.sessions():
+        if wanted in (None, row.session):
+            found.add(row.session)
+            # The index remembers the newest commit: a cheap anchor that lies beside the log.
+            known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
+            finding = verify(row.session, view.headers(row.session), known, gone=view.gone)
+            yield _line(row.session, finding)
+    for session, known in anchors.items():
+        if session not in found and wanted in (None, session):
+            yield _line(session, verify(session, [], known))
+    # Whose they were the index may not know: they may have been a session's newest, or all it had.
+    for flaw in view.flaws():
+        yield _line(None, _unplaced(flaw))
+
+
+def _unplaced(flaw: Flaw) -> Finding:
+    one = flaw.first == flaw.last
+    where = f"position {flaw.first}" if one else f"positions {flaw.first} to {flaw.last}"
+    verdict = Verdict.TRUNCATED if flaw.kind is FlawKind.MISSING else Verdict.MUTATED
+    return Finding(verdict=verdict, commits=0, detail=f"{where} of the log {_SAID[flaw.kind]}")
+
+
+def _line(session: bytes | None, finding: Finding) -> _Line:
+    return _Line(
+        session=None if session is None else ids.to_text(session),
+        verdict=finding.verdict,
+        commits=finding.commits,
+        bodies_dropped=finding.bodies_dropped,
+        bad_seq=finding.seq,
+        detail=finding.detail,
+        gone=finding.gone,
+    )
+
+
+def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
+    anchors: dict[bytes, list[Anchor]] = {}
+    for number, line in enumerate(file or (), 1):
+        try:
+            read = msgspec.json.decode(line, type=_AnchorLine)
+            session = ids.from_text(read.session)
+            anchor = Anchor(read.seq, bytes.fromhex(read.hash.removeprefix("sha256:")))
+        except ValueError:
+            raise click.UsageError(
+                f"line {number} of the --anchor file is no anchor, give lines of "
+                "`turnlog sessions --json`"
+            ) from None
+        anchors.setdefault(session, []).append(anchor)
+    if file is not None and not anchors:
+        raise click.UsageError(
+            "the --anchor file holds no anchor, give lines of `turnlog sessions --json`"
+        )
+    return anchors
+
+
+def _cells(view: View | None, line: _Line) -> list[Cell]:
+    style = Style.GOOD if line.verdict.intact else Style.BAD
+    return [
+        session_id_cell(view, line.session) if view and line.session else Cell("-"),
+        Cell(line.verdict, style),
+        Cell(str(line.commits)),
+        Cell("" if line.bad_seq is None else str(line.bad_seq)),
+        Cell(line.detail),
+    ]

@@ -1,0 +1,143 @@
+"""`turnlog wrap`: stand between a client and a server that it starts by a command."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from turnlog.cli.failures import complain
+
+if TYPE_CHECKING:
+    from turnlog.engine.command.child import Child
+    from turnlog.engine.tools.pin_set import Pins
+    from turnlog.settings.model import Settings
+
+
+@click.command(
+    "wrap",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="PACK_OR_FILE",
+    help="Rules for this server; may be given again. They count before those of --config.",
+)
+@click.option(
+    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
+)
+@click.option("--session", metavar="NAME", help="The session that all calls belong to.")
+@click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+def command(
+    command: tuple[str, ...], *, session: str | None, name: str | None, **given: Any
+) -> int:
+    """Run a tool server that speaks over stdin and stdout, and record each of its calls.
+
+    Write it before the command in any client's configuration. Messages go through unchanged;
+    once the command runs, nothing of turnlog's own is written to stdout or stderr: the log is
+    DATA/logs/wrap.jsonl.
+    """
+    server, settings, pins = _prepared(command, name=name, **given)
+    _check_session(session)
+    from turnlog.engine.command.child import exit_as, start
+
+    # The command loads at the same time as the rest of turnlog.
+    child, error = None, None
+    try:
+        child = start(command)
+    except OSError as failed:
+        error = failed
+    try:
+        code = _carried(child, error, settings, pins, command, server=server, session=session)
+    finally:
+        if child is not None:
+            child.end()
+    return exit_as(code)
+
+
+def _prepared(
+    command: tuple[str, ...], *, name: str | None, **given: Any
+) -> "tuple[str, Settings, Pins]":
+    """Return the server's name, the settings and the pins: what can be wrong before a command is started."""
+    from turnlog.engine.tools.pin_set import Pins
+    from turnlog.packs.lock import lock_file
+    from turnlog.settings.layers import Flags, config_file, read_wrap_settings
+    from turnlog.store.folder import reach
+
+    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
+    settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
+    reach(settings.data)
+    config = config_file(flags=flags, environ=os.environ, folder=folder)
+    return server, settings, Pins(lock_file(config, settings.data))
+
+
+def _carried(
+    child: "Child | None",
+    failed: OSError | None,
+    settings: "Settings",
+    pins: "Pins",
+    command: tuple[str, ...],
+    *,
+    server: str,
+    session: str | None,
+) -> int:
+    """Relay until the command ends; return its exit code, below zero for a signal's number."""
+    from turnlog.store.look import StoreLook
+
+    look = StoreLook(settings.data)
+    # Loading the rest takes as long as the look does.
+    import asyncio
+
+    from turnlog.engine.command.child import exit_code
+    from turnlog.engine.stdio.wrapped import logging_to, run
+    from turnlog.observe.events import ProcessFailed
+    from turnlog.transport.routes import place_of_command
+
+    with logging_to(settings) as log:
+        if child is None:
+            assert failed is not None
+            log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
+            complain(_not_started(command[0], failed))
+            return exit_code(failed)
+        look.result()
+        place = place_of_command(command, Path.cwd())
+        carried = run(child, settings, log, pins, server=server, place=place, session=session or "")
+        return asyncio.run(carried)
+
+
+def _not_started(program: str, failed: OSError) -> str:
+    """Say why a command did not start; nobody else writes to stderr then."""
+    reason = (failed.strerror or str(failed)).lower()
+    if not isinstance(failed, FileNotFoundError):
+        advice = "name a file that may be executed"
+    elif "/" in program:
+        advice = "name a file that is there, as is what its first line (`#!`) names"
+    else:
+        advice = "install it, or give its whole path: PATH may be another one here"
+    return f"cannot start {program!r} ({reason}), {advice}"
+
+
+def _check_session(name: str | None) -> None:
+    from turnlog.packs.errors import SettingError
+    from turnlog.settings.values import session_name
+
+    try:
+        if name is not None:
+            session_name(name)
+    except ValueError as error:
+        raise SettingError("--session", str(error)) from None
+
+
+def _server(command: tuple[str, ...], name: str | None) -> str:
+    from turnlog.packs.errors import SettingError
+    from turnlog.settings.values import name_of_command, upstream_name
+
+    if name is None:
+        return name_of_command(command)
+    try:
+        return upstream_name(name)
+    except ValueError as error:
+        raise SettingError("--name", str(error)) from None

@@ -1,0 +1,1 @@
+"""The state of a session: its commits folded. Pure."""

@@ -1,0 +1,351 @@
+"""Fold commits into the state of their session: total, deterministic, in any batches. Pure.
+
+An attempt counts by its last outcome: what an earlier one said is taken back, as long as that one
+left open what had happened. An outcome that is sure is the last word on its attempt.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, assert_never
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.call_status import CallState, next_call_state
+from turnlog.core.commit import Body, Commit
+from turnlog.core.kinds import CommitKind, Executed, Status
+from turnlog.core.note import (
+    Budget,
+    Decision,
+    Evict,
+    Fact,
+    FactAction,
+    Metadata,
+    Note,
+    Recall,
+    Turn,
+    UserInput,
+    decode_note,
+    kind_of,
+)
+from turnlog.core.operation import had_effect
+from turnlog.core.recorded import is_call
+
+from . import files
+from .files import Touch
+from .session_state import DecisionMade, Evicted, FactHeld, OpenAttempt, State, ToolUse
+
+_HELD: Final = {
+    FactAction.ASSERT: "asserted",
+    FactAction.VERIFY: "verified",
+    FactAction.DISPUTE: "disputed",
+    FactAction.RETRACT: "retracted",
+}
+_BUDGETED: Final = tuple(
+    f"{what}_{word}" for what in ("calls", "bytes", "seconds") for word in ("left", "over")
+)
+_NAMING: Final = frozenset({"rung", "aliases"})
+"""Entries of an `open` commit that say how the session is named, not what it is about."""
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """That a commit changed what `key` names in a field of the table."""
+
+    field: str
+    key: str
+    seq: int
+    what: str
+    """The tool, or the kind of the note."""
+    why: str
+
+
+def fold(state: State, commits: Iterable[Commit]) -> State:
+    """Return the state after `commits`, the next ones of its session."""
+    folding = _Folding(state, told=None)
+    for commit in commits:
+        folding.take(commit)
+    return folding.state()
+
+
+def explain(state: State, commits: Iterable[Commit]) -> tuple[State, list[Cause]]:
+    """Return the state after `commits`, and which of them touched what, in their order."""
+    told: list[Cause] = []
+    folding = _Folding(state, told=told)
+    for commit in commits:
+        folding.take(commit)
+    return folding.state(), told
+
+
+class _Folding:
+    """A state that is being changed: its dicts are copies."""
+
+    def __init__(self, before: State, told: list[Cause] | None) -> None:
+        self._head = before
+        self._tools = dict(before.tools)
+        self._files = dict(before.files)
+        self._attempts = dict(before.attempts)
+        self._calls = dict(before.calls)
+        self._decisions = dict(before.decisions)
+        self._evicted = dict(before.evicted)
+        self._facts = dict(before.facts)
+        self._metadata = dict(before.metadata)
+        self._usage = before.usage
+        self._budget = before.budget
+        self._bodies_gone = before.bodies_gone
+        self._newest: Commit | None = None
+        self._turn = before.turn
+        self._opened_at = before.opened_at
+        self._told = told
+        self._besides: set[str] = set()
+        """Files that the commit touches without naming them."""
+
+    def state(self) -> State:
+        head, newest = self._head, self._newest
+        return State(
+            seq=newest.link.seq if newest else head.seq,
+            turn=self._turn,
+            opened_at=self._opened_at,
+            at=newest.facts.at if newest else head.at,
+            tools=self._tools,
+            files=self._files,
+            attempts=self._attempts,
+            calls=self._calls,
+            decisions=self._decisions,
+            evicted=self._evicted,
+            facts=self._facts,
+            usage=self._usage,
+            budget=self._budget,
+            metadata=self._metadata,
+            bodies_gone=self._bodies_gone,
+        )
+
+    def take(self, commit: Commit) -> None:
+        """Take in the next commit."""
+        self._newest = commit
+        self._turn = max(self._turn, commit.link.turn)
+        if commit.body is None and commit.link.body_hash:
+            self._bodies_gone += 1
+        match commit.facts.kind:
+            case CommitKind.OPEN:
+                self._open(commit)
+            case CommitKind.INTENT:
+                self._begin(commit)
+            case CommitKind.OUTCOME:
+                self._end(commit)
+            case CommitKind.NOTE:
+                self._noted(commit)
+            case CommitKind.LIFECYCLE | CommitKind.REWIND | CommitKind.COMPACT | CommitKind.REDACT:
+                pass
+
+    def _noted(self, commit: Commit) -> None:
+        note = decode_note(commit.body.note) if commit.body and commit.body.note else None
+        if note is not None:
+            self._note(commit.link.seq, note)
+
+    def _open(self, commit: Commit) -> None:
+        self._opened_at = commit.facts.at
+        told = commit.body.metadata if commit.body else {}
+        self._metadata |= {k: v for k, v in told.items() if k not in _NAMING}
+
+    def _begin(self, commit: Commit) -> None:
+        link, facts, body = commit.link, commit.facts, commit.body or Body()
+        tool = f"{facts.server}.{facts.tool}"
+        calls = is_call(facts.method)
+        first = 1 if calls and facts.leg == 0 and facts.attempt == 1 else 0
+        found = files.touches(body.delta, seq=link.seq, turn=link.turn)
+        attempt = OpenAttempt(
+            call=ids.to_text(facts.call),
+            tool=tool,
+            turn=link.turn,
+            at=facts.at,
+            why=body.why,
+            touches=tuple(found),
+        )
+        self._attempts[str(link.seq)] = attempt
+        used, usage = self._tools.get(tool, ToolUse()), self._usage
+        if calls:
+            self._tools[tool] = structs.replace(
+                used, calls=used.calls + first, attempts=used.attempts + 1, last_seq=link.seq
+            )
+        self._usage = structs.replace(
+            usage,
+            calls=usage.calls + first,
+            attempts=usage.attempts + calls,
+            bytes_in=usage.bytes_in + facts.bytes_in,
+        )
+        self._stand(commit)
+        named = _of_files(attempt.touches)
+        self._tell(link.seq, tool, body.why, [*_of_attempt(attempt, facts.method), *named])
+
+    def _end(self, commit: Commit) -> None:
+        """Take in an outcome; one of an attempt that is over says nothing new."""
+        link, facts = commit.link, commit.facts
+        before = self._attempts.pop(str(link.ref), None)
+        if before is None:
+            return
+        after = _ended(before, commit)
+        if is_call(facts.method) and before.tool in self._tools:
+            self._count(before, -1, link.seq)
+            self._count(after, 1, link.seq)
+        usage = self._usage
+        self._usage = structs.replace(
+            usage,
+            bytes_out=usage.bytes_out + after.bytes_out - before.bytes_out,
+            duration=usage.duration + after.duration - before.duration,
+        )
+        happened = facts.executed is Executed.YES
+        rest = tuple(touch for touch in after.touches if touch.maybe or not happened)
+        if rest or facts.executed is Executed.MAYBE or facts.status.unsettled:
+            self._attempts[str(link.ref)] = structs.replace(after, touches=rest)
+        for touch in after.touches:
+            if touch not in rest:
+                self._apply(touch)
+        self._stand(commit)
+        named = _of_files((*before.touches, *after.touches))
+        self._tell(link.seq, after.tool, after.why, [*_of_attempt(after, facts.method), *named])
+
+    def _apply(self, touch: Touch) -> None:
+        before = set(self._files) if touch.to else set[str]()
+        files.apply(self._files, touch)
+        if not touch.to:
+            return
+        self._besides |= before ^ set(self._files)
+        for seq, attempt in self._attempts.items():
+            moved = tuple(files.renamed(t, touch.key, touch.to) for t in attempt.touches)
+            if moved != attempt.touches:
+                self._besides |= {t.key for t in (*attempt.touches, *moved)}
+                self._attempts[seq] = structs.replace(attempt, touches=moved)
+
+    def _count(self, attempt: OpenAttempt, by: int, seq: int) -> None:
+        """Count an attempt by its outcome, or take that back."""
+        used = self._tools[attempt.tool]
+        errors = dict(used.errors)
+        if attempt.status == Status.ERROR:
+            errors[attempt.error] = errors.get(attempt.error, 0) + by
+        self._tools[attempt.tool] = structs.replace(
+            used,
+            ok=used.ok + by * (attempt.status == Status.OK),
+            errors={family: count for family, count in errors.items() if count},
+            unknown=used.unknown + by * (attempt.status == Status.UNKNOWN),
+            replayed=used.replayed + by * (attempt.status == Status.REPLAYED),
+            last_seq=seq,
+        )
+
+    def _stand(self, commit: Commit) -> None:
+        """Take in how the call stands, and let go of its attempts that are over with it."""
+        link, facts = commit.link, commit.facts
+        call = ids.to_text(facts.call)
+        before = self._calls.pop(call, None)
+        after = next_call_state(before, link, facts, link.seq)
+        if after is not None and (after.status.unsettled or str(link.ref) in self._attempts):
+            self._calls[call] = after
+        for seq in _over(before, after):
+            dropped = self._attempts.pop(str(seq), None)
+            self._besides |= {touch.key for touch in dropped.touches} if dropped else set()
+
+    def _note(self, seq: int, note: Note) -> None:
+        why = ""
+        match note:
+            case Decision():
+                self._decide(seq, note)
+                named, why = [("decisions_made", note.id or str(seq))], note.why
+                named += [("decisions_made", note.supersedes)] if note.supersedes else []
+            case Fact():
+                self._facts[note.id] = _held(self._facts.get(note.id), seq, note)
+                named, why = [("facts", note.id)], note.why
+            case Evict():
+                self._evicted |= dict.fromkeys(note.keys, Evicted(seq=seq, reason=note.reason))
+                named = [("evicted_keys", key) for key in note.keys]
+            case Recall():
+                self._evicted.pop(note.key, None)
+                named = [("evicted_keys", note.key)]
+            case Metadata():
+                told = self._metadata | note.entries
+                self._metadata = {name: text for name, text in told.items() if text}
+                named = [("metadata", name) for name in note.entries]
+            case Budget():
+                self._budget = note
+                named = [("usage", name) for name in _BUDGETED]
+            case Turn() | UserInput():
+                # Turns stand in the links; what the user said is a source, not a state.
+                named = []
+            case _:
+                assert_never(note)
+        self._tell(seq, kind_of(note), why, named)
+
+    def _decide(self, seq: int, note: Decision) -> None:
+        name = note.id or str(seq)
+        self._decisions[name] = DecisionMade(
+            text=note.text, why=note.why, seq=seq, supersedes=note.supersedes
+        )
+        before = self._decisions.get(note.supersedes)
+        if before is not None and note.supersedes != name:
+            self._decisions[note.supersedes] = structs.replace(before, superseded_by=name)
+
+    def _tell(self, seq: int, what: str, why: str, named: Iterable[tuple[str, str]]) -> None:
+        named = (*named, *(("files_modified", key) for key in sorted(self._besides)))
+        self._besides.clear()
+        if self._told is not None:
+            named = dict.fromkeys(named)
+            self._told += [Cause(field=f, key=k, seq=seq, what=what, why=why) for f, k in named]
+
+
+def _ended(before: OpenAttempt, commit: Commit) -> OpenAttempt:
+    facts = commit.facts
+    return structs.replace(
+        before,
+        status=facts.status.value,
+        error=facts.error,
+        duration=facts.duration,
+        bytes_out=facts.bytes_out,
+        touches=_done(before, commit),
+    )
+
+
+def _done(before: OpenAttempt, commit: Commit) -> tuple[Touch, ...]:
+    """Return what an attempt did, or may have done, as its newest outcome has it.
+
+    Who closes an attempt without having seen its answer says nothing of files: then what was said
+    before stands.
+    """
+    link, facts = commit.link, commit.facts
+    if not had_effect(facts.executed, facts.status, facts.error_kind):
+        return ()
+    delta = commit.body.delta if commit.body else ()
+    own = tuple(files.touches(delta, seq=link.seq, turn=before.turn))
+    return own or tuple(structs.replace(t, seq=link.seq, maybe=False) for t in before.touches)
+
+
+def _of_attempt(attempt: OpenAttempt, method: str) -> tuple[tuple[str, str], ...]:
+    pending = ("pending_actions", attempt.call)
+    return (("tools_used", attempt.tool), pending) if is_call(method) else (pending,)
+
+
+def _of_files(touches: Iterable[Touch]) -> Iterator[tuple[str, str]]:
+    """Yield what operations name in the table."""
+    for touch in touches:
+        yield "files_modified", touch.key
+        if touch.to:
+            yield "files_modified", touch.to
+
+
+def _over(before: CallState | None, after: CallState | None) -> Iterator[int]:
+    """Yield the intents of legs that were parked, and are over with what came after them."""
+    if before is None or (after is not None and after.behind is not None):
+        return
+    if before.behind is not None and after != before.behind:
+        yield before.behind.seq
+    elif before.status.parked and after is not None and after.seq != before.seq:
+        yield before.seq
+
+
+def _held(before: FactHeld | None, seq: int, note: Fact) -> FactHeld:
+    held = before or FactHeld(status=_HELD[note.action])
+    asserted = note.action is FactAction.ASSERT
+    return structs.replace(
+        held,
+        subject=note.subject if asserted else held.subject,
+        value=note.value if asserted else held.value,
+        status=_HELD[note.action],
+        sources=(*held.sources, seq),
+        validity=note.validity if asserted else held.validity,
+    )

@@ -1,0 +1,172 @@
+"""The state as people, scripts and agents see it: fields of things by name, and what changes them."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.kinds import Executed
+from turnlog.core.text.times import timestamp
+
+from .files import FileChange, Touch, merged
+from .session_state import DecisionMade, Evicted, FactHeld, OpenAttempt, State, ToolUse
+
+_NS: Final = 1_000_000_000
+
+
+class Field(StrEnum):
+    """The fields of the state."""
+
+    TOOLS_USED = "tools_used"
+    FILES_MODIFIED = "files_modified"
+    DECISIONS_MADE = "decisions_made"
+    PENDING_ACTIONS = "pending_actions"
+    EVICTED_KEYS = "evicted_keys"
+    FACTS = "facts"
+    USAGE = "usage"
+    METADATA = "metadata"
+
+
+class PendingAction(Struct, frozen=True, kw_only=True):
+    """A call whose end is open."""
+
+    tool: str
+    status: str
+    seq: int
+    """Of the intent of its newest attempt."""
+    turn: int
+    leg: int
+    attempt: int
+    executed: Executed
+    since: str
+    """RFC 3339, UTC."""
+    expires: str | None = None
+    """When it will count as unknown; `None` for never."""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """The fields of a session's state."""
+
+    tools_used: dict[str, ToolUse] = {}
+    files_modified: dict[str, FileChange] = {}
+    decisions_made: dict[str, DecisionMade] = {}
+    pending_actions: dict[str, PendingAction] = {}
+    evicted_keys: dict[str, Evicted] = {}
+    facts: dict[str, FactHeld] = {}
+    usage: dict[str, float] = {}
+    metadata: dict[str, str] = {}
+
+
+Value: TypeAlias = (
+    ToolUse | FileChange | DecisionMade | PendingAction | Evicted | FactHeld | float | str | None
+)
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """That something in a field is not what it was; `None` where there was, or is, nothing."""
+
+    field: Field
+    key: str
+    before: Value
+    after: Value
+
+
+def table(state: State) -> Table:
+    """Return what a state says."""
+    return Table(
+        tools_used=state.tools,
+        files_modified=merged(state.files, _unsure(state)),
+        decisions_made=state.decisions,
+        pending_actions=_pending(state),
+        evicted_keys=state.evicted,
+        facts=state.facts,
+        usage=_usage(state),
+        metadata=state.metadata,
+    )
+
+
+def diff(before: Table, after: Table) -> list[Change]:
+    """Return what is different, field by field; `apply` makes the one into the other."""
+    found: list[Change] = []
+    for field in Field:
+        old, new = _entries(before, field), _entries(after, field)
+        found += [
+            Change(field=field, key=key, before=old.get(key), after=new.get(key))
+            for key in {**old, **new}
+            if old.get(key) != new.get(key)
+        ]
+    return found
+
+
+def apply(before: Table, changes: Iterable[Change]) -> Table:
+    """Return a table with changes made to it."""
+    entries = {field.value: dict(_entries(before, field)) for field in Field}
+    for change in changes:
+        field = entries[change.field]
+        field.pop(change.key, None)
+        if change.after is not None:
+            field[change.key] = change.after
+    return msgspec.convert(entries, Table)
+
+
+def _entries(of: Table, field: Field) -> dict[str, Value]:
+    entries: dict[str, Value] = getattr(of, field)
+    return entries
+
+
+def _unsure(state: State) -> list[Touch]:
+    """Return what may have happened, in the order in which it was told."""
+    found = (touch for attempt in state.attempts.values() for touch in attempt.touches)
+    return sorted(found, key=lambda touch: touch.seq)
+
+
+def _pending(state: State) -> dict[str, PendingAction]:
+    found: dict[str, PendingAction] = {}
+    for call, standing in sorted(state.calls.items(), key=lambda item: item[1].seq):
+        if not standing.status.unsettled:
+            continue
+        attempt = state.attempts.get(str(standing.seq)) or _UNSEEN
+        found[call] = PendingAction(
+            tool=attempt.tool,
+            status=standing.status,
+            seq=standing.seq,
+            turn=attempt.turn,
+            leg=standing.leg,
+            attempt=standing.attempt,
+            executed=Executed.MAYBE,
+            since=timestamp(attempt.at),
+            expires=timestamp(standing.expires) if standing.expires else None,
+        )
+    return found
+
+
+_UNSEEN: Final = OpenAttempt(call="", tool="", turn=0, at=0)
+
+
+def _usage(state: State) -> dict[str, float]:
+    used, budget = state.usage, state.budget
+    found: dict[str, float] = {
+        "calls": used.calls,
+        "attempts": used.attempts,
+        "bytes_in": used.bytes_in,
+        "bytes_out": used.bytes_out,
+        "duration_ms": round(used.duration / 1e6, 3),
+    }
+    if budget is None:
+        return found
+    if budget.calls is not None:
+        found |= _bounded("calls", budget.calls - used.calls)
+    if budget.bytes is not None:
+        found |= _bounded("bytes", budget.bytes - used.bytes_in - used.bytes_out)
+    if budget.seconds is not None:
+        left = round(budget.seconds - (state.at - state.opened_at) / _NS, 3)
+        found |= _bounded("seconds", left)
+    return found
+
+
+def _bounded(what: str, left: float) -> dict[str, float]:
+    """Return how much of a budget is left, and by how much it is exceeded."""
+    over = {f"{what}_over": -left} if left < 0 else {}
+    return {f"{what}_left": max(left, 0), **over}

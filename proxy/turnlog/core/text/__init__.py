@@ -1,0 +1,1 @@
+"""Text for people: columns, times, durations and sizes, one-line summaries. Pure."""

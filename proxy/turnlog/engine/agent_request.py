@@ -1,0 +1,314 @@
+"""What every request of an agent tells before its body is looked at."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from turnlog.core.identity import Evidence, Identity
+from turnlog.core.kinds import Rung
+from turnlog.engine.mcp.legacy_sse import Channel
+from turnlog.exchange.principal import Pairs, PrincipalNames
+from turnlog.record.attempt import Former
+from turnlog.store.base import alias
+from turnlog.transport.message_heads import RequestStart
+from turnlog.transport.routes import Route
+from turnlog.wire.http.head import Headers, content_length, decoder_for, is_sealed, trace_id
+from turnlog.wire.mcp import is_stateless
+
+from .call_registry import Scope
+from .request_identity import Client, Clients, Meant, Sessions
+
+_FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+"""In 0.1 the first of these headers that is there was the principal."""
+PRINCIPAL_NAMES: Final = PrincipalNames()
+MCP_LIMIT: Final = 16 << 20
+"""bytes: an MCP message that is larger streams through and is recorded by its start."""
+Digest = Callable[[bytes], bytes]
+"""HMAC-SHA-256 under the store's key."""
+_NOWHERE: Final[Mapping[str, str]] = {}
+_NO_META: Final[Mapping[str, bytes]] = {}
+
+
+class Request:
+    """One request, with its route, or several of a connection that tell the same.
+
+    Digests of what identifies the caller are keyed. `environment` is that of a wrapped command, as
+    far as clients name their conversations there.
+    """
+
+    def __init__(
+        self,
+        asked: RequestStart,
+        route: Route,
+        digest: Digest,
+        clients: Clients,
+        connection: int | str,
+        environment: Mapping[str, str] = _NOWHERE,
+        principals: PrincipalNames = PRINCIPAL_NAMES,
+        peer: str = "",
+    ) -> None:
+        self.asked = asked
+        self.method = asked.method
+        """HTTP method; empty where it came through a pipe."""
+        self.is_post = asked.method.upper() == "POST"
+        """Whether it posts; methods have a case, yet some server may not look at it."""
+        self.route = route
+        self.server = route.target.name
+        self.fields = asked.head.fields
+        self._text = asked.head.text
+        self.connection = connection
+        self.peer = peer
+        """The address that the connection comes from."""
+        self._environment = environment
+        self._digest = digest
+        self._clients = clients
+        self._principals = principals
+        self._target = self._upstream = ""
+        self._session = self.field(b"turnlog-session")
+        self._turn = self.field(b"turnlog-turn")
+        self._agent = self.field(b"user-agent")
+        self.credential = self._credential()
+        """Keyed digest of what authenticates the caller: the principal; empty where nothing does."""
+        # The stateless revisions have no sessions: an id that comes along says nothing.
+        stateless = is_stateless(self.field(b"mcp-protocol-version"))
+        given = "" if stateless else self.field(b"mcp-session-id")
+        self.mcp_session = self.session_digest(given)
+        """Keyed digest of the protocol session's id; empty where there is none."""
+        self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
+        """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+        self.kin = self._kin(route)
+        """What the requests of one client have in common where its ids are unique within a connection.
+
+        Empty where nothing tells, or a protocol session does.
+        """
+        # Of several nobody knows which one counts (W3C Trace Context, section 3.2.1).
+        given = "" if b"traceparent" in asked.head.repeated else self.field(b"traceparent")
+        self.trace = trace_id(given)
+        """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
+        self.why = self.field(b"turnlog-why")
+        """Why the caller makes the call, as its header says."""
+        self.channel: Channel | None = None
+        """The stream on which it is answered (2024-11-05)."""
+        self._meant: tuple[str, str, Meant] | None = None
+        """Which session the calls of a client with this name mean to this target, whose messages have
+        no say."""
+
+    def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
+        """Return a request that tells the same as this one, maybe of another place of its server.
+
+        `None` where it may tell something else.
+        """
+        if asked is self.asked:
+            return self
+        before = self.route
+        tells_same = asked.head is self.asked.head and asked.method == self.method
+        if not (tells_same and route.target is before.target and route.session == before.session):
+            return None
+        # A protocol session is that of its URL, and a query may hold a credential.
+        if self.mcp_session or self._query_credentials(route) != self._query_credentials(before):
+            return None
+        other = Request.__new__(Request)
+        kin = self._kin(route)
+        vars(other).update(vars(self), asked=asked, route=route, _target="", kin=kin)
+        return other
+
+    def _query_credentials(self, route: Route) -> Pairs:
+        return self._principals.credentials((), route.given_query) if route.query else ()
+
+    def joins(self, channel: Channel) -> None:
+        """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
+        self.channel, self._meant = channel, None
+        self._target = channel.target
+        self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
+        self.scope = (self.server, self.mcp_session)
+        self.kin = ""
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it came through a pipe, and not over HTTP."""
+        return not self.method
+
+    def _kin(self, route: Route) -> str:
+        told = (route.session, self._session, self.credential, self._agent)
+        if self.mcp_session or not any(told):
+            return ""
+        return "\0".join((self.server, route.resource, *told))
+
+    @property
+    def target(self) -> str:
+        """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
+        of another target are never the same."""
+        if not self._target:
+            self._target = self._digest(_joined("target", *self.place)).hex()[:32]
+        return self._target
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What its messages are for, see `core.target`."""
+        route = self.route
+        if route.target.is_command:
+            return route.target.place
+        given = self._principals.without_credentials(route.given_query)
+        # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
+        return (*route.target.place, route.path.rstrip("/"), route.target.query, given)
+
+    @property
+    def upstream(self) -> str:
+        """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
+        if not self._upstream:
+            place = self.route.target.place
+            self._upstream = self._digest(_joined("target", *place)).hex()[:32]
+        return self._upstream
+
+    @property
+    def http_version(self) -> str:
+        """HTTP version of the request, such as `1.1`."""
+        major, minor = self.asked.version
+        return f"{major}.{minor}"
+
+    def field(self, name: bytes) -> str:
+        """Return the first value of a header, empty where there is none."""
+        return self._text.get(name, "")
+
+    def _credential(self) -> str:
+        pairs = self._principals.credentials(self.asked.head.raw, self.route.given_query)
+        return self._principal(pairs) if pairs else ""
+
+    def _principal(self, pairs: Pairs) -> str:
+        # Of a lone header the same as in 0.1, so that sessions go on.
+        named = b"".join([b"\0%b\0%b" % pair for pair in pairs])
+        return self._digest(b"credential" + named).hex()[:32]
+
+    @property
+    def former_credential(self) -> str:
+        """The principal as 0.1 had it."""
+        names = (name for name in _FORMER_CREDENTIALS if name in self.fields)
+        return next((self._principal(((name, self.fields[name]),)) for name in names), "")
+
+    def session_digest(self, session_id: str) -> str:
+        """Return the keyed digest of a protocol session's id."""
+        if not session_id:
+            return ""
+        return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
+
+    def stream_link(self, id_key: str) -> bytes:
+        """Return the keyed digest by which the answer to a request is matched on a resumed stream, in
+        whatever process: of upstream, principal, protocol session and typed id. Empty without a session."""
+        if not self.mcp_session or self.channel is not None:
+            return b""
+        return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
+
+    @property
+    def former_mcp_session(self) -> str:
+        """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
+        if not self.mcp_session:
+            return ""
+        channel, given = self.channel, self.field(b"mcp-session-id")
+        session_id = f"{channel.endpoint} of HTTP+SSE" if channel is not None else given
+        return self._digest(_joined("mcp-session", self.server, session_id)).hex()[:32]
+
+    @property
+    def asker(self) -> Scope:
+        """What it has in common with the same client's requests to other places of the server: the
+        protocol session, else the connection."""
+        return (self.server, self.former_mcp_session or f"connection {self.connection}")
+
+    @property
+    def client(self) -> Client:
+        """What the client said at `initialize`, if that went through here."""
+        return self._clients.find(self.scope)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
+        return is_sealed(self.asked.head.raw) or b"content-encoding" in self.fields
+
+    @property
+    def is_undecodable(self) -> bool:
+        """Whether the body has a content coding that is not known here."""
+        coding = self.field(b"content-encoding")
+        return bool(coding) and decoder_for(coding, MCP_LIMIT) is None
+
+    def decoded(self, body: bytes) -> bytes:
+        """Return the body without its content coding; nothing where that is not known."""
+        coding = self.field(b"content-encoding")
+        if not coding:
+            return body
+        decoder = decoder_for(coding, MCP_LIMIT)
+        return decoder.feed(body) if decoder is not None else b""
+
+    def vendor_headers(self, names: frozenset[bytes]) -> Mapping[str, str]:
+        """Return the headers that name sessions, as far as they are there."""
+        if names.isdisjoint(self._text):
+            return _NOWHERE
+        there = names & self._text.keys()
+        return {name.decode(): self._text[name] for name in there if self._text[name]}
+
+    def meant(
+        self,
+        sessions: Sessions,
+        names: frozenset[bytes],
+        client: Client,
+        meta: Mapping[str, bytes] = _NO_META,
+        *,
+        target: str = "",
+    ) -> Meant:
+        """Return which session a call means; `names` are the headers that vendors use, and `target`
+        its target where that is not `self.target`.
+
+        What all of them mean whose messages name none is worked out once, as long as the client is
+        called the same.
+        """
+        name, target = self._called(client.name), target or self.target
+        tells, known = bool(meta) and sessions.tells(meta), self._meant
+        if known is not None and known[:2] == (name, target) and not tells:
+            return known[2]
+        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name, target))
+        if not tells:
+            self._meant = name, target, meant
+        return meant
+
+    def _called(self, name: str) -> str:
+        """Return what the client is called, which gave itself this name, if any."""
+        return name or self.client.name or self._agent
+
+    def evidence(
+        self,
+        meta: Mapping[str, bytes],
+        headers: Mapping[str, str],
+        client_name: str,
+        target: str = "",
+    ) -> Evidence:
+        """Return what this request shows of its session; `headers` are those vendors use."""
+        return Evidence(
+            path_session=self.route.session,
+            header_session=self._session,
+            header_turn=self._turn,
+            meta=meta,
+            headers=headers,
+            environment=self._environment,
+            mcp_session_id=self.mcp_session,
+            upstream=self.server,
+            target=target or self.target,
+            credential=self.credential,
+            client_name=self._called(client_name),
+            connection=self.connection,
+        )
+
+
+def former(request: Request, identity: Identity) -> Former:
+    """Return whose a call is as 0.1 wrote it down."""
+    name, principal = identity.name, request.former_credential
+    if identity.rung is Rung.TRANSPORT:
+        name = f"{request.server}/{request.former_mcp_session}"
+    named = alias(identity.rung, name, principal) if name else ""
+    return Former(named, principal)
+
+
+def _joined(*parts: str) -> bytes:
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def length_of(headers: Headers) -> int:
+    """Return the length of a body as its head declares it; 0 where nothing is said."""
+    declared = content_length(headers)
+    return declared if isinstance(declared, int) else 0

@@ -1,0 +1,295 @@
+"""The calls that are open right now, found again by what later messages say of them.
+
+An answer is matched with its own HTTP exchange first. What is left comes here: cancellations,
+answers on another stream of the same protocol session, further legs, the end of a task.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Generator
+from contextlib import contextmanager
+from typing import Final
+
+from turnlog.record.attempt import Attempt
+from turnlog.record.deadlines import Patience
+
+DETACHED_LIFE: Final = 600 * 1_000_000_000
+"""ns: how long a call whose stream ended waits for a resuming GET where no rule says (no default is
+shorter)."""
+_PARKED: Final = 65_536
+"""Most parked calls held in memory; older ones are found through the store."""
+
+Scope = tuple[str, str]
+"""Upstream name, and the protocol session or connection within which JSON-RPC ids are unique."""
+
+_NONE: Final[dict[str, list[Attempt]]] = {}
+
+
+class Joiner:
+    """A call that waits for an earlier one, until its caller takes it back."""
+
+    def __init__(self, kin: str) -> None:
+        self.kin = kin
+        self._scope = asyncio.timeout(None)
+        self.has_left = False
+        """Whether its caller took it back."""
+
+    def leave(self) -> None:
+        """Let it wait no more."""
+        self.has_left = True
+        self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def wait(self, joined: Awaitable[None]) -> None:
+        """Wait for the earlier call. Raises what waiting for it does, and `TimeoutError` where its caller
+        took it back."""
+        async with self._scope:
+            await joined
+        if self.has_left:  # just when the wait was over
+            raise TimeoutError
+
+
+class OpenCalls:
+    """Attempts without an outcome, and calls that wait for another leg."""
+
+    def __init__(self) -> None:
+        self._open: dict[Scope, dict[str, list[Attempt]]] = {}
+        self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
+        self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
+        self._resting: dict[tuple[Scope, str], Attempt] = {}
+        self._joining: dict[tuple[Scope, str], list[Joiner]] = {}
+        """Those that wait for an earlier call; their servers never heard of them."""
+        self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Patience]]] = OrderedDict()
+        """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
+
+    def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
+        """Take in an attempt that starts."""
+        self._open.setdefault(scope, {}).setdefault(id_key, []).append(attempt)
+
+    def has(self, scope: Scope, id_key: str) -> bool:
+        """Tell whether a call with this id is under way (an id must not be reused before)."""
+        ids = self._open.get(scope)
+        return ids is not None and id_key in ids
+
+    def of(self, scope: Scope) -> list[Attempt]:
+        """Return the calls under way in a scope."""
+        return [attempt for ids in self._open.get(scope, _NONE).values() for attempt in ids]
+
+    def remove(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
+        """Forget an attempt that ended."""
+        ids = self._open.get(scope, _NONE)
+        attempts = ids.get(id_key)
+        if not attempts or attempt not in attempts:
+            return
+        attempts.remove(attempt)
+        if not attempts:
+            del ids[id_key]
+        if not ids:
+            del self._open[scope]
+
+    @contextmanager
+    def joining(self, scope: Scope, id_key: str, joiner: Joiner) -> Generator[None]:
+        """Let a call be found while it waits for an earlier one."""
+        waiting = self._joining.setdefault((scope, id_key), [])
+        waiting.append(joiner)
+        try:
+            yield
+        finally:
+            waiting.remove(joiner)
+            if not waiting:
+                del self._joining[scope, id_key]
+
+    def leave(self, scope: Scope, id_key: str, kin: str = "") -> bool:
+        """Take back the newest call with this id that waits for an earlier one; false where none does.
+
+        On another connection (see `cancel`) it is that of the same client, if it is the only one.
+        """
+        waiting = self._joining.get((scope, id_key), ())
+        if not waiting and kin and not self._named(scope, id_key):
+            waiting = [
+                each
+                for (_, its), joiners in self._joining.items()
+                for each in joiners
+                if its == id_key and each.kin == kin
+            ]
+            waiting = waiting if len(waiting) == 1 else ()
+        if waiting:
+            waiting[-1].leave()
+        return bool(waiting)
+
+    def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:
+        """Return whether the newest call with this id runs on though its caller got an answer: a cancel
+        for it comes too late (MCP, cancellation), and must not end it."""
+        found = self._meant_by(scope, id_key, kin)
+        return bool(found) and found[0].is_answered
+
+    def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes | None:
+        """Note that the caller cancelled the newest call with this id; return the id under which
+        the server knows it, if that is another.
+
+        A client without a protocol session sends its cancel on another connection than the call: there
+        it is the only open call of the same client (`kin`) with that id; of several it may be any.
+        """
+        found = self._meant_by(scope, id_key, kin)
+        for attempt in found:
+            attempt.cancelled = True
+            if attempt.unqueue is not None:
+                attempt.unqueue()  # it was never sent
+            elif attempt.running is not None:
+                attempt.running.cancelled()
+        return found[-1].wire_id if found else None
+
+    def _meant_by(self, scope: Scope, id_key: str, kin: str) -> list[Attempt]:
+        """Return the attempts of the call that a cancel is for, the newest first."""
+        return self._named(scope, id_key) or self._of_kin(kin, id_key)
+
+    def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
+        """Return the newest attempt with this id; last comes the one that the server knows."""
+        attempts = self._open.get(scope, _NONE).get(id_key) or [
+            attempt for attempt in self.of(scope) if attempt.caller_key == id_key
+        ]
+        # Of a call whose next attempt has not left the server knows the one before.
+        resting = self._resting.get((scope, id_key))
+        return [*attempts[-1:], resting] if resting is not None else attempts[-1:]
+
+    def _of_kin(self, kin: str, id_key: str) -> list[Attempt]:
+        """Return the same of a client's only call with this id, on whatever connection."""
+        if not kin:
+            return []
+        everywhere = [attempt for scope in self._open for attempt in self.of(scope)]
+        everywhere += self._resting.values()
+        found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
+        return found if len({attempt.ask.call for attempt in found}) == 1 else []
+
+    async def resume(self, scope: Scope, event_id: str) -> Attempt | None:
+        """Return the call whose stream goes on behind an event; a guarded one that runs on alone is
+        left to the stream to come."""
+        for attempt in self.of(scope):
+            if event_id in (attempt.event_ids or ()):
+                if attempt.running is not None:
+                    await attempt.running.resumed()
+                return attempt
+        return None
+
+    def rest(self, scope: Scope, attempt: Attempt) -> None:
+        """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
+        self._resting[scope, attempt.caller_key] = attempt
+
+    def wake(self, scope: Scope, attempt: Attempt) -> None:
+        """Forget a call that goes on, or has ended."""
+        self._resting.pop((scope, attempt.caller_key), None)
+
+    def spellings(self, scope: Scope) -> dict[bytes, bytes]:
+        """Return the ids of later attempts in a scope, and those the callers gave."""
+        return {a.wire_id: a.caller_id for a in self.of(scope) if a.wire_id}
+
+    def asked(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
+        """Note that the server asks the agent something, and wait for the agent."""
+        waiting = [a.patience for a in attempts if a.patience is not None]
+        for patience in waiting:
+            patience.asked(id_key)
+        if waiting:
+            self._asked[scope, id_key] = (attempts[0].kin, waiting)
+            if len(self._asked) > _PARKED:
+                self._asked.popitem(last=False)
+
+    def told(self, scope: Scope, id_key: str, kin: str = "") -> None:
+        """Note that the agent has answered a question of the server, or the server took it back.
+
+        As with `cancel` an answer on another connection is for the only open question with that id.
+        """
+        key = (scope, id_key)
+        if kin and key not in self._asked:
+            open_ones = [
+                each
+                for each, (its, waiting) in self._asked.items()
+                if each[1] == id_key and its == kin and any(p.runs for p in waiting)
+            ]
+            key = open_ones[0] if len(open_ones) == 1 else key
+        _, patiences = self._asked.pop(key, ("", ()))
+        for patience in patiences:
+            patience.told(id_key)
+
+    def detach(
+        self, scope: Scope, id_key: str, attempt: Attempt, now: int, life: int = DETACHED_LIFE
+    ) -> None:
+        """Keep a call open whose own stream ended, for `life` ns: its answer may come on a resuming
+        GET."""
+        attempt.shrink()
+        attempt.decide = None  # no exchange is left that could make another one
+        self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
+
+    def claim(self, scope: Scope, id_key: str) -> Attempt | None:
+        """Take the call that an answer on another stream belongs to: the newest whose own stream
+        has ended, else the newest."""
+        waiting = self._detached.get((scope, id_key))
+        if waiting:
+            attempt, _ = waiting.pop()
+            if not waiting:
+                del self._detached[scope, id_key]
+        elif attempts := self._open.get(scope, _NONE).get(id_key):
+            attempt = attempts[-1]
+        else:
+            return None
+        self.remove(scope, id_key, attempt)
+        return attempt
+
+    def take(self, scope: Scope, attempt: Attempt) -> bool:
+        """Take a call whose own stream has ended; false where it has not, or it was answered."""
+        for key, waiting in self._detached.items():
+            left = [each for each in waiting if each[0] is not attempt]
+            if key[0] == scope and len(left) < len(waiting):
+                waiting[:] = left
+                if not left:
+                    del self._detached[key]
+                self.remove(*key, attempt)
+                return True
+        return False
+
+    def overdue(self, now: int) -> list[Attempt]:
+        """Take the detached calls that nobody resumed in time."""
+        late: list[Attempt] = []
+        for key, waiting in list(self._detached.items()):
+            kept: list[tuple[Attempt, int]] = []
+            for attempt, deadline in waiting:
+                if deadline > now:
+                    kept.append((attempt, deadline))
+                else:
+                    self.remove(*key, attempt)
+                    late.append(attempt)
+            if kept:
+                self._detached[key] = kept
+            else:
+                del self._detached[key]
+        return late
+
+    def detached(self, scope: Scope) -> list[Attempt]:
+        """Take the calls of a scope whose own exchange has ended."""
+        taken: list[Attempt] = []
+        for key in [key for key in self._detached if key[0] == scope]:
+            for attempt, _ in self._detached.pop(key):
+                self.remove(*key, attempt)
+                taken.append(attempt)
+        return taken
+
+    def everything_detached(self) -> list[Attempt]:
+        """Take all detached calls; the process ends."""
+        return self.overdue(1 << 63)
+
+    def park(self, links: tuple[bytes, ...], attempt: Attempt) -> None:
+        """Remember a call that waits for another leg, under each key that leg may bring. Of its
+        input nothing is kept."""
+        attempt.shrink()
+        for link in links:
+            self._parked[link] = attempt
+            self._parked.move_to_end(link)
+        while len(self._parked) > _PARKED:
+            self._parked.popitem(last=False)
+
+    def parked(self, links: tuple[bytes, ...]) -> Attempt | None:
+        """Return the parked call that one of the keys names, the first that does."""
+        return next((self._parked[link] for link in links if link in self._parked), None)
+
+    def unpark(self, links: tuple[bytes, ...]) -> None:
+        """Forget keys whose call went on."""
+        for link in links:
+            self._parked.pop(link, None)

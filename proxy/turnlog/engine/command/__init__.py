@@ -1,0 +1,1 @@
+"""Tool servers started by a command, behind Streamable HTTP."""

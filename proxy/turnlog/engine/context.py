@@ -1,0 +1,70 @@
+"""What the handlers of all requests share. Built once, in `app.serve`."""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from turnlog.engine.duplicates.deduplication import Repeats
+from turnlog.engine.http.plain_tools import PlainTools
+from turnlog.engine.http.redirects import Redirected
+from turnlog.engine.mcp.legacy_sse import Channels
+from turnlog.engine.tools.definition_writer import Keeper
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.tool_cache import KnownTools, Rules
+from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.exchange.principal import PrincipalNames
+from turnlog.observe.clock import Clock
+from turnlog.observe.event import Log
+from turnlog.record.recorder import Recorder
+from turnlog.redaction.redact import Redactor
+from turnlog.store.base import Store
+from turnlog.store.states import SavedStates
+from turnlog.transport.routes import Endpoints
+
+from .agent_request import Digest
+from .call_registry import OpenCalls
+from .concurrency import Places
+from .request_identity import Clients, Sessions
+from .upstream_health import Health
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """The parts that one request needs of the whole."""
+
+    store: Store
+    digest: Digest
+    """HMAC under the store's key, remembered for what comes again and again."""
+    recorder: Recorder
+    repeats: Repeats
+    redactor: Redactor
+    states: SavedStates
+    """States of sessions that were worked out before."""
+    clean: Callable[[str], str]
+    """Cut secrets out of a name that will be shown; remembered for names that come again."""
+    principals: PrincipalNames
+    sessions: Sessions
+    clients: Clients
+    catalog: Catalog
+    keeper: Keeper
+    pins: Pins
+    calls: OpenCalls
+    channels: Channels
+    endpoints: Endpoints
+    redirected: Redirected
+    rules: Rules
+    tools: KnownTools
+    plain_tools: PlainTools
+    trusted: frozenset[str]
+    """Names of the servers that may say how a call ended in turnlog's name."""
+    places: Places
+    health: Health
+    clock: Clock
+    log: Log
+    vendor_headers: frozenset[bytes]
+    keep: int
+    """Bytes of one message that are read along."""
+    work: asyncio.TaskGroup
+    """What outlives the request that began it."""
+    stop: asyncio.Event
+    """Set as soon as the proxy stops: no further attempt begins."""

@@ -1,0 +1,1 @@
+"""Calls that repeat an earlier one."""

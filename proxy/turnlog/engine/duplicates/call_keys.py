@@ -1,0 +1,63 @@
+"""Keys of a call by its rules: the one that names its effect, and the one that its server honours.
+
+The latter is an idempotency key (draft-ietf-httpapi-idempotency-key-header): the caller's own, else
+one of turnlog's.
+"""
+
+import re
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final
+from uuid import UUID, uuid5
+
+from turnlog.core.kinds import Effect
+from turnlog.engine.agent_request import Digest, Request
+from turnlog.record.attempt import Ask
+from turnlog.rules.effects import named_effect
+from turnlog.rules.policy import Policy
+
+HEADER: Final = b"idempotency-key"
+_PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
+"""What a string of a structured field may hold (RFC 9651, section 3.3.3), of moderate size."""
+
+
+def key_for(
+    request: Request, policy: Policy, effect: Effect, *, given: str, call: bytes, leg: int
+) -> str:
+    """Return the field's value for all attempts of a call; empty where the server gets none.
+
+    `given` is the key that the caller gave in the message. A read needs none.
+    """
+    target = request.route.target
+    if policy.idempotency is None or request.is_piped or target.is_command:
+        return ""
+    if HEADER in request.fields:
+        return request.field(HEADER)
+    if effect is Effect.READ:
+        return ""
+    return _quoted(given) if given else f'"{_own(call, leg)}"'
+
+
+def effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> bytes:
+    """Return the keyed digest of the effect that a call has, as a rule names it; empty for none."""
+    wanted = ask.policy.effect_key
+    if not wanted or ask.effect is Effect.READ or not (ask.complete and ask.says_all):
+        return b""
+    effect = named_effect(wanted, arguments(), size=len(ask.arguments))
+    if not effect:
+        return b""
+    name = f"effect\0{ask.server}\0{ask.tool}\0".encode("utf-8", "surrogatepass")
+    return keyed(name + effect)
+
+
+def _own(call: bytes, leg: int) -> UUID:
+    """Return a key of turnlog's: a further leg has other content, so it has another one."""
+    return uuid5(UUID(bytes=call), str(leg)) if leg else UUID(bytes=call)
+
+
+def _quoted(key: str) -> str:
+    """Return a key as a string of a structured field; its digest where that cannot hold it."""
+    if not _PRINTABLE.fullmatch(key):
+        key = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

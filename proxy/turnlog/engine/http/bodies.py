@@ -1,0 +1,233 @@
+"""Read a request's body and decide what it is: MCP, a plain HTTP tool, or neither."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw, structs
+
+from turnlog.engine.agent_request import MCP_LIMIT, Request, length_of
+from turnlog.engine.context import Context
+from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.rules.http_tools import resolved
+from turnlog.settings.model import Transport
+from turnlog.transport.http_client import Content
+from turnlog.wire.doubt import as_call, is_doubtful, is_unreadable, may_hold_call
+from turnlog.wire.jsonrpc import (
+    BATCH_LIMIT,
+    Batch,
+    Kind,
+    Malformed,
+    Message,
+    Reason,
+    messages_of,
+    parse,
+)
+from turnlog.wire.mcp import START, start_of
+
+from .downstream import Downstream
+from .plain import PlainCall
+
+PLAIN_LIMIT: Final = 1 << 20
+"""bytes: a larger body of a plain tool streams through and is recorded by its start."""
+_WELL_KNOWN: Final = "/.well-known/"
+_ENDPOINT_NAMES: Final = frozenset({"mcp", "sse"})
+"""What the path of an MCP endpoint mostly ends in."""
+_PROBING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HTTP: Final = Transport.HTTP
+_MCP: Final = Transport.MCP
+
+
+async def read_exchange(
+    down: Downstream, context: Context, request: Request, transport: Transport
+) -> tuple[McpExchange | PlainCall, Content]:
+    """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
+    body, whole = await down.read(PLAIN_LIMIT)
+    if whole:
+        return exchange_of(context, request, body, transport), body
+    size, closes = length_of(down.headers), _may_deny(context, request, transport)
+    denied = (
+        _denied(context, request, body[:START], size, transport, whole=False) if closes else None
+    )
+    if denied is not None:
+        return denied, down.rest(body)
+    asks = closes and _may_ask(context, request, body[:START], transport)
+    if not asks and _passes_by(context, request, transport):
+        return McpExchange(context, request, ()), down.rest(body)
+    if asks or (request.is_post and transport is not _HTTP):
+        start = start_of(body)
+        if start is not None or asks or _means_mcp(request, transport):
+            return await _large(down, context, request, start, body, transport)
+    return PlainCall(context, request, body[:START], size, whole=False), down.rest(body)
+
+
+def exchange_of(
+    context: Context, request: Request, body: bytes, transport: Transport
+) -> McpExchange | PlainCall:
+    """Return the exchange that a request begins whose body is whole."""
+    closes = _may_deny(context, request, transport)
+    denied = _denied(context, request, body, len(body), transport) if closes else None
+    if denied is not None:
+        return denied
+    asks = closes and bool(body) and _may_ask(context, request, body, transport)
+    if not asks and _passes_by(context, request, transport):
+        return McpExchange(context, request, ())
+    exchange: McpExchange | None = None
+    if asks or (request.is_post and transport is not _HTTP):
+        exchange = _mcp(context, request, body, transport, closes=closes)
+    return exchange or PlainCall(context, request, body, len(body))
+
+
+def _may_deny(context: Context, request: Request, transport: Transport) -> bool:
+    """Return whether a rule may deny what is not read surely: most servers have no such rule."""
+    return transport is not _HTTP and context.rules.book.closing(request.server) is not None
+
+
+def _denied(
+    context: Context,
+    request: Request,
+    body: bytes,
+    size: int,
+    transport: Transport,
+    *,
+    whole: bool = True,
+) -> PlainCall | None:
+    """Return what is denied by where it goes, whatever it holds: a plain HTTP tool may read as its own
+    what is MCP here. `None` where nothing is."""
+    if _is_preflight(request):
+        return None
+    plain = PlainCall(context, request, body, size, whole=whole)
+    at_endpoint = _is_endpoint(context, request, transport)
+    return plain if plain.is_denied(at_endpoint=at_endpoint) else None
+
+
+def _is_endpoint(context: Context, request: Request, transport: Transport) -> bool:
+    """Return whether a request goes to where its server speaks MCP, as far as its path tells."""
+    route = request.route
+    if transport is _MCP or route.target.is_command or request.channel is not None:
+        return True
+    is_usual = route.path == route.target.path or _is_usual(resolved(route.path))
+    return is_usual or context.endpoints.knows(route)
+
+
+def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
+    """Return whether a rule may deny a call that a server may read in a body, or in its start."""
+    if not context.rules.book.closes_calls(request.server):
+        return False
+    text = request.decoded(body)  # nothing where it cannot be decoded
+    if not text or may_hold_call(text):
+        return True
+    return _is_endpoint(context, request, transport) and is_unreadable(text)
+
+
+async def _large(
+    down: Downstream,
+    context: Context,
+    request: Request,
+    start: Message | None,
+    body: bytes,
+    transport: Transport,
+) -> tuple[McpExchange | PlainCall, Content]:
+    """Read a large body, of which `start` says what it is if that stands there, as far as can be held."""
+    more, whole = await down.read(MCP_LIMIT - len(body))
+    body += more
+    said = start or _named(request)
+    if not whole:
+        exchange = McpExchange(
+            context, request, (said,), size=length_of(down.headers), start=body[:START], cut=True
+        )
+        return exchange, down.rest(body)
+    text = request.decoded(body)
+    content = parse(text, most=BATCH_LIMIT)
+    if _is_closed(context, request, content, text, transport):
+        return McpExchange(context, request, (as_call(content),), len(body), start=text), body
+    if messages := messages_of(content):
+        context.endpoints.learn(request.route)
+        as_batch = isinstance(content, Batch)
+        return McpExchange(context, request, messages, len(body), as_batch), body
+    if start is None and not _must_be_mcp(request, content, transport):
+        return PlainCall(context, request, body, len(body)), body
+    unreadable = (structs.replace(said, flags=as_call(content).flags),)
+    return McpExchange(context, request, unreadable, size=len(body), start=text), body
+
+
+def _named(request: Request) -> Message:
+    """Return what headers say of a body that does not say it in time (MCP 2026-07-28)."""
+    name = msgspec.json.encode(request.field(b"mcp-name"))
+    method = request.field(b"mcp-method") or "tools/call"
+    return Message(kind=Kind.REQUEST, method=method, params=Raw(b'{"name":%b}' % name))
+
+
+def _passes_by(context: Context, request: Request, transport: Transport) -> bool:
+    """Return whether a request is no call, whatever it holds: listening, ending a session, discovery,
+    a preflight, a probe of an MCP endpoint."""
+    if request.is_post:
+        return False
+    if _is_preflight(request):
+        return True
+    if transport is _HTTP:
+        return False
+    if transport is _MCP or request.asked.head.speaks_mcp or context.endpoints.knows(request.route):
+        return True
+    # Probes mostly come before the first message, which would tell what the path is.
+    return _is_usual(request.route.path) and request.method in _PROBING
+
+
+def _is_usual(path: str) -> bool:
+    """Return whether a path is mostly of MCP, or of what comes before it."""
+    return path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
+
+
+def _is_preflight(request: Request) -> bool:
+    """Return whether a browser asks whether a page may call (Fetch standard, CORS-preflight request)."""
+    fields = request.fields
+    asks = b"origin" in fields and b"access-control-request-method" in fields
+    return asks and request.method == "OPTIONS"
+
+
+def _means_mcp(request: Request, transport: Transport) -> bool:
+    """Tell whether a body is meant to hold JSON-RPC, whatever is in it."""
+    named = any(name.startswith(b"mcp-") for name in request.fields)
+    return named or transport is _MCP
+
+
+def _must_be_mcp(
+    request: Request, content: Message | Batch | Malformed, transport: Transport
+) -> bool:
+    """Return whether a body that holds no JSON-RPC 2.0 was meant to."""
+    if transport is _MCP:
+        return True
+    is_other = isinstance(content, Malformed) and content.reason is Reason.NOT_JSONRPC
+    return _means_mcp(request, transport) and not is_other
+
+
+def _mcp(
+    context: Context, request: Request, body: bytes, transport: Transport, *, closes: bool
+) -> McpExchange | None:
+    """Return the exchange of an MCP body; `None` where it is none."""
+    text = request.decoded(body)
+    content = parse(text, most=BATCH_LIMIT)
+    is_closed = closes and _is_closed(context, request, content, text, transport)
+    if not is_closed and (messages := messages_of(content)):
+        context.endpoints.learn(request.route)
+        as_batch = isinstance(content, Batch)
+        return McpExchange(context, request, messages, len(body), as_batch)
+    must_be = isinstance(content, Malformed) and _must_be_mcp(request, content, transport)
+    if is_closed or must_be:
+        unreadable = (as_call(content),)
+        return McpExchange(context, request, unreadable, size=len(body), start=text)
+    return None
+
+
+def _is_closed(
+    context: Context,
+    request: Request,
+    content: Message | Batch | Malformed,
+    text: bytes,
+    transport: Transport,
+) -> bool:
+    """Return whether a text is denied because a server may find a call in it that was not read there."""
+    if not context.rules.book.closes_calls(request.server):
+        return False
+    if not text or is_doubtful(content, text):
+        return True
+    return _is_endpoint(context, request, transport) and is_unreadable(text)

@@ -1,0 +1,399 @@
+"""One request of an agent, from its head to the end of its answer."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from turnlog.core.kinds import ErrorKind
+from turnlog.engine.agent_request import Request
+from turnlog.engine.command.commands import Commands
+from turnlog.engine.context import Context
+from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.duplicates.duplicate_match import Repeated
+from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.observe.call_events import Refusal, RequestRefused
+from turnlog.record.own_answers import Made, problem, told
+from turnlog.settings.model import Settings
+from turnlog.store.base import StoreError
+from turnlog.transport.async_pipes import DOUBT
+from turnlog.transport.http_client import Content, Failure, Upstreams
+from turnlog.transport.message_heads import Heads, Memo, RequestStart, lines
+from turnlog.transport.request_heads import AgentRequest
+from turnlog.transport.request_parser import refusal_of
+from turnlog.transport.routes import Route, Routes, is_own, origin_form, own_path
+
+from .admission import Admission, Refused
+from .agent_connection import AgentConnection
+from .audience import Audience
+from .bodies import exchange_of, read_exchange
+from .contracts import Hearer, OwnPages
+from .downstream import Downstream, Gone
+from .plain import PlainCall
+from .runner import NO_RULES, Runner
+
+Exchange = McpExchange | PlainCall
+_BODILESS: Final = frozenset({204, 304})
+"""Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
+_FAULT: Final = "turnlog failed at this request; its log says where"
+
+
+class Handler:
+    """Handles all requests of one proxy."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        context: Context,
+        routes: Routes,
+        upstreams: Upstreams,
+        commands: Commands,
+        own: OwnPages,
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._routes = routes
+        self._upstreams = upstreams
+        self._commands = commands
+        self._own = own
+        self._admission = Admission(
+            frozenset((*settings.allow_hosts, settings.listen.host)),
+            frozenset(settings.allow_origins),
+            context.clean,
+        )
+        self._heads = Heads()
+        self._route = Memo(self._route_of, lambda start: start.is_ordinary)
+        """By a request's line and fields: settings stay what they are as long as this handler."""
+        self._listening: set[asyncio.Task[object]] = set()
+        self.in_flight = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def __call__(self, agent: AgentConnection, request: AgentRequest) -> bool:
+        """Answer one request; tell whether its connection may carry another.
+
+        Cancelled when that is lost.
+        """
+        down = Downstream(agent, request)
+        if not self.in_flight:
+            self._quiet.clear()
+        self.in_flight += 1
+        try:
+            await self._handle(down, agent)
+        except Gone:
+            down.abort()
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._quiet.set()
+        return down.done()
+
+    def stop_listening(self) -> None:
+        """End the streams on which nobody waits for an answer to anything."""
+        for task in self._listening:
+            task.cancel()
+
+    @property
+    def awaited(self) -> int:
+        """How many requests are under way for whose answer somebody waits."""
+        return self.in_flight - len(self._listening)
+
+    async def idle(self, grace: float) -> None:
+        """Wait until no request is under way, nor a call that outlives its own, for at most `grace`
+        seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._quiet.wait()
+                await self._context.repeats.idle()
+
+    async def _handle(self, down: Downstream, agent: AgentConnection) -> None:
+        """Answer, or record, forward, relay; whatever ends this early is recorded too."""
+        route = self._route(down.asked)
+        if route is None:
+            await self._answer_here(down, agent.number)
+            return
+        request = self._told(down.asked, agent, route)
+        transport = self._settings.upstreams[route.target.name].transport
+        content: Content
+        if isinstance(down.content, bytes):  # mostly all of it came with the head
+            content = down.content
+            exchange = exchange_of(self._context, request, content, transport)
+        else:
+            exchange, content = await read_exchange(down, self._context, request, transport)
+        try:
+            if await self._begun(down, route, exchange):
+                await self._carry(down, route, exchange, content)
+        finally:
+            # What never got under way is over.
+            running = exchange.running
+            if running is not None and not running.is_carried and not running.is_over:
+                self._context.repeats.over(running)
+
+    def _route_of(self, start: RequestStart) -> Route | None:
+        """Return where a request goes; `None` where turnlog answers it itself."""
+        if not self._admission.admits(start):
+            return None
+        target = origin_form(start.target)
+        return None if is_own(target.partition("?")[0]) else self._routes.find(target)
+
+    async def _answer_here(self, down: Downstream, connection: int) -> None:
+        """Answer a request for turnlog itself, or refuse it."""
+        if refusal := self._admission.refusal(down.asked):
+            await self._refuse(down, refusal)
+            return
+        path, _, query = origin_form(down.target).partition("?")
+        if is_own(path):
+            await self._send(down, await self._own.answer(down, path, query, connection))
+        elif own := own_path(path):
+            await self._send(down, await self._own.answer_within(down, *own, connection))
+        else:
+            detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
+            made = problem(404, "Not Found", detail, {})
+            await self._refuse(down, Refused(Refusal.PATH, made, self._admission.shown(path)))
+
+    def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
+        """Return what a request tells before its body: mostly the same as the one before it."""
+        before = agent.told
+        channel = self._context.channels.find(route)
+        if before is not None and before.asked is asked and channel is None:
+            return before
+        request = before.elsewhere(asked, route) if before is not None else None
+        if request is None or channel is not None:
+            context = self._context
+            request = Request(
+                asked,
+                route,
+                context.digest,
+                context.clients,
+                agent.number,
+                principals=context.principals,
+                peer=agent.peer,
+            )
+        if channel is not None:
+            request.joins(channel)
+        agent.told = request if asked.is_ordinary and channel is None else None
+        return request
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(f"/{name}" for name in self._settings.upstreams)
+
+    def unread(self, status: int, error: BaseException | None) -> bytes:
+        """Return a whole answer to a request that could not be read, or not be handled."""
+        if status >= 500:  # 504 is aiohttp's name for a time limit that nobody caught
+            made = problem(500, "Internal Server Error", _FAULT, {})
+        else:
+            made = problem(status, HTTPStatus(status).phrase, refusal_of(error), {})
+            event = RequestRefused(reason=Refusal.FRAMING, http_status=status)
+            self._context.log.emit(event)
+        head = (made.status, made.reason, lines(made.headers), len(made.body))
+        return (
+            b"HTTP/1.1 %d %b%b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % head
+            + made.body
+        )
+
+    async def _refuse(self, down: Downstream, refused: Refused) -> None:
+        self._log_refusal(down, refused)
+        await self._send(down, refused.made)
+
+    def _log_refusal(self, down: Downstream, refused: Refused) -> None:
+        event = RequestRefused(
+            reason=refused.reason,
+            http_method=self._context.clean(down.method),
+            http_status=refused.made.status,
+            value=refused.value,
+        )
+        self._context.log.emit(event)
+
+    def _carry(
+        self, down: Downstream, route: Route, exchange: Exchange, content: Content
+    ) -> Coroutine[None, None, None]:
+        """Carry out what has begun: guarded, where it may outlive its caller."""
+        if exchange.running is not None:
+            return self._guard(exchange.running, down, route, exchange, content)
+        return self._carried(down, self._runner(down, route, exchange), exchange, content)
+
+    async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
+        """Record that a request begins; answer what is not to be sent, and return false."""
+        try:
+            await exchange.begin()
+        except Repeated as repeated:
+            await self._repeat(down, exchange, repeated)
+        except StoreError:
+            made = exchange.refused()
+            self._log_refusal(down, Refused(Refusal.STORE, made))
+            await self._runner(down, route, exchange).send(made)
+        except Failure as failure:
+            made, _ = exchange.failed(failure)
+            await self._runner(down, route, exchange).send(made)
+        except BaseException as error:
+            self._end(exchange, error)
+            raise
+        else:
+            return True
+        return False
+
+    async def _guard(
+        self,
+        running: Running,
+        down: Downstream,
+        route: Route,
+        exchange: Exchange,
+        content: Content,
+    ) -> None:
+        """Have a call carried out that may outlive its caller; be there as long as that is."""
+        audience = Audience(down, keeps=exchange.kept_as_sent)
+        runner = self._runner(audience, route, exchange)
+        guarded = self._guarded(down, audience, runner, exchange, content)
+        task = self._context.work.create_task(guarded)
+        # Cheaper than to wait for the first of two.
+        freed: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(partial(_free, freed))
+        running.carried_by(task.cancel, partial(_outlived, audience, freed))
+        running.heard_by(lambda: audience.has_ended, audience.is_there)
+        try:
+            failure = await freed
+            if failure is not None:
+                await self._outlived(audience, exchange, failure)
+        finally:
+            running.left()
+
+    async def _guarded(
+        self,
+        down: Downstream,
+        audience: Audience,
+        runner: Runner,
+        exchange: Exchange,
+        content: Content,
+    ) -> None:
+        """Carry a call out that may outlive its caller."""
+        running = exchange.running
+        assert running is not None
+        try:
+            await self._carried(down, runner, exchange, content)
+            await running.made_certain()
+        except asyncio.CancelledError:
+            if running.is_given_up:
+                runner.withdraw()
+            raise
+        except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
+            self._context.recorder.faulted(error)
+            audience.fail(self.unread(500, error))
+        finally:
+            if audience.has_heard and not running.has_given_up:
+                running.arrived()
+            self._context.repeats.over(running, exchange.kept(audience.kept))
+
+    async def _outlived(self, audience: Audience, exchange: Exchange, failure: Failure) -> None:
+        """Answer a caller whose time is over, while its call runs on."""
+        made, tickets = exchange.outlived(failure)
+        await self._context.recorder.settle(tickets)
+        attempt = exchange.attempt
+        await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
+
+    async def _carried(
+        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
+    ) -> None:
+        """Forward and relay; whatever ends this early is recorded too."""
+        try:
+            if await self._leaves(down, runner, exchange):
+                run = runner.run(content)
+                await (self._listen(down, run) if exchange.listens else run)
+        except BaseException as error:
+            self._end(exchange, error)
+            raise
+        finally:
+            runner.over()
+        # Nothing stays open; what has ended is left alone.
+        exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+
+    def _end(self, exchange: Exchange, error: BaseException) -> None:
+        by_caller = isinstance(error, Gone | asyncio.CancelledError)
+        stopping = self._context.stop.is_set()
+        exchange.left(
+            ErrorKind.CANCELLED_BY_CALLER
+            if by_caller and not stopping
+            else ErrorKind.OUTCOME_UNKNOWN
+        )
+
+    def _runner(self, down: Hearer, route: Route, exchange: Exchange) -> Runner:
+        way = self._commands if route.target.is_command else self._upstreams
+        began, attempt = asyncio.get_running_loop().time(), exchange.attempt
+        policy = attempt.ask.policy if attempt is not None else NO_RULES
+        return Runner(
+            self._context, self._heads, way, down, route, exchange, began, down.raw, policy
+        )
+
+    async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
+        """Answer a call that is not sent, because of an earlier one."""
+        attempt, made = repeated.attempt, exchange.repeated(repeated)
+        self._context.repeats.tells(repeated)
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        may_be_gone = down.has_ended
+        head = lines(made.headers) + told(attempt, whole=True)
+        if made.status in _BODILESS or down.method == "HEAD":
+            await down.bodiless(made.status, made.reason, head)
+        else:
+            await down.answer(made.status, made.reason, head, made.body)
+        if exchange.is_answered_here:
+            for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
+                await asyncio.sleep(wait)
+            self._context.repeats.arrived(repeated)
+
+    async def _leaves(self, down: Downstream, runner: Runner, exchange: Exchange) -> bool:
+        """Wait until a request may leave; answer one that must not, and return false."""
+        try:
+            if (step := runner.queued()) is not None:
+                await step
+        except StoreError:
+            made = exchange.refused()
+            self._log_refusal(down, Refused(Refusal.STORE, made))
+            await runner.send(made)
+        except Failure as failure:
+            made, tickets = exchange.failed(failure)
+            # A disk that was waited for in vain is not waited for once more: nothing was sent.
+            if failure.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+                await self._context.recorder.settle(tickets)
+            await runner.send(made)
+        else:
+            return True
+        return False
+
+    async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
+        """Relay what comes on a stream on which nobody waits for anything."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._listening.add(task)
+        try:
+            await run
+        except asyncio.CancelledError:
+            if self._context.stop.is_set():
+                down.end_now()
+            raise
+        finally:
+            self._listening.discard(task)
+
+    async def _send(self, down: Downstream, made: Made) -> None:
+        if down.method == "HEAD":
+            await down.bodiless(made.status, made.reason, lines(made.headers))
+        else:
+            await down.answer(made.status, made.reason, lines(made.headers), made.body)
+
+
+def _free(freed: "asyncio.Future[Failure | None]", _: object) -> None:
+    """Let a caller go whose call is over."""
+    if not freed.done():
+        freed.set_result(None)
+
+
+def _outlived(
+    audience: Audience, freed: "asyncio.Future[Failure | None]", failure: Failure
+) -> bool:
+    """Let a caller whose time is over be answered; false where it cannot be told any more."""
+    if freed.done() or not audience.hush():
+        return False
+    freed.set_result(failure)
+    return True

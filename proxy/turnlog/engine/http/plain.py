@@ -1,0 +1,398 @@
+"""A plain HTTP tool call: one request, one answer, one attempt."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Final, cast
+
+from msgspec import structs
+
+from turnlog.core.classify import Ending, Past, asks_again, failed, of_call
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
+from turnlog.engine.agent_request import Request, former
+from turnlog.engine.context import Context
+from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
+from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.duplicates.duplicate_match import Repeated
+from turnlog.exchange.broken import Broken, Then, after
+from turnlog.record.attempt import Ask, Attempt, Reply, following
+from turnlog.record.errors import Failure, Progress
+from turnlog.record.judging import judged, waiting
+from turnlog.record.outcome import Text, answered_plainly
+from turnlog.record.own_answers import KEY, NOT_RECORDED, Made, envelope, problem, with_tail
+from turnlog.rules.expression import UNREADABLE
+from turnlog.rules.http_tools import http_input
+from turnlog.rules.model import Access
+from turnlog.rules.policy import denied
+from turnlog.rules.result_rules import speaks
+from turnlog.store.base import StoreError, Ticket
+from turnlog.transport.http_client import Answer, Content
+from turnlog.wire.http.head import Headers
+from turnlog.wire.json.rawjson import read_value
+from turnlog.wire.jsonrpc import Malformed, Reason
+from turnlog.wire.message import MessageReader
+from turnlog.wire.splice import as_event
+from turnlog.wire.sse import Event
+
+from .redirects import FOLLOWED, Lead, lead, plain_key
+
+_STATUSES: Final[dict[str, int]] = {
+    ErrorFamily.TIMEOUT: 504,
+    ErrorFamily.UNVERIFIED: 403,
+    ErrorFamily.BLOCKED: 403,
+}
+# To look a member up costs more than to compare it.
+_HEAD: Final = Phase.HEAD
+_CUT: Final = (Flag.TRUNCATED_RECORD,)
+_REASONS: Final = {
+    403: "Forbidden",
+    409: "Conflict",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+
+
+class PlainCall:
+    """The exchange of a plain HTTP tool.
+
+    `body` is its start where not `whole`; `size` is all of it in bytes, as far as that is known.
+    """
+
+    def __init__(
+        self, context: Context, request: Request, body: bytes, size: int, *, whole: bool = True
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._body = body
+        self._ask = _ask(context, request, body, size, whole=whole)
+        self._whole = whole
+        self.running: Running | None = None
+        """What guards the call, where something does."""
+        self.attempt: Attempt | None = None
+        self._status = 0
+        self._headers: Headers = ()
+        self._lost: Failure | None = None
+        self.progress = Progress()
+        self._streamed: MessageReader | None = None
+        """What came as events."""
+
+    @property
+    def reads(self) -> int:
+        """How much of the answer has to be read, in bytes: no more than is kept."""
+        return 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        return self.attempt is not None and self.attempt.waits
+
+    def went_by(self, duration: int) -> None:
+        """Log nothing: this is a call, and recorded."""
+
+    listens = False
+    """Whether this exchange waits for nothing: never, it waits for its answer."""
+
+    async def begin(self) -> None:
+        """Queue the intent. Raises `StoreError` when the call has to be refused."""
+        if not (self._whole and self._ask.may_be_guarded) or self._ask.is_blocked:
+            self.attempt = await self._context.recorder.begin(self._ask)
+            return
+        asked = self._ask
+        try:
+            while not await self._is_begun(asked):
+                self.attempt = self.running = None
+        except StoreError:
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
+            raise
+
+    async def _is_begun(self, asked: Ask) -> bool:
+        """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
+        repeats = self._context.repeats
+        self._ask, self.running = await repeats.admit(asked, stateless=False)
+        self.attempt = await self._context.recorder.begin(self._ask)
+        if self.running is None:
+            return True
+        self.running.begins(self.attempt)
+        return await repeats.claimed(self.running, self.attempt)
+
+    def repeated(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, because of an earlier one."""
+        if found.answer is not None:
+            return found.answer
+        ending = found.attempt.ending
+        assert ending is not None
+        return self._problem(_STATUSES.get(ending.error, 409), found.sentence, ending)
+
+    is_answered_here = True
+    """Whether its client looks for answers in those to its requests: yes."""
+
+    kept_as_sent = True
+    """Whether whoever asks the same again gets the answer as it went: yes."""
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole answer of the server, for whoever asks the same again."""
+        ending = self.attempt.ending if self.attempt is not None else None
+        return sent if ending is not None and ending.phase is Phase.DONE else None
+
+    def is_denied(self, *, at_endpoint: bool) -> bool:
+        """Return whether a rule denies it; `at_endpoint` only one that names paths counts."""
+        policy = self._ask.policy
+        if policy.access is not Access.DENY:
+            return False
+        book, rule = self._context.rules.book, policy.decided_by["access"]
+        return not at_endpoint or book.denies_path(self._ask.server, rule)
+
+    @property
+    def blocked(self) -> Ask | None:
+        """The call, where a rule keeps it from being sent."""
+        return self._ask if self._ask.is_blocked else None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the intent has to be on disk before it leaves."""
+        return self.attempt is not None and self.attempt.is_due
+
+    @property
+    def is_once(self) -> bool:
+        """Whether the call has a named effect or a key."""
+        return self._ask.may_be_guarded
+
+    async def on_disk(self) -> None:
+        """Wait for the intent. Raises `StoreError` when the call has to be refused."""
+        if self.attempt is None:
+            return
+        try:
+            await self._context.recorder.on_disk(self.attempt)
+        except StoreError:
+            self.left(ErrorKind.SESSION_UNAVAILABLE)
+            raise
+
+    def outgoing(self, content: Content) -> Content:
+        """Return the body as it leaves: as it came."""
+        return content
+
+    def repeatable(self, content: Content) -> bool:
+        """Tell whether the same request can be sent again: its whole body is here."""
+        return isinstance(content, bytes)
+
+    async def again(self, content: bytes) -> bytes:
+        """Begin another attempt; return its body. Raises `StoreError`."""
+        assert self.attempt is not None  # only a call that was recorded is made again
+        self._ask = following(self.attempt)
+        self._lost, self._status = None, 0
+        self._streamed = None
+        past = self.attempt.so_far
+        self.attempt = await self._context.recorder.begin(self._ask)
+        self.attempt.past = past
+        if self.running is not None:
+            self.running.begins(self.attempt)
+        await self.on_disk()
+        return content
+
+    async def rest(self, pause: Awaitable[None]) -> None:
+        """Wait before the next attempt. Who wants none any more closes the connection."""
+        await pause
+
+    def withdrawn(self) -> None:
+        """Return no answer: who cancels a plain call is gone."""
+
+    def late_reader(self) -> None:
+        """Return nothing: what a command is asked are messages of MCP."""
+
+    def respelling(self) -> dict[bytes, bytes]:
+        """Return what ids to change in the answer: a plain request has none."""
+        return {}
+
+    def cancelling(self) -> bytes:
+        """Return the message that takes the attempt back: closing the connection does."""
+        return b""
+
+    @property
+    def judges(self) -> bool:
+        """Whether a rule has a say in how the call has ended."""
+        return speaks(self._ask.policy)
+
+    amends = False
+    """Whether an answer to come may get a word of turnlog's: never."""
+
+    def amended(self, message: bytes) -> None:
+        """Leave an answer as it is."""
+
+    def instead(self) -> Made | None:
+        """Return what the agent gets in place of an answer that never came."""
+        ending = self.attempt.overall if self.attempt is not None else None
+        if self._lost is None or ending is None:
+            return None
+        return self._unanswered(self._lost, ending)
+
+    def last_events(self) -> bytes:
+        """Return the event that ends a stream which was cut, where a rule speaks of that."""
+        made = self.instead()
+        return as_event(made.body) if made is not None else b""
+
+    def refused(self) -> Made:
+        """Return the answer to a call that could not be recorded and so was not forwarded."""
+        ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
+        return self._problem(503, NOT_RECORDED, ending)
+
+    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that there is no answer; return what to say instead."""
+        ending = failed(failure.kind, failure.phase, self._ask.effect)
+        said = failure.sentence(self._ask.server, self._past)
+        reply = Reply(detail=failure.detail, said=said, retry_after=failure.retry_after)
+        tickets = self._end(ending, reply)
+        return self._unanswered(failure, of_call(ending, self._past)), tickets
+
+    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        made, tickets = self.failed(failure)
+        self._context.recorder.reopen(self.attempt)
+        return made, tickets
+
+    @property
+    def _past(self) -> Past | None:
+        return self.attempt.past if self.attempt is not None else None
+
+    def _unanswered(self, failure: Failure, ending: Ending) -> Made:
+        status = _STATUSES.get(ending.error, 502)
+        return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
+
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nobody waits for the answer any more, for the reason `kind`."""
+        if self.attempt is None or self.attempt.ended:
+            return
+        if self.attempt.n:
+            return  # what its caller was told stands
+        ending = failed(kind, self.progress.phase, self._ask.effect)
+        self._end(ending, Reply(http_status=self._status))
+
+    def head(self, answer: Answer) -> None:
+        """Take in the answer's head."""
+        self._status, self._headers = answer.status, answer.headers
+        self.progress.phase = _HEAD
+
+    def event(self, event: Event) -> Sequence[Ticket]:
+        """Keep an event's data; the stream is the answer."""
+        if self._streamed is None:
+            self._streamed = MessageReader(self._context.keep)
+        self._streamed.feed(event.data + b"\n")
+        if event.body is not None and event.body.notes:
+            self._streamed.notes = event.body.notes
+        return ()
+
+    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
+        """Record the answer."""
+        ask = self._ask
+        text = Text(body, media, size)
+        leads = Lead()
+        if asks_again(self._status):
+            leads = lead(self._request.route, self._headers, self._request.field(b"host"))
+        ending, reply = answered_plainly(
+            ask.method, self._status, text, ask.effect, elsewhere=leads.elsewhere
+        )
+        tickets = self._end(*judged(ask, ending, reply))
+        if leads.resource is not None and self._whole and self.attempt is not None:
+            key = plain_key(ask, leads.resource, self._body, self._request.asker)
+            until = self._context.clock.monotonic() + FOLLOWED
+            self._context.redirected.note(key, self.attempt, until)
+        return tickets
+
+    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
+        """Return whether an answer that was cut is a whole JSON text all the same.
+
+        One that goes on may bring more of them, as streams of JSON lines do.
+        """
+        if not cut or self.attempt is None or self.attempt.ended:
+            return False
+        found = body.so_far
+        return found is not None and (
+            not isinstance(found, Malformed) or found.reason is Reason.NOT_JSONRPC
+        )
+
+    is_heard = False
+    """Whether the caller is surely there for the response: asked of those that may end early."""
+
+    def handed_over(self) -> None:
+        """Note nothing: the answer ends where its transfer does."""
+
+    def ended(self) -> Sequence[Ticket]:
+        """Record the answer that came as events."""
+        said = self._streamed or MessageReader()
+        return self.whole(said, "text/event-stream", said.size)
+
+    is_resumable = False
+    """Whether another stream may bring what this one did not: of HTTP tools nothing is known."""
+
+    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+        """Record that the answer was cut."""
+        managed = failure.is_managed(self._ask.policy)
+        told = after(broken, managed=managed, events_are_messages=False) is Then.ANSWER
+        self._lost = failure if told else None
+        said = failure.sentence(self._ask.server, self._past) if told else ""
+        ending = failed(failure.kind, failure.phase, self._ask.effect)
+        return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
+
+    def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+        if self.attempt is None:
+            return ()
+        self.attempt.marks.update(self.progress.marks)
+        reply = waiting(reply, self._headers, self._context.clock.wall)
+        ticket = self._context.recorder.end(self.attempt, ending, reply)
+        return () if ticket is None else (ticket,)
+
+    def _problem(self, status: int, detail: str, ending: Ending) -> Made:
+        outcome = envelope(self._ask, ending)
+        return problem(status, _REASONS[status], with_tail(detail, outcome), {KEY: outcome})
+
+
+def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
+    """Return a call's input for rules to look at: with the body as a lax server would read it."""
+    said = read_value(asked, UNREADABLE)
+    if not body or not isinstance(said, dict):
+        return said
+    inner = read_value(body, UNREADABLE) if whole else UNREADABLE
+    return inner if inner is UNREADABLE else {**cast("dict[str, object]", said), "body": inner}
+
+
+def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
+    path, query = request.route.text, request.route.query[1:]
+    sessions, client = context.sessions, request.client
+    meant = request.meant(sessions, context.vendor_headers, client, target=request.upstream)
+    session, identity = sessions.find(meant, client), meant.identity
+    asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
+
+    def read() -> object:
+        return _said(asked.text, body, whole=whole)
+
+    ask = structs.replace(
+        context.plain_tools.find(request, path, read),
+        session=session,
+        turn_label=identity.turn_label,
+        turn_source=identity.turn_source,
+        call=context.recorder.new_call(),
+        arguments=asked.text,
+        complete=not asked.cut,
+        says_all=whole,
+        size=size,
+        flags=() if whole else _CUT,
+        trace=request.trace,
+        key=request.field(HEADER),
+        why=request.why,
+        client=identity.client,
+    )
+    rule = context.rules.book.closing(request.server)
+    if rule is not None and request.is_undecodable:
+        ask = structs.replace(ask, policy=denied(ask.policy, rule))
+    if whole and context.redirected:
+        key = plain_key(ask, request.route.resource, body, request.asker)
+        ask = context.redirected.followed(ask, context.clock.monotonic(), key)
+    if ask.may_be_guarded:
+        ask = structs.replace(ask, former=former(request, identity))
+    policy = ask.policy
+    if policy.idempotency is None and not policy.effect_key:
+        return ask
+    return structs.replace(
+        ask,
+        key_sent=key_for(request, policy, ask.effect, given="", call=ask.call, leg=0),
+        effect_link=effect_link(ask, read, context.store.keyed),
+    )

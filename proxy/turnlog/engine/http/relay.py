@@ -1,0 +1,662 @@
+"""Move an answer from the upstream to the agent as it comes, while a watcher reads a copy.
+
+Of an answer to a recorded call the last piece is held back until its outcome is on disk: of an event
+stream the event that holds the response, of JSON the last chunk, of an answer without body the head.
+JSON of known and moderate length goes out in one piece, and so does an event of up to `HOLD` bytes,
+which may get a word of turnlog's. While a rule may want another attempt, so does everything.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final, TypeVarTuple
+
+from msgspec import Struct, structs
+
+from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.exchange.broken import Broken
+from turnlog.record.own_answers import Made, told
+from turnlog.record.recorder import Recorder
+from turnlog.store.base import Ticket
+from turnlog.transport.http_client import Answer, Failure
+from turnlog.transport.message_heads import AnswerHead, Raw, lines
+from turnlog.transport.peek import DECODED, peeked
+from turnlog.wire.http.content_coding import ContentDecoder, decoder_for
+from turnlog.wire.http.head import Body, changed_body, fields
+from turnlog.wire.message import MessageReader
+from turnlog.wire.outcome_key import (
+    MASK,
+    EitherMask,
+    OtherReadings,
+    OutcomeMask,
+    holds_json,
+    is_wide,
+    mask_for,
+    without_mask,
+    without_outcome,
+)
+from turnlog.wire.splice import with_data
+from turnlog.wire.sse import Event, EventReader
+
+from .contracts import Watcher
+from .response_buffer import HOLD, Outlet
+
+_Said = TypeVarTuple("_Said")
+_EVENTS: Final = "text/event-stream"
+# To look a member up costs more than to compare it.
+_LENGTH: Final = Body.LENGTH
+_NONE: Final = Body.NONE
+_FORGED: Final = (Flag.FORGED_OUTCOME,)
+_UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
+_FORGED_DETAIL: Final = (
+    "it speaks in turnlog's name, and its coding keeps that from being taken out"
+)
+
+
+# One is made for each call, and a struct takes a third of the time of another class.
+class Relay(Struct, eq=False):
+    """One answer on its way."""
+
+    _out: Outlet
+    _answer: Answer
+    _head: AnswerHead
+    """What the answer's fields say, and become on their way to the agent."""
+    _head_of: Callable[[Raw], AnswerHead]
+    """The same of other fields."""
+    _watcher: Watcher
+    _recorder: Recorder
+    _keep: int
+    """Bounds what is read along of one message, in bytes."""
+    _trusted: bool
+    """Whether the server may say how a call ended in turnlog's name."""
+    _lines: bytes
+    """Those of the head that leaves, unless the body is changed."""
+    _length: int | None = None
+    """The body's, where that is known."""
+    _decoder: ContentDecoder | None = None
+    _unreadable: bool = False
+    """Whether nobody knows how the body is coded."""
+    _decodes: bool = False
+    """Whether what leaves is the decoded text, because something in it may be changed."""
+    _partial: bytes = b""
+    """The start of an event, held until the whole of it is here."""
+    _torn: bool = False
+    """Whether the start of an event has left without its end."""
+    _begun: bool = False
+    """Whether an event has come: a byte order mark may stand before the first."""
+    _mask: OutcomeMask | EitherMask | None = None
+    """What overwrites `turnlog/outcome` in a body that leaves in pieces."""
+    _readings: OtherReadings | None = None
+    """What looks for it where a client may read the body in another way."""
+    _is_forged: bool = False
+    """Whether a stream has come to an outcome that cannot be taken out."""
+
+    def __post_init__(self) -> None:
+        head, frame, respells = self._head, self._answer.framing, self._out.respells
+        if frame.body is _LENGTH:
+            self._length = frame.length
+        if head.codings:
+            self._decoder = decoder_for(head.codings, DECODED)
+            self._unreadable = self._decoder is None
+            changes = respells or (head.media == _EVENTS and self._may_amend)
+            self._decodes = changes and not self._unreadable
+        if respells or self._decodes:
+            self._lines = self._changed_lines()
+        if (head.codings or head.charsets) and not self._trusted:
+            self._readings = OtherReadings(
+                head.charsets,
+                is_coded=bool(head.codings),
+                in_events=head.media == _EVENTS,
+                looks=not self._says_json,
+            )
+
+    def run(self) -> Coroutine[None, None, None]:
+        """Relay head and body.
+
+        Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
+        """
+        if self._answer.framing.body is _NONE:
+            return self._head_alone()
+        return self._undone() if self._decodes else self._body()
+
+    async def _undone(self) -> None:
+        """Relay a body whose coding is undone, if it is coded as its head says."""
+        self._answer, sound = await peeked(self._answer, self._head.codings)
+        if not sound:
+            self._keep_coding()
+        await self._body()
+
+    def _body(self) -> Coroutine[None, None, None]:
+        """Relay a body; one that is awaited whole, and not too large, before any of it leaves."""
+        head, length = self._head, self._length
+        if head.media == _EVENTS and not self._unreadable:
+            return self._stream()
+        is_moderate = length is None or length <= HOLD
+        # What would break a digest in the head must be known before that leaves.
+        seals = head.is_sealed and not self._trusted
+        is_whole = head.is_json and (length is not None or self._watcher.judges or seals)
+        if is_moderate and (is_whole or self._out.holds or self._may_amend):
+            return self._in_one_piece()
+        return self._flow()
+
+    def _keep_coding(self) -> None:
+        """Relay the body as it came: it is not coded as its head says."""
+        self._decodes = False
+        self._lines = self._changed_lines() if self._out.respells else self._head.lines
+
+    @property
+    def _says_json(self) -> bool:
+        """Whether its media type says that the body holds JSON."""
+        return self._head.is_json or self._head.media == _EVENTS
+
+    @property
+    def _may_amend(self) -> bool:
+        """Whether a rule may turn the answer into an error that it does not look like."""
+        watcher = self._watcher
+        return watcher.judges and watcher.amends and not self._head.is_sealed
+
+    def _changed_lines(self, *, decoded: bool = False) -> bytes:
+        kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
+        return self._head_of(tuple(kept)).lines
+
+    # -- answers without a body, or with a small one ------------------------------------------
+
+    async def _head_alone(self) -> None:
+        body = MessageReader(0)
+        await self._observed(self._watcher.whole, body, self._head.media, 0)
+        self._out.judged()
+        # To HEAD, and in a 304, Content-Length tells of the body that is not there.
+        given = lines(
+            [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
+        )
+        status, reason = self._answer.status, self._answer.reason
+        await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
+
+    async def _in_one_piece(self) -> None:
+        size = 0
+        pieces: list[bytes] = []
+        so_far = MessageReader(self._keep)
+        try:
+            while size <= HOLD and size != self._length:
+                if not (chunk := await self._read_into(so_far)):
+                    break
+                pieces.append(chunk)
+                size += len(chunk)
+                if size != self._length:
+                    so_far.feed(chunk)
+                    if self._is_answered(so_far, cut=False):
+                        await self._before_its_end(b"".join(pieces))
+                        return
+        except Failure as failure:
+            if self._is_answered(so_far, cut=True):
+                await self._read_whole(b"".join(pieces))
+            else:
+                await self._broken(failure, b"".join(pieces))
+            return
+        raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if size > HOLD:
+            self._out.let_go()
+            await self._start(self._length)
+            await self._chunks(raw, keep_one=self._head.is_json and self._watcher.waits)
+            return
+        await self._read_whole(raw)
+
+    async def _read_whole(self, raw: bytes) -> None:
+        """Relay a body that is all here."""
+        text, body, size = raw, MessageReader(self._keep), len(raw)
+        if self._head.codings:
+            text = self._decoded(raw)
+            body.unread = self._gave_up
+        clean = self._clean(text, body)
+        if clean is None and self._is_misread(raw, text):
+            await self._forged()
+        elif clean is None:
+            await self._judged(raw, text, body, size, changed=False)
+        elif self._fails or self._gave_up:
+            await self._forged()
+        else:
+            await self._judged(raw, clean, body, size, changed=True)
+
+    async def _judged(
+        self, raw: bytes, text: bytes, body: MessageReader, size: int, *, changed: bool
+    ) -> None:
+        """Relay a whole answer, `raw`, that says `text`."""
+        body.feed(text)
+        if tickets := self._watched(self._watcher.whole, body, self._head.media, size):
+            await self._recorder.settle(tickets)
+        self._out.judged()
+        if self._decodes and self._fails:
+            self._keep_coding()
+        await self._whole(raw, text, changed=changed)
+
+    def _clean(self, text: bytes, body: MessageReader) -> bytes | None:
+        """Return a whole text without outcomes in turnlog's name; `None` where it has none."""
+        if self._trusted or not (self._head.is_json or holds_json(text)):
+            return None
+        clean = without_outcome(text)
+        if clean is not None:
+            body.notes = _FORGED
+        elif self._is_unsearched(text):
+            body.notes = _UNSEARCHED
+        return clean
+
+    def _whole(self, raw: bytes, text: bytes, *, changed: bool) -> Coroutine[None, None, None]:
+        told = self._told(whole=True)
+        status, reason = self._answer.status, self._answer.reason
+        amended = self._watcher.amended(text)
+        if changed or (amended is not None and not self._head.is_sealed):
+            told += self._changed_lines(decoded=self._decoder is not None)
+            return self._out.answer(status, reason, told, amended or text)
+        return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
+
+    # -- answers whose transfer does not end where they do --------------------------------------
+
+    def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
+        """Return whether all that is waited for has come, though the transfer was cut or goes on."""
+        if self._out.holds:
+            return False  # a rule holds it: nothing was handed to the agent, so its transfer counts
+        is_plain = self._decoder is None and not self._unreadable
+        goes_on = cut or not self._answer.at_end
+        return is_plain and goes_on and self._watcher.is_answered_by(body, cut=cut)
+
+    async def _before_its_end(self, raw: bytes) -> None:
+        """Relay a response that is all here, and then whatever its transfer still brings."""
+        body = MessageReader(self._keep)
+        clean = self._clean(raw, body)
+        if clean is not None:
+            await self._judged(raw, clean, body, len(raw), changed=True)
+            return
+        if self._is_misread(raw, raw):
+            await self._forged()
+            return
+        body.feed(raw)
+        await self._observed(self._watcher.whole, body, self._head.media, len(raw))
+        self._out.judged()
+        attempt = self._watcher.attempt
+        if attempt is not None and attempt.amends:
+            await self._whole(raw, raw, changed=False)
+            return
+        await self._start(self._length, whole=True)
+        await self._pass_on(raw)
+
+    async def _pass_on(self, held: bytes) -> None:
+        """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
+        try:
+            is_heard = self._watcher.is_heard
+            await self._out.write(held)
+            if is_heard:
+                self._watcher.handed_over()
+            while chunk := await self._answer.read():
+                self._answer.heard()
+                await self._out.write(self._masked(chunk))
+        except Failure:
+            await self._out.cut()
+        else:
+            await self._out.end(self._left_over())
+
+    async def _cut_off(self, failure: Failure, body: MessageReader, held: bytes) -> None:
+        """End a body of which some has left and whose transfer was cut; `held` is its last piece."""
+        if self._is_answered(body, cut=True):
+            await self._observed(self._watcher.whole, body, self._head.media, body.size)
+            await self._out.write(held)
+            await self._out.cut()
+        else:
+            await self._broken(failure, held + self._left_over())
+
+    async def _read_into(self, body: MessageReader) -> bytes:
+        """Return the next piece of a body; `body` holds what came before it.
+
+        Where the agent does not wait for its transfer's end, a response that is all here is recorded.
+        """
+        try:
+            chunk = await self._answer.read()
+        except asyncio.CancelledError:
+            self._record_left(body)
+            raise
+        self._answer.heard()
+        return chunk
+
+    def _record_left(self, body: MessageReader) -> None:
+        if self._is_answered(body, cut=True):
+            self._clean(body.finish(), body)
+            self._watched(self._watcher.whole, body, self._head.media, body.size)
+
+    # -- larger ones --------------------------------------------------------------------------
+
+    async def _start(self, length: int | None, *, whole: bool = False) -> None:
+        """Write the head of an answer; `whole` where its outcome is recorded."""
+        told = self._told(whole=whole)
+        status, reason = self._answer.status, self._answer.reason
+        await self._out.start(status, reason, self._lines + told, length)
+
+    async def _flow(self) -> None:
+        """Relay what is neither events nor small: chunk by chunk.
+
+        Of JSON one chunk is always kept where the last one has to wait; of anything else only the
+        end is, because it may be read line by line.
+        """
+        self._out.let_go()
+        await self._start(self._length)
+        await self._chunks(b"", keep_one=self._head.is_json and self._watcher.waits)
+
+    async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
+        body = MessageReader(self._keep)
+        held, seen = b"", 0
+        try:
+            while chunk := chunk or await self._read_into(body):
+                text = self._decoded(chunk)
+                if not seen:
+                    self._begin_mask()
+                seen += len(chunk)
+                is_misread = self._is_misread(chunk, text)
+                text = self._masked(text)
+                if is_misread or self._is_beyond_mending:
+                    await self._forged()
+                    return
+                body.feed(text)
+                await self._out.write(held)
+                held, chunk = chunk if self._keeps_coded else text, b""
+                if self._is_answered(body, cut=False):
+                    await self._flow_on(body, held, seen)
+                    return
+                if not keep_one and (seen != self._length or not self._watcher.waits):
+                    await self._out.write(held)
+                    held = b""
+        except Failure as failure:
+            await self._cut_off(failure, body, held)
+            return
+        rest = self._left_over()
+        body.feed(rest)
+        held += b"" if self._keeps_coded else rest
+        self._note(body)
+        body.unread = self._gave_up
+        await self._observed(self._watcher.whole, body, self._head.media, seen)
+        self._out.judged()
+        if self._is_beyond_reading:
+            await self._out.write(held)
+            await self._out.cut()  # the rest cannot be read any more
+        else:
+            await self._out.end(self._amended(held) if seen == len(held) else held)
+
+    async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
+        """Pass on a response whose last piece is `held`, and the rest of its transfer."""
+        self._note(body)
+        await self._observed(self._watcher.whole, body, self._head.media, seen)
+        self._out.judged()
+        await self._pass_on(self._amended(held) if seen == len(held) else held)
+
+    # -- what a server says in turnlog's name --------------------------------------------------
+
+    @property
+    def _keeps_coded(self) -> bool:
+        """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
+        return (self._decoder is not None or self._unreadable) and not self._decodes
+
+    def _begin_mask(self) -> None:
+        """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
+        if not self._trusted:
+            is_stream = self._head.media == _EVENTS
+            self._mask = mask_for(in_events=is_stream, looks=not self._says_json)
+
+    def _is_misread(self, raw: bytes, text: bytes) -> bool:
+        """Take a piece, as it came and decoded; tell whether some client may read an outcome there."""
+        if self._readings is None:
+            return False
+        self._readings.feed(raw, text)
+        return self._readings.found and not self._decodes
+
+    def _masked(self, text: bytes) -> bytes:
+        return self._mask.feed(text) if self._mask is not None else text
+
+    def _left_over(self) -> bytes:
+        return self._mask.finish() if self._mask is not None else b""
+
+    @property
+    def _is_beyond_mending(self) -> bool:
+        """Whether an outcome was found in text whose coded form is what leaves."""
+        return self._mask is not None and self._mask.found and self._keeps_coded
+
+    def _note(self, body: MessageReader) -> None:
+        """Note what was found in a body that left in pieces, and whether it could be looked for."""
+        if self._mask is None or self._mask.passes:
+            return
+        if self._mask.found:
+            body.notes = _FORGED
+        elif self._is_unsearched(body.finish()):
+            body.notes = _UNSEARCHED
+
+    def _is_unsearched(self, text: bytes) -> bool:
+        """Whether a body could not be searched because nobody knows how to decode it."""
+        if self._decoder is None:
+            return self._unreadable or is_wide(text)
+        return self._fails or self._gave_up or is_wide(text)
+
+    async def _forged(self) -> None:
+        """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
+        if self._watcher.attempt is not None:
+            self._watcher.attempt.marks.add(Flag.FORGED_OUTCOME)
+        await self._broken(Failure(ErrorKind.MALFORMED_RESULT, Phase.BODY, _FORGED_DETAIL), b"")
+
+    def _amended(self, whole: bytes) -> bytes:
+        """Return a body as it leaves of which nothing but the head has left."""
+        headers = self._answer.headers
+        fixed = self._length is not None or self._decoder is not None or self._head.is_sealed
+        if fixed or fields(headers, b"etag"):
+            return whole
+        if self._mask is not None and self._mask.found:
+            whole = without_mask(whole) or whole
+        return self._watcher.amended(whole) or whole
+
+    # -- streams of events --------------------------------------------------------------------
+
+    async def _stream(self) -> None:
+        if self._watcher.attempt is not None:
+            self._length = None  # a word of turnlog's may come to it
+        await self._start(self._length)
+        events = EventReader(self._keep)
+        if not self._trusted:
+            self._mask = OutcomeMask(in_events=True)
+        is_json: bool | None = None
+        try:
+            while chunk := await self._answer.read():
+                if is_json is None and (is_json := holds_json(chunk)):
+                    # A whole message under the wrong media type, most likely.
+                    await self._chunks(chunk, keep_one=self._watcher.waits)
+                    return
+                await self._events(events, chunk)
+                if self._is_forged or self._is_beyond_reading:
+                    break
+        except Failure as failure:
+            await self._broken(failure, self._partial + self._left_over())
+            return
+        if self._is_forged:
+            await self._forged()
+        else:
+            await self._finish_stream()
+
+    async def _finish_stream(self) -> None:
+        self._partial += b"" if self._keeps_coded else self._left_over()
+        attempt = self._watcher.attempt
+        if attempt is not None and not self._trusted and self._is_unsearched(b""):
+            attempt.marks.add(Flag.NOT_SEARCHED)
+        await self._observed(self._watcher.ended)
+        self._out.judged()
+        if self._is_beyond_reading:
+            await self._out.write(self._partial)
+            await self._out.cut()  # the rest cannot be read any more
+        else:
+            await self._end_stream()
+
+    async def _end_stream(self) -> None:
+        """End a stream; where its response never came, say so in its place."""
+        made = None if self._out.left or self._torn else self._watcher.instead()
+        if made is not None:
+            await self._made(made)
+        elif not self._torn and (last := self._watcher.last_events()):
+            await self._out.end(last)
+        else:
+            await self._out.end(self._partial)
+
+    async def _events(self, events: EventReader, chunk: bytes) -> None:
+        text = self._decoded(chunk)
+        self._is_forged = self._is_misread(chunk, text)
+        text = self._masked(text)
+        self._is_forged = self._is_forged or self._is_beyond_mending
+        if self._is_forged:
+            return
+        if self._keeps_coded:
+            await self._encoded(events, text, chunk)
+        else:
+            await self._pieces(events, text)
+
+    async def _pieces(self, events: EventReader, chunk: bytes) -> None:
+        """Relay a chunk; hold what completes a response until its outcome is on disk."""
+        ready: list[bytes] = []
+        for piece in events.feed(chunk):
+            raw, self._partial = self._partial + piece.raw, b""
+            if piece.event is None:
+                if self._keeps_partial(events, raw):
+                    self._partial = raw
+                    break
+                self._torn = events.in_data
+                ready.append(raw)
+                continue
+            event = self._unmasked(piece.event)
+            tickets = self._watched(self._watcher.event, event)
+            if tickets:
+                await self._out.write(b"".join(ready))
+                ready.clear()
+                await self._recorder.settle(tickets)
+            ready.append(self._seen(event, raw, changed=event is not piece.event))
+        is_heard = self._is_judged and self._watcher.is_heard
+        await self._out.write(b"".join(ready))
+        if is_heard:
+            self._watcher.handed_over()
+
+    def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
+        """Tell whether an event's start waits for its end, so that a word can be put into it."""
+        wanted = self._watcher.amends and not self._torn
+        return wanted and events.in_data and len(raw) <= HOLD
+
+    def _unmasked(self, event: Event) -> Event:
+        """Return an event without the outcomes in it that were overwritten, if it can be changed."""
+        body = event.body
+        if body is None or self._mask is None or not self._mask.found:
+            return event
+        if body.truncated or MASK in event.data:
+            body.notes = _FORGED
+        clean = without_mask(event.data) if not body.truncated else None
+        if clean is None or self._torn or self._length is not None:
+            return event
+        shorter = MessageReader(self._keep, notes=_FORGED)
+        shorter.feed(clean)
+        shorter.finish()
+        return structs.replace(event, body=shorter)
+
+    def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
+        """Return an event as it leaves, now that it is known what it says."""
+        self._answer.heard()
+        torn, self._torn = self._torn, False
+        first, self._begun = not self._begun, True
+        if self._is_judged:
+            self._out.judged()
+        else:
+            self._out.let_go()
+        if torn or event.body is None or event.body.truncated:
+            return raw
+        amended = self._watcher.amended(event.data)
+        if self._head.is_sealed:
+            amended = None
+        if amended is None and not changed:
+            return raw
+        return with_data(raw, amended or event.data, first=first)
+
+    async def _encoded(self, events: EventReader, text: bytes, chunk: bytes) -> None:
+        """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
+        for piece in events.feed(text):
+            if piece.event is not None:
+                await self._observed(self._watcher.event, piece.event)
+                self._answer.heard()
+                if self._is_judged:
+                    self._out.judged()
+        self._out.let_go()
+        await self._out.write(chunk)
+
+    # -- what never comes to its end ----------------------------------------------------------
+
+    async def _broken(self, failure: Failure, held: bytes) -> None:
+        """End an answer that was cut; `held` is what has come of it and not left.
+
+        Where none of it has left, or only whole events, turnlog answers in its place.
+        """
+        resumable = self._watcher.is_resumable and await self._answer.is_reachable()
+        plain = not self._keeps_coded and self._length is None
+        broken = Broken(
+            kind=failure.kind,
+            untouched=not self._out.left,
+            between_events=self._head.media == _EVENTS and plain and not self._torn,
+            resumable=resumable,
+        )
+        await self._observed(self._watcher.broken, failure, broken)
+        self._out.judged()
+        made = None if self._out.left else self._watcher.instead()
+        if made is not None:
+            await self._made(made)
+        elif last := self._watcher.last_events():
+            await self._out.end(last)
+        else:
+            if not self._out.left:
+                await self._start(self._length)
+            await self._out.write(held)
+            await self._out.cut()
+
+    async def _made(self, made: Made) -> None:
+        head = lines(made.headers) + self._told(whole=True)
+        if self._watcher.attempt is not None and self._watcher.attempt.yields:
+            self._out.withhold()
+        await self._out.answer(made.status, made.reason, head, made.body)
+
+    def _told(self, *, whole: bool) -> bytes:
+        attempt = self._watcher.attempt
+        return told(attempt, whole=whole) if attempt is not None else b""
+
+    @property
+    def _is_judged(self) -> bool:
+        attempt = self._watcher.attempt
+        return attempt is not None and attempt.ending is not None
+
+    # -- reading along ------------------------------------------------------------------------
+
+    async def _observed(self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
+        """Let the watcher read, and wait until what it recorded is on disk."""
+        if tickets := self._watched(watch, *said):
+            await self._recorder.settle(tickets)
+
+    def _watched(
+        self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
+    ) -> Sequence[Ticket]:
+        """Let the watcher read. Whatever goes wrong there, the answer goes on."""
+        try:
+            return watch(*said)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
+            self._recorder.faulted(error)
+            return ()
+
+    def _decoded(self, chunk: bytes) -> bytes:
+        if self._unreadable:
+            return b""
+        return chunk if self._decoder is None else self._decoder.feed(chunk)
+
+    @property
+    def _fails(self) -> bool:
+        """Whether the body turned out not to be coded as its head says."""
+        return self._decoder is not None and self._decoder.failed
+
+    @property
+    def _is_beyond_reading(self) -> bool:
+        """Whether what leaves is the decoded text, and there is no more of that."""
+        return self._decodes and (self._fails or self._gave_up)
+
+    @property
+    def _gave_up(self) -> bool:
+        """Whether more came than was decoded."""
+        return self._unreadable or (self._decoder is not None and self._decoder.overflow)

@@ -1,0 +1,1 @@
+"""MCP over HTTP: the calls in a request, and what its answers tell."""

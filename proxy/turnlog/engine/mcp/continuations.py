@@ -1,0 +1,191 @@
+"""Find the call that a later leg belongs to: more input for it, or the end of its task.
+
+A leg is recognised by what only its call can bring: the `requestState` it was handed, the id of
+its task, or, where there is no state, the same tool and arguments with `inputResponses`. Keys are
+digests under the store's key; they stand in the log, so that a restart forgets nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.canon import canonical
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, Flag, Rung, Status
+from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
+from turnlog.engine.context import Context
+from turnlog.exchange.outliving import lacks_answer
+from turnlog.observe.events import StoreFailed
+from turnlog.record.attempt import Ask, Attempt, Settled
+from turnlog.record.judging import judged, unwrapped
+from turnlog.record.outcome import Circumstances, Text, answered
+from turnlog.store.base import SessionRef, StoreError, Ticket
+from turnlog.wire import mcp
+from turnlog.wire.json.skim import Outline
+from turnlog.wire.jsonrpc import Message
+
+_NOT_KEPT: Final = b"{}"
+
+
+class Legs(Struct, frozen=True):
+    """The legs of one target's calls."""
+
+    context: Context
+    target: str
+
+    def links(self, ask: Ask, said: mcp.Answer) -> tuple[bytes, ...]:
+        """Return the keys under which the next leg of a call will be found."""
+        match said.status:
+            case Status.ACCEPTED if said.task_id:
+                return (self._task(said.task_id),)
+            case Status.INPUT_REQUIRED if said.request_state:
+                return (self._state(said.request_state),)
+            case Status.INPUT_REQUIRED:
+                return (self._same(ask.session, ask.tool, ask.arguments),)
+            case _:
+                return ()
+
+    def continued(self, said: mcp.ToolCall, session: SessionRef) -> Ask | None:
+        """Return what was asked before, if this call goes on with that."""
+        if said.request_state:
+            link = self._state(said.request_state)
+        elif said.has_input_responses:
+            link = self._same(session, said.name, bytes(said.arguments))
+        else:
+            return None
+        parked = self.context.calls.parked((link,))
+        if parked is not None:
+            self.context.calls.unpark((link,))
+            return parked.ask
+        found = self._stored(link)
+        return found.ask if found is not None else None
+
+    def finished_task(self, task_id: str) -> Attempt | None:
+        """Return the attempt that waits for this task, ready for its last outcome."""
+        link = self._task(task_id)
+        attempt = self.context.calls.parked((link,)) or self._stored(link)
+        self.context.calls.unpark((link,))
+        if attempt is not None:
+            self.context.recorder.reopen(attempt)
+        return attempt
+
+    def polled(
+        self,
+        asked: Message,
+        message: Message | Outline,
+        text: Text,
+        revision: str,
+        around: Callable[[Ask], Circumstances],
+    ) -> Sequence[Ticket]:
+        """Read the answer to a poll of a task; record the end of the call that began it."""
+        poll = mcp.read_task_poll(asked.method, asked.params, message, revision=revision)
+        if poll is None or not poll.terminal:
+            return ()
+        attempt = self.finished_task(poll.task_id)
+        if attempt is None:
+            return ()
+        ending, reply = answered(poll.answer, message, text, around(attempt.ask))
+        if asked.method != "tasks/result":
+            reply = unwrapped(reply)
+        ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
+        return () if ticket is None else (ticket,)
+
+    def resumed(self, link: bytes) -> Attempt | None:
+        """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
+        try:
+            with self.context.store.view() as view:
+                note = view.linked(link)
+                commits = view.call(note.facts.call) if note is not None else []
+        except StoreError as error:
+            self.context.log.emit(StoreFailed(reason=str(error)))
+            return None
+        its = [each for each in commits if _same_leg(each, note) and _same_attempt(each, note)]
+        if not its or its[0].facts.kind is not CommitKind.INTENT or not lacks_answer(its):
+            return None
+        attempt = self._rebuilt(its[0], its[-1])
+        attempt.facts = its[0].facts
+        if len(its) > 1:
+            attempt.marks.add(Flag.LATE)
+            self.context.recorder.reopen(attempt)
+        else:
+            attempt.ended = False
+        return attempt
+
+    def _task(self, task_id: str) -> bytes:
+        return self._key("task", task_id.encode("utf-8", "surrogatepass"))
+
+    def _state(self, digest: bytes) -> bytes:
+        return self._key("state", digest)
+
+    def _same(self, session: SessionRef, tool: str, arguments: bytes) -> bytes:
+        # A name means the same session in every process; an id is known to this one alone.
+        name = session.aliases[0].encode() if session.aliases else session.id or session.candidate
+        return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
+
+    def _key(self, what: str, value: bytes) -> bytes:
+        return self.context.store.keyed(f"{what}\0{self.target}\0".encode() + value)
+
+    def _stored(self, link: bytes) -> Attempt | None:
+        """Rebuild a parked attempt of an earlier process from the log."""
+        try:
+            with self.context.store.view() as view:
+                outcome = view.linked(link)
+                commits = view.call(outcome.facts.call) if outcome is not None else []
+        except StoreError as error:
+            # The call goes on as one of its own.
+            self.context.log.emit(StoreFailed(reason=str(error)))
+            return None
+        legs = [commit for commit in commits if _same_leg(commit, outcome)]
+        if not legs or not _still_waits(legs[-1]):
+            return None
+        return self._rebuilt(legs[0], legs[-1])
+
+    def _rebuilt(self, intent: Commit, outcome: Commit) -> Attempt:
+        facts, link = intent.facts, intent.link
+        session = SessionRef(candidate=link.session, rung=Rung.IMPLICIT)
+        session.id = link.session
+        ask = Ask(
+            session=session,
+            turn_label=facts.turn_label,
+            turn_source=facts.turn_source,
+            call=facts.call,
+            leg=facts.leg,
+            server=facts.server,
+            tool=facts.tool,
+            method=facts.method,
+            effect=facts.effect,
+            definition=facts.definition,
+            arguments=_NOT_KEPT,
+            complete=True,
+            size=facts.bytes_in,
+            flags=facts.flags,
+            trace=facts.trace,
+            protocol=facts.protocol,
+            number=facts.attempt,
+            standing=_standing(facts.provenance),
+        )
+        return self.context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+
+
+def _standing(provenance: str) -> Standing:
+    # A newer turnlog may have written a word that this one does not know.
+    known = provenance in set(Provenance)
+    return Standing(Provenance(provenance)) if known else UNVERIFIED
+
+
+def _still_waits(last: Commit) -> bool:
+    """Tell whether a leg may be gone on with: it waits, or was given up because time passed."""
+    return last.facts.status.parked or Flag.EXPIRED in last.facts.flags
+
+
+def _same_attempt(commit: Commit, other: Commit | None) -> bool:
+    return other is not None and commit.facts.attempt == other.facts.attempt
+
+
+def _same_leg(commit: Commit, outcome: Commit | None) -> bool:
+    return (
+        outcome is not None
+        and commit.facts.leg == outcome.facts.leg
+        and commit.facts.kind in {CommitKind.INTENT, CommitKind.OUTCOME}
+    )

@@ -1,0 +1,96 @@
+"""The old HTTP+SSE transport (2024-11-05): a stream of answers, and an endpoint for requests.
+
+The stream's first event names the endpoint. What is posted there gets 202, and is answered on the
+stream: so to its requests the endpoint is what a protocol session is in later revisions.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from turnlog.transport.routes import Route
+from turnlog.wire.jsonrpc import Kind, Message, id_key
+
+_PLACES: Final = 8
+"""Most targets that the requests of one stream have."""
+_AWAITED: Final = 1024
+"""Most requests of one stream that are remembered; the oldest goes first."""
+
+
+class Channel:
+    """One stream. `endpoint` is the target of its requests as the server sees it."""
+
+    def __init__(self, server: str, endpoint: str, target: str = "") -> None:
+        self.server = server
+        self.endpoint = endpoint
+        self.places = {endpoint}
+        """Targets of its requests: the endpoint, and where the server has redirected them to."""
+        self.target = target
+        """Digest of the stream's URL: each stream has another endpoint."""
+        self.is_open = True
+        self._awaited: OrderedDict[str, Message] = OrderedDict()
+
+    def expect(self, message: Message) -> None:
+        """Remember a request that is no call, whose answer tells something."""
+        if message.kind is not Kind.REQUEST:
+            return
+        self._awaited[id_key(message.id)] = message
+        if len(self._awaited) > _AWAITED:
+            self._awaited.popitem(last=False)
+
+    @property
+    def unanswered(self) -> list[Message]:
+        """The requests, no calls, that were not answered."""
+        return list(self._awaited.values())
+
+    def is_asked(self, key: str) -> bool:
+        """Return whether a request whose id has this key waits for its answer."""
+        return key in self._awaited
+
+    def asked(self, key: str) -> Message | None:
+        """Return the request whose id has this key, once."""
+        return self._awaited.pop(key, None)
+
+
+class Channels:
+    """The streams that are open now."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], Channel] = {}
+
+    def open(self, server: str, endpoint: str, target: str = "") -> Channel:
+        """Take in a stream that has named its endpoint; of several with one endpoint the last counts."""
+        channel = Channel(server, endpoint, target)
+        self._open[server, endpoint] = channel
+        return channel
+
+    def move(self, channel: Channel, resource: str) -> None:
+        """Add a resource to which the server has redirected requests of a stream."""
+        if channel.is_open and len(channel.places) < _PLACES:
+            channel.places.add(resource)
+            self._open[channel.server, resource] = channel
+
+    def close(self, channel: Channel) -> None:
+        """Forget a stream that has ended."""
+        channel.is_open = False
+        for place in channel.places:
+            if self._open.get((channel.server, place)) is channel:
+                del self._open[channel.server, place]
+
+    def find(self, route: Route) -> Channel | None:
+        """Return the stream whose endpoint a request is for."""
+        return self._open.get((route.target.name, route.resource)) if self._open else None
+
+
+def endpoint_of(route: Route, named: str, host: str) -> str:
+    """Return the target that an event names, as the server sees it; `host` is the agent's Host.
+
+    Empty for one of another origin, which clients refuse, and for what is no URL.
+    """
+    found = route.own_resource(named, host)
+    return found.partition("#")[0] if found is not None else ""
+
+
+def renamed(route: Route, named: str, host: str) -> bytes | None:
+    """Return what the event says to the agent; `None` where that already leads back here."""
+    back = route.led_back(named, host)
+    return back.encode("utf-8", "surrogateescape") if back is not None else None

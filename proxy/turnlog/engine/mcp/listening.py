@@ -1,0 +1,110 @@
+"""An agent's listening stream, as far as it is the one on which all answers come (2024-11-05)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from turnlog.core.classify import failed, of_call
+from turnlog.core.kinds import Effect, ErrorKind
+from turnlog.engine.agent_request import Request
+from turnlog.engine.context import Context
+from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.errors import Failure
+from turnlog.record.own_answers import Unanswered
+from turnlog.store.base import Ticket
+from turnlog.wire.jsonrpc import Kind, Message
+from turnlog.wire.sse import Event
+
+from .legacy_sse import Channel, endpoint_of, renamed
+from .open_attempts import Underway
+
+_ENDPOINT: Final = "endpoint"
+"""Type of the event that such a stream begins with."""
+
+
+class Listening:
+    """What an exchange that asks for nothing knows of that, whether it is such a stream or not."""
+
+    def __init__(self, context: Context, request: Request, underway: Underway) -> None:
+        self._context = context
+        self._request = request
+        self._underway = underway
+        self._channel: Channel | None = None
+        self._renamed: bytes | None = None
+        self.lost: list[Unanswered] = []
+        """What is said in place of answers that never came."""
+        self.spoken = False
+        """Whether an event has come that says anything."""
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether requests are answered here."""
+        return self._channel is not None
+
+    def begins(self, event: Event) -> bool:
+        """Take in an event; tell whether it is the first one of such a stream."""
+        first, self.spoken = not self.spoken, True
+        if not first or event.type != _ENDPOINT:
+            return False
+        route, named = self._request.route, event.data.decode("utf-8", "surrogateescape")
+        host = self._request.field(b"host")
+        if endpoint := endpoint_of(route, named, host):
+            server, target = self._request.server, self._request.target
+            self._channel = self._context.channels.open(server, endpoint, target)
+            self._request.joins(self._channel)
+            self._renamed = renamed(route, named, host)
+        return True
+
+    def renamed(self) -> bytes | None:
+        """Return what the event just taken in says to the agent; `None` where that is the same."""
+        instead, self._renamed = self._renamed, None
+        return instead
+
+    def asked(self, key: str) -> Message | None:
+        """Return the request, no call, that an answer here belongs to."""
+        return self._channel.asked(key) if self._channel is not None else None
+
+    def is_asked(self, key: str) -> bool:
+        """Return whether a request, no call, waits for its answer here."""
+        return self._channel is not None and self._channel.is_asked(key)
+
+    def hang_up(self, failure: Failure, *, told: bool = False) -> Sequence[Ticket]:
+        """Record that nothing more is answered here; `lost` is what the agent is then `told`."""
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return ()
+        self._context.channels.close(channel)
+        tickets: list[Ticket] = []
+        for attempt in self._context.calls.detached(self._request.scope):
+            tickets += self.lose(attempt, failure, told=told)
+        if told and (asked := channel.unanswered):
+            ending = failed(failure.kind, failure.phase, Effect.UNKNOWN)
+            said = failure.sentence_without_call(self._request.server)
+            self.lost.append(
+                Unanswered(
+                    requests=asked, asks={}, ending=ending, said=said, said_without_call=said
+                )
+            )
+        return tickets
+
+    def lose(self, attempt: Attempt, failure: Failure, *, told: bool) -> Sequence[Ticket]:
+        """Record that no stream brings the answer to a call any more."""
+        ask, told = attempt.ask, told and not attempt.cancelled
+        why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else failure.kind
+        ending = failed(why, failure.phase, ask.effect)
+        server = self._request.server
+        without_call = failure.sentence_without_call(server)
+        said = failure.sentence(server, attempt.past) if ask.is_call else without_call
+        said = said if told else ""
+        tickets = self._underway.end(attempt, ending, Reply(detail=failure.detail, said=said))
+        if told:
+            asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=ask.method)
+            self.lost.append(
+                Unanswered(
+                    requests=[asked],
+                    asks={attempt.caller_key: ask} if ask.is_call else {},
+                    ending=of_call(ending, attempt.past),
+                    said=said,
+                    said_without_call=without_call,
+                )
+            )
+        return tickets

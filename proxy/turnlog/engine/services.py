@@ -1,0 +1,316 @@
+"""Everything that the handlers of calls share, built once: the store, what writes to it, the rules.
+
+Beside them runs what keeps it in order. Who carries messages, over HTTP or through pipes, comes on
+top: `app.serve`, `engine.stdio.wrapped`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache, partial
+from typing import Final, TypeVar
+
+from turnlog.core import ids
+from turnlog.core.classify import failed
+from turnlog.core.commit import Commit
+from turnlog.core.identity import VendorTable, wanted_headers
+from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
+from turnlog.engine.duplicates.deduplication import Repeats
+from turnlog.engine.http.plain_tools import PlainTools
+from turnlog.engine.http.redirects import Redirected
+from turnlog.engine.mcp.legacy_sse import Channels
+from turnlog.engine.tools.definition_writer import Keeper
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.tool_cache import KnownTools
+from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.exchange.principal import PrincipalNames
+from turnlog.observe.call_events import CallExpired, CallRecovered
+from turnlog.observe.clock import Clock
+from turnlog.observe.event import Event, Log
+from turnlog.observe.events import (
+    RecorderFailed,
+    StoreBlocked,
+    StoreFailed,
+    StoreRecovered,
+    StoreRekeyed,
+    StoreTrimmed,
+    StoreUnblocked,
+)
+from turnlog.packs.find import find_pack, packs_folder
+from turnlog.packs.load import load
+from turnlog.packs.lock import lock_file, note_lock
+from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.drafts import Drafter
+from turnlog.record.recorder import Recorder
+from turnlog.record.state_saver import save_states
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.state.state_at import saved_states
+from turnlog.settings.model import Settings
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.transport.routes import Endpoints
+
+from .call_registry import OpenCalls
+from .concurrency import Places
+from .context import Context
+from .request_identity import Clients, Sessions
+from .rules_reload import Reloader
+from .upstream_health import Health
+
+SWEEP: Final = 30.0
+"""s between two looks for calls whose time has passed."""
+LOOK: Final = 1.0
+"""s between two looks whether calls can be recorded."""
+KEEP: Final = 1 << 20
+"""bytes: at least this much of an answer is read along, however little is recorded."""
+_NAMES: Final = 4096
+_DIGESTS: Final = 4096
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def recording(
+    settings: Settings,
+    log: Log,
+    reload: asyncio.Event | None = None,
+    pins: Pins | None = None,
+    *,
+    apart: bool = False,
+) -> AsyncGenerator[Context, None]:
+    """Open the store and keep it in order until the block ends. `reload` asks for the rules.
+
+    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder
+    counts. Raises `ConfigError` for rules and for the lock, and `StoreError`.
+    """
+    reloader = Reloader(settings.sources(), log)
+    clock = Clock()
+    pins = pins or Pins(lock_file(None, settings.data))
+    store = _opened(settings, log, clock, apart)
+    try:
+        await store.flush()  # whoever is to write it does
+        if store.rekeyed:
+            log.emit(StoreRekeyed(data=str(settings.data)))
+        with suppress(OSError):  # no room for it: `turnlog trust` says less
+            note_lock(settings.data, pins.path)
+        report_closed(log, store.recovered, store.recovered_epochs)
+        async with own_tasks() as work:
+            context = _context(settings, reloader, store, log, clock, work, pins)
+            keeping = save_states(store, context.states, clock, log)
+            watch = _watch_store(store, log, settings.limits.when_full)
+            chores = (watch, _sweep(context, store), _watch_lock(context), keeping)
+            try:
+                async with beside(*chores, reloader.run(reload or asyncio.Event())):
+                    yield context
+            finally:
+                context.recorder.flush()
+                context.health.close()
+    finally:
+        await store.close()
+
+
+def _opened(settings: Settings, log: Log, clock: Clock, apart: bool) -> LmdbStore:
+    return LmdbStore.open(
+        settings.data,
+        limit=settings.limits.store,
+        now=clock.wall,
+        clock=clock.monotonic,
+        entropy=clock.entropy,
+        report=_in_loop(log, lambda error: StoreFailed(reason=str(error))),
+        trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
+        apart=apart,
+    )
+
+
+@asynccontextmanager
+async def own_tasks() -> AsyncGenerator[asyncio.TaskGroup, None]:
+    """Own tasks that must end before the block does; an error alone is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+@asynccontextmanager
+async def beside(*chores: Coroutine[None, None, None]) -> AsyncGenerator[None, None]:
+    """Do what never ends until the block does."""
+    async with own_tasks() as tasks:
+        running = [tasks.create_task(chore) for chore in chores]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+
+
+def end(context: Context, attempts: list[Attempt], kind: ErrorKind) -> None:
+    """Record that nobody will learn how these attempts ended."""
+    for attempt in attempts:
+        ending = failed(kind, Phase.BODY, attempt.ask.effect)
+        context.recorder.end(attempt, ending, Reply())
+
+
+async def _watch_lock(context: Context) -> None:
+    """Say which pins are in force, and notice when they change."""
+    if context.pins.lock.servers:
+        context.log.emit(context.pins.loaded())
+    await context.keeper.watch()
+
+
+async def _watch_store(store: LmdbStore, log: Log, when_full: WhenFull) -> None:
+    """Log when calls cannot be recorded any more, and when they can again."""
+    blocked = ""
+    while True:
+        before, blocked = blocked, store.down
+        if blocked and not before:
+            log.emit(StoreBlocked(reason=blocked, when_full=when_full))
+        elif before and not blocked:
+            log.emit(StoreUnblocked())
+        await asyncio.sleep(LOOK)
+
+
+async def _sweep(context: Context, store: LmdbStore) -> None:
+    """Close what nobody came back for, and what other processes left, again and again."""
+    while True:
+        await asyncio.sleep(SWEEP)
+        overdue = context.calls.overdue(context.clock.monotonic())
+        end(context, overdue, ErrorKind.CANCELLED_BY_CALLER)
+        try:
+            closed = await store.recover()
+            epochs = store.recovered_epochs
+            closed += await store.expire(context.clock.wall())
+        except StoreError as error:
+            context.log.emit(StoreFailed(reason=str(error)))
+        else:
+            report_closed(context.log, closed, epochs)
+
+
+def _context(
+    settings: Settings,
+    reloader: Reloader,
+    store: LmdbStore,
+    log: Log,
+    clock: Clock,
+    work: asyncio.TaskGroup,
+    pins: Pins,
+) -> Context:
+    table = load(find_pack("identity", packs_folder()), VendorTable).identity
+    redact = settings.redact
+    redactor = Redactor(redact.headers, redact.keys, redact.patterns)
+    stop = asyncio.Event()
+    recorder = _recorder(settings, redactor, store, log, clock, work)
+    clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
+    catalog = Catalog()
+    sessions = Sessions(clock, table, clean, store.keyed)
+    health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
+    upstreams = settings.upstreams.items()
+    annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
+    return Context(
+        store=store,
+        digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
+        recorder=recorder,
+        repeats=Repeats(
+            store,
+            recorder,
+            settings.never_twice,
+            clock,
+            log,
+            stop,
+            health.uncovered,
+            sessions.replacements,
+        ),
+        redactor=redactor,
+        states=saved_states(settings.data),
+        clean=clean,
+        principals=PrincipalNames(settings.identity.principal),
+        sessions=sessions,
+        clients=Clients(),
+        catalog=catalog,
+        keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
+        pins=pins,
+        calls=OpenCalls(),
+        channels=Channels(),
+        endpoints=Endpoints(),
+        redirected=Redirected(),
+        rules=reloader.rules,
+        tools=KnownTools(catalog, pins, reloader.rules, annotated, clean),
+        plain_tools=PlainTools(reloader.rules, clean),
+        trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
+        places=Places(),
+        health=health,
+        clock=clock,
+        log=log,
+        vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
+        keep=max(settings.limits.record, KEEP),
+        work=work,
+        stop=stop,
+    )
+
+
+def _recorder(
+    settings: Settings,
+    redactor: Redactor,
+    store: LmdbStore,
+    log: Log,
+    clock: Clock,
+    work: asyncio.TaskGroup,
+) -> Recorder:
+    drafter = Drafter(
+        redactor,
+        clock,
+        store.keyed,
+        lambda error: log.emit(RecorderFailed(reason=_unread(error))),
+        record_limit=settings.limits.record,
+    )
+    return Recorder(
+        store,
+        drafter,
+        log,
+        clock,
+        work,
+        durability=settings.durability,
+        when_full=settings.limits.when_full,
+    )
+
+
+def _unread(error: Exception) -> str:
+    # The text of the error may hold content.
+    return f"content could not be read ({type(error).__name__}); the record says less"
+
+
+def _clean(redactor: Redactor, name: str) -> str:
+    return redactor.text(name)[0]
+
+
+def _in_loop(log: Log, event: Callable[[_T], Event]) -> Callable[[_T], None]:
+    """Return what logs what the store's own thread tells."""
+    loop = asyncio.get_running_loop()
+
+    def tell(told: _T) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            loop.call_soon_threadsafe(log.emit, event(told))
+
+    return tell
+
+
+def report_closed(log: Log, commits: list[Commit], epochs: int) -> None:
+    """Log what was closed because its process died (`epochs` of them) or its time passed."""
+    recovered = 0
+    for commit in commits:
+        expired = Flag.EXPIRED in commit.facts.flags
+        recovered += not expired
+        kind = CallExpired if expired else CallRecovered
+        log.emit(
+            kind(
+                session=ids.to_text(commit.link.session),
+                call=ids.to_text(commit.facts.call),
+                seq=commit.link.seq,
+                server=commit.facts.server,
+                tool=commit.facts.tool,
+                effect=commit.facts.effect,
+            )
+        )
+    if recovered:
+        log.emit(StoreRecovered(epochs=epochs, calls=recovered))

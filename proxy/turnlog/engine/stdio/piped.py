@@ -1,0 +1,123 @@
+"""The messages of one line of an agent that goes through a pipe, and what comes back of it.
+
+There is no answer that belongs to it as a whole: each message of the server comes by itself.
+"""
+
+from collections.abc import Collection, Sequence
+
+from msgspec import structs
+
+from turnlog.core.classify import failed
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
+from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.record.errors import Failure
+from turnlog.record.outcome import Text
+from turnlog.record.own_answers import JSON, Made
+from turnlog.store.base import Ticket
+from turnlog.wire.json.skim import Outline
+from turnlog.wire.jsonrpc import Message, id_key
+
+
+class PipedExchange(McpExchange):
+    """One line of an agent, and the calls in it."""
+
+    joins: Joins | None = None
+    """The earlier call that its call waits for, or has waited for."""
+
+    async def begin(self) -> None:
+        """Queue the intents, after an earlier call that is waited for.
+
+        Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
+        """
+        if self.joins is not None:
+            await self._context.repeats.joined(self.joins)
+        await super().begin()
+
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
+        """Let a call go on. Raises `Repeated`, and `Joins` where it has to wait: not here, where others
+        are behind it.
+
+        On a pipe no revision takes a call back by closing a stream.
+        """
+        return self._context.repeats.admitted(ask, stateless=False, before=self.joins)
+
+    def kept(self, sent: Made | None) -> Made | None:
+        """Return the whole response, for whoever asks the same again."""
+        message = self.attempt.message.strip() if self.attempt is not None else b""
+        return Made(200, b"OK", JSON, message) if message else sent
+
+    async def retold(self, found: Repeated) -> Made:
+        """Return the answer to a call that is not sent, once its outcome is on disk."""
+        attempt = found.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        return self.repeated(found)
+
+    def over(self) -> None:
+        """Let whoever waits for the call look at how it has ended."""
+        if self.running is not None:
+            self._context.repeats.over(self.running, self.kept(self.running.kept))
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What its line holds."""
+        return self._messages
+
+    @property
+    def attempts(self) -> Collection[Attempt]:
+        """Those without an outcome."""
+        return self._underway.attempts.keys()
+
+    @property
+    def awaits(self) -> Collection[str]:
+        """Keys of the ids, as the server knows them, that answers are to come for."""
+        return self._underway.awaited.keys()
+
+    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read one message of the server that came by itself."""
+        self.progress.phase = Phase.BODY
+        return self._reading.message(message, text)
+
+    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+        """Read the answer to an attempt that was given up before it came."""
+        tickets = self._reading.late(attempt, message, text)
+        if attempt is self.attempt:
+            self.over()
+        return tickets
+
+    def acknowledge(self) -> None:
+        """Close the calls that nobody will be answered, now that they have been sent."""
+        self._reading.acknowledged()
+
+    def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+        """Record that a pipe is closed; return what the calls that are open get, and only those."""
+        open_ids = {each.caller_key for each in self._underway.attempts if each.ask.is_call}
+        self.progress.phase = failure.phase
+        unanswered = self._unanswered(failure)
+        calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]
+        unanswered = structs.replace(unanswered, requests=calls)
+        tickets = self._reading.end_all(failure.kind, failure.detail, unanswered.said)
+        return self._made(unanswered), tickets
+
+    def taken_back(self, key: str) -> dict[str, Attempt | None]:
+        """Record that the caller took the request with this id back; a guarded call runs on a while.
+
+        Returns the keys of the ids by which the server knows it, and its attempts.
+        """
+        found: dict[str, Attempt | None] = {}
+        for attempt, wire_key in list(self._underway.attempts.items()):
+            if attempt.cancelled and attempt.caller_key == key:
+                found[wire_key] = attempt
+                if self.running is not None:
+                    self.running.left()
+                    continue
+                kind = ErrorKind.CANCELLED_BY_CALLER
+                self._reading.end(
+                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply()
+                )
+        if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
+            found[key] = None
+        return found

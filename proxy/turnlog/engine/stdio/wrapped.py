@@ -1,0 +1,325 @@
+"""Stand between a client and the command that it has started: relay, record, and end with it.
+
+The command's end is the end. When its client has gone, or when told to stop, it is given a moment;
+then whatever is left of it is ended.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.identity import VendorTable, wanted_variables
+from turnlog.engine.agent_request import Request
+from turnlog.engine.command.child import Child
+from turnlog.engine.command.process import GRACE, Process
+from turnlog.engine.command.startup import ENDED, Startup, startup_limit
+from turnlog.engine.context import Context
+from turnlog.engine.services import own_tasks, recording
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessEnded, ProcessFailed, ProxyReady
+from turnlog.observe.logs import StandardLogging, configure
+from turnlog.packs.find import find_pack, packs_folder
+from turnlog.packs.load import load
+from turnlog.settings.model import Settings
+from turnlog.store.folder import translated
+from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
+from turnlog.transport.message_heads import RequestHead, RequestStart
+from turnlog.transport.outbox import Outbox
+from turnlog.transport.routes import Route, Target
+from turnlog.wire.jsonrpc import Batch, Malformed, Message
+from turnlog.wire.lines import LineReader, Piece
+
+from .incoming import Incoming
+from .pipe import Pipe
+from .signals import Signals
+
+MOST: Final = 16 << 20
+"""bytes: a longer line of the client's is recorded by its start."""
+_QUEUED: Final = 64
+"""Lines of the client's that wait for the disk before no more are read."""
+_LOG_SIZE: Final = 16 << 20
+"""bytes: a longer log is set aside when a command is wrapped."""
+_LAST_LOOKS: Final = 3
+"""Times `GRACE` that a client which asks on is answered when its command has ended."""
+_STDIN: Final = 0
+_STDOUT: Final = 1
+
+
+class Line(Struct, frozen=True):
+    """A line of the client's, or a piece of one, and what it says where it is whole."""
+
+    piece: Piece
+    content: Message | Batch | Malformed | None
+
+
+class Wrapped:
+    """One command and the client that has started it."""
+
+    def __init__(self, child: Child, context: Context, request: Request) -> None:
+        self._process = Process(child, context.recorder)
+        self._context = context
+        self._agent = ReadEnd(_STDIN)
+        self._agent_end = WriteEnd(_STDOUT, own=False)
+        self._to_agent = Outbox(self._agent_end, context.recorder)
+        self._to_server = self._process.outbox
+        limit = startup_limit(context.rules, request.server)
+        self._startup = Startup(limit, self._overdue)
+        caller = AgentPipes(_STDIN, self._agent_end)
+        self._pipe = Pipe(context, request, caller, self._to_agent, self._to_server, self._startup)
+        self._incoming = Incoming(self._pipe, self._to_agent)
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
+        self._asked = False
+        """Whether the client has said anything since that was looked at."""
+        self._name = request.server
+        self._has_failed = False
+
+    async def relay(self) -> int:
+        """Relay until the command has ended; return its exit code, below zero for a signal's."""
+        async with own_tasks() as tasks, self._pipe.attempts(tasks):
+            self._reading = tasks.create_task(self._read_agent())
+            chores = (self._forward(tasks), self._watch_server())
+            running = [self._reading, *map(tasks.create_task, chores)]
+            self._delivery = tasks.create_task(self._write_agent())
+            code = await self._process.run(self)
+            for task in (*running, self._delivery):
+                task.cancel()
+        self._startup.close()
+        if self._startup.is_awaited:
+            self._failed(ENDED, code)
+        return code
+
+    def told(self, number: signal.Signals) -> None:
+        """Pass a signal on, and begin no attempt any more."""
+        self._process.send(number)
+        self._pipe.stop()
+        self._process.leave()
+
+    def _overdue(self) -> None:
+        """End a command that takes too long to answer anything."""
+        self._failed(self._startup.detail)
+        self._process.stop()
+
+    def _failed(self, reason: str, code: int | None = None) -> None:
+        """Log that nothing came of the command, once."""
+        if not self._has_failed:
+            self._has_failed = True
+            event = ProcessFailed(server=self._name, reason=reason, exit_code=code)
+            self._context.log.emit(event)
+
+    # -- the four ways ---------------------------------------------------------------------
+
+    async def _read_agent(self) -> None:
+        reader = LineReader(MOST)
+        while chunk := await self._agent.read():
+            self._asked = True
+            for piece in reader.feed(chunk):
+                await self._take(piece)
+        for piece in reader.finish():
+            await self._take(piece)
+        await self._lines.put(None)
+
+    async def _take(self, piece: Piece) -> None:
+        """Let a line wait for its turn, unless it answers the server: that must not wait."""
+        whole = piece.starts and piece.ends
+        content = self._pipe.read(piece.raw) if whole else None
+        if isinstance(content, Message):
+            if self._pipe.answered(content, piece.raw):
+                return
+            self._pipe.on_cancel_read(content)
+        await self._lines.put(Line(piece, content))
+
+    async def _forward(self, tasks: asyncio.TaskGroup) -> None:
+        while line := await self._lines.get():
+            if line.content is not None:
+                await self._pipe.forward(line.content, line.piece.raw)
+            else:
+                await self._pipe.forward_piece(line.piece)
+            await self._to_server.room()
+            self._lines.task_done()
+        self._lines.task_done()
+        first = asyncio.FIRST_COMPLETED
+        left = tasks.create_task(self._unread())
+        sent = tasks.create_task(self._pipe.all_sent())
+        await asyncio.wait({sent, left}, return_when=first)
+        sent.cancel()
+        self._to_server.close()
+        self._pipe.deaf = True
+        # Nobody is waited for who died with a call open.
+        over = {tasks.create_task(self._pipe.idle.wait()), left}
+        _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
+        if self._startup.is_awaited:
+            self._failed("it has answered nothing yet, and its client has left")
+        if len(rest) == len(over):
+            _, rest = await asyncio.wait(over, return_when=first)
+        for task in rest:
+            task.cancel()
+        self._process.leave()
+
+    async def _unread(self) -> None:
+        """Wait until the agent is gone."""
+        await self._agent_end.unread()
+        self._pipe.left()
+
+    async def _watch_server(self) -> None:
+        # The client would meet a closed pipe; its calls end as they would then.
+        await self._process.unread()
+        self._pipe.deaf = True
+
+    async def _write_agent(self) -> None:
+        try:
+            await self._to_agent.run()
+        except BrokenPipeError:
+            self._pipe.left()
+            self._process.leave()
+
+    # -- hearing the command ---------------------------------------------------------------
+
+    def take(self, chunk: bytes) -> None:
+        """Take what the command says."""
+        self._incoming.take(chunk)
+
+    async def room(self) -> None:
+        """Wait while the client reads slowly."""
+        await self._to_agent.room()
+
+    def lift(self) -> None:
+        """Wait for the client no more."""
+        self._to_agent.lift()
+
+    def unheard(self) -> None:
+        """Learn that the command reads nothing; it may yet answer what it has got."""
+        self._pipe.deaf = True
+
+    async def finish(self) -> None:
+        """End what is open, and wait until the client has read it, or does not want to."""
+        self._incoming.finish()
+        said = self._startup.detail if self._startup.over else "the command has ended"
+        if await self._pipe.lost(said, untouched=self._process.is_untouched):
+            await self._answer_last_calls()
+        self._to_agent.close()
+        wanted = {self._delivery, self._process.leaving}
+        await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self._delivery}, timeout=self._process.last_words)
+
+    async def _answer_last_calls(self) -> None:
+        """Answer the client until it has been quiet for `GRACE`, so that it does not lose a call.
+
+        Behind the answer that says that the command has ended it may make the next call before it
+        sees its pipe closed.
+        """
+        gone = {self._reading, self._delivery, self._process.leaving}
+        for _ in range(_LAST_LOOKS):
+            self._asked = False
+            left, _ = await asyncio.wait(gone, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+            if left or not self._asked:
+                break
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._lines.join()
+
+
+_NOTHING: Final = RequestStart(
+    method="",
+    target="",
+    version=(0, 0),
+    keeps=True,
+    head=RequestHead((), {}, {}, frozenset()),
+)
+"""What a line says before its body: there are no headers on a pipe."""
+
+
+def request_of(
+    context: Context,
+    server: str,
+    place: tuple[str, ...],
+    session: str,
+    environment: Mapping[str, str],
+) -> Request:
+    """Return what all lines have in common: where they go, and whose conversation they are."""
+    target = Target(
+        name=server, origin="", path="", query="", authority=b"", host="", port=0, place=place
+    )
+    table = load(find_pack("identity", packs_folder()), VendorTable).identity
+    wanted = wanted_variables(table)
+    return Request(
+        _NOTHING,
+        Route(target, "", "", session, ""),
+        context.digest,
+        context.clients,
+        f"process {os.getpid()}",
+        {name: value for name, value in environment.items() if name in wanted},
+    )
+
+
+@contextmanager
+def logging_to(settings: Settings) -> Generator[Log]:
+    """Write the log into the data folder, where all wrapped commands write theirs.
+
+    Raises `StoreError`. A line is written at once, so that those of several processes do not mix.
+    """
+    folder = settings.data / "logs"
+    with translated("write the log to", folder):
+        stream = _log_file(folder)
+    with stream:
+        logs = configure("json", settings.log_level.value, stream)
+        handler = StandardLogging(logs)
+        logging.getLogger().addHandler(handler)
+        try:
+            yield logs
+        finally:
+            logging.getLogger().removeHandler(handler)
+            logs.close()
+
+
+def _log_file(folder: Path) -> FileIO:
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / "wrap.jsonl"
+    with suppress(FileNotFoundError):
+        if file.stat().st_size > _LOG_SIZE:
+            file.replace(folder / "wrap.1.jsonl")
+    return file.open("ab", buffering=0)
+
+
+async def run(
+    child: Child,
+    settings: Settings,
+    log: Log,
+    pins: Pins,
+    *,
+    server: str,
+    place: tuple[str, ...],
+    session: str,
+) -> int:
+    """Relay until the command ends; return its exit code, below zero for a signal's number.
+
+    `place` tells the command from others, see `place_of_command`. Raises `StoreError` and `ConfigError` at
+    start.
+    """
+    signals = Signals()
+    async with recording(settings, log, None, pins) as context:
+        log.emit(
+            ProxyReady(
+                urls=(),
+                version=version("turnlog"),
+                upstreams=(server,),
+                data=str(settings.data),
+                pid=os.getpid(),
+            )
+        )
+        request = request_of(context, server, place, session, os.environ)
+        wrapped = Wrapped(child, context, request)
+        signals.go_to(wrapped.told)
+        code = await wrapped.relay()
+        log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
+    return code

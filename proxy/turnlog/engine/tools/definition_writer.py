@@ -1,0 +1,130 @@
+"""Keeps what servers say their tools are, off the loop, and says what has changed."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from turnlog.core.target import server_of
+from turnlog.observe.clock import Clock
+from turnlog.observe.event import Event, Log
+from turnlog.observe.events import DefinitionsFailed, ToolChanged
+from turnlog.packs.lock import LockFile, kept_of
+from turnlog.record.attempt import TOOL_CHARS
+from turnlog.redaction.redact import Redactor
+from turnlog.store import definitions
+from turnlog.store.base import StoreError
+from turnlog.store.definitions import Change, Listing
+from turnlog.wire.mcp import ToolPage
+from turnlog.wire.tools.definition import Kept, kept
+
+from .pin_set import Pins
+
+LOOK_AT_LOCK: Final = 1.0
+"""s between two looks whether turnlog.lock is another one."""
+_WAITING: Final = 32
+"""Lists that may wait to be written: each is as large as a message that is read along."""
+_LOGGED: Final = 20
+"""Changed tools of one list that are named in the log."""
+
+
+class Keeper:
+    """Writes down lists of tools one after the other. A fault leaves calls alone."""
+
+    def __init__(
+        self,
+        data: Path,
+        redactor: Redactor,
+        clean: Callable[[str], str],
+        pins: Pins,
+        clock: Clock,
+        log: Log,
+        fault: Callable[[Exception], None],
+        work: asyncio.TaskGroup,
+    ) -> None:
+        """`clean` cuts secrets out of a tool's name; `fault` gets exceptions nobody expected."""
+        self._data = data
+        self._redactor = redactor
+        self._clean = clean
+        self._pins = pins
+        self._clock = clock
+        self._log = log
+        self._fault = fault
+        self._work = work
+        self._waiting: deque[Callable[[], list[Event]]] = deque()
+        self._busy = False
+
+    def note(self, server: str, by: str, page: ToolPage, whole: frozenset[str] | None) -> None:
+        """Keep what a page of a list said; `server` is the server's name in the lock, `whole` all of the
+        list that the page ends."""
+        self._soon(lambda: self._write(server, by, page, whole))
+
+    async def watch(self) -> None:
+        """Notice again and again when turnlog.lock has changed."""
+        if self._pins.lock.servers:
+            self._soon(self._keep_pinned)
+        while True:
+            await asyncio.sleep(LOOK_AT_LOCK)
+            event = await asyncio.to_thread(self._pins.refresh)
+            if event is not None:
+                self._log.emit(event)
+                self._soon(self._keep_pinned)
+
+    def _soon(self, job: Callable[[], list[Event]]) -> None:
+        if len(self._waiting) >= _WAITING:
+            self._log.emit(DefinitionsFailed(reason="more lists of tools than can be written"))
+            return
+        self._waiting.append(job)
+        if not self._busy:
+            self._busy = True
+            self._work.create_task(self._work_off())
+
+    async def _work_off(self) -> None:
+        while self._waiting:
+            job = self._waiting.popleft()
+            try:
+                for event in await asyncio.to_thread(job):
+                    self._log.emit(event)
+            except StoreError as error:
+                self._log.emit(DefinitionsFailed(reason=str(error)))
+            except Exception as error:  # noqa: BLE001 - calls go on, only the diff says less
+                self._fault(error)
+        self._busy = False
+
+    def _keep_pinned(self) -> list[Event]:
+        """Keep the pinned definitions, so that `show` can say what differs from them."""
+        if texts := _pinned(self._pins.lock):
+            definitions.add(self._data, texts, self._clock.wall())
+        return []
+
+    def _write(
+        self, server: str, by: str, page: ToolPage, whole: frozenset[str] | None
+    ) -> list[Event]:
+        raws = {page.definitions[tool].digest: bytes(raw) for tool, raw in page.texts.items()}
+        listing = Listing(
+            server=server,
+            by=by,
+            at=self._clock.wall(),
+            tools={self._name(tool): one.digest for tool, one in page.definitions.items()},
+            whole=None if whole is None else frozenset(map(self._name, whole)),
+        )
+        changes = definitions.keep(
+            self._data, listing, lambda digest: kept(raws[digest], self._redactor)
+        )
+        return [self._changed(server, change) for change in changes[:_LOGGED]]
+
+    def _name(self, tool: str) -> str:
+        return self._clean(tool[:TOOL_CHARS])
+
+    def _changed(self, server: str, change: Change) -> Event:
+        return ToolChanged(
+            server=server_of(server),
+            tool=change.tool,
+            parts=tuple(definitions.changed(self._data, change.before, change.now)),
+            provenance=self._pins.standing(server, change.tool, change.now).provenance,
+        )
+
+
+def _pinned(lock: LockFile) -> Mapping[bytes, Kept]:
+    return {pin.digest: kept_of(pin) for tools in lock.servers.values() for pin in tools.values()}

@@ -1,0 +1,73 @@
+"""The pins in force: what turnlog.lock said when it was last read without a mistake."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnlog.core.provenance import UNVERIFIED, Provenance, Standing, standing
+from turnlog.core.target import has_place, lock_name, server_of
+from turnlog.observe.event import Event
+from turnlog.observe.events import LockFailed, LockLoaded
+from turnlog.packs.errors import ConfigError
+from turnlog.packs.lock import LockFile, read_lock
+from turnlog.settings.watched_file import seen
+
+
+class Pins:
+    """Answers from memory; `refresh` reads the file again where it is another one."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the lock. Raises `ConfigError`."""
+        self.path = path
+        self._seen = self._read_at = seen((path,))
+        self.lock = LockFile()
+        self.digests: dict[tuple[str, str], bytes] = {}
+        """sha256 of each definition, by the server's name in the lock and the tool; another object after
+        each reading."""
+        self._take(read_lock(path))
+
+    def name_of(self, server: str, place: Sequence[str]) -> str:
+        """Return what a server is called in the lock."""
+        return lock_name(server, place, str(self.path.absolute().parent))
+
+    def standing(self, name: str, tool: str, definition: bytes) -> Standing:
+        """Compare a tool's definition (its sha256; empty: not seen) with the pinned one; `name` is what
+        its server is called in the lock."""
+        pinned = self.digests.get((name, tool))
+        if pinned is not None:
+            return standing(pinned, definition)
+        # 0.1 pinned tools without saying of which server: that alone is no reason to trust this one.
+        found = standing(self.digests.get((server_of(name), tool)), definition)
+        return found if found.provenance is Provenance.MISMATCH else UNVERIFIED
+
+    def loaded(self) -> LockLoaded:
+        """Return the event that says what is in force."""
+        return LockLoaded(
+            lock=str(self.path),
+            pinned=len(self.digests),
+            untargeted=sum(not has_place(name) for name, _ in self.digests),
+        )
+
+    def refresh(self) -> Event | None:
+        """Read the lock if its file has changed; return what to log. Blocks.
+
+        What changed has to stay as it is for one look, so that no editor is caught between two
+        writes. A lock that cannot be read leaves the one before in force.
+        """
+        # Before the file is read: what is written meanwhile is seen the next time.
+        before, self._seen = self._seen, seen((self.path,))
+        if self._seen == self._read_at or self._seen != before:
+            return None
+        self._read_at = self._seen
+        try:
+            self._take(read_lock(self.path))
+        except ConfigError as error:
+            return LockFailed(reason=str(error))
+        return self.loaded()
+
+    def _take(self, lock: LockFile) -> None:
+        self.lock = lock
+        self.digests = {
+            (server, tool): pin.digest
+            for server, tools in lock.servers.items()
+            for tool, pin in tools.items()
+        }

@@ -1,0 +1,172 @@
+"""How the servers of one proxy are doing: their circuits and retry quotas, where they have some.
+
+What is out of the ordinary stands in a file beside the store, for `turnlog status`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.engine.command.child import missing
+from turnlog.observe.call_events import CircuitClosed, CircuitOpened, CircuitProbed
+from turnlog.observe.clock import Clock
+from turnlog.observe.event import Log
+from turnlog.observe.events import ProcessFailed
+from turnlog.record.attempt import Attempt
+from turnlog.record.errors import Failure
+from turnlog.rules.circuit_breaker import Circuit, Pass, State
+from turnlog.rules.retry_quota import Quota
+from turnlog.sessions.health import ServerHealth, remove_health, write_health
+from turnlog.settings.model import Upstream
+
+_NS: Final = 1_000_000_000
+_LAG: Final = 1.0
+"""s: refused retries are told together, as there may be very many."""
+
+
+Ended = Callable[[Ending | None], None]
+"""Learns how an attempt ended, `None` where nobody knows."""
+
+
+class Health:
+    """The circuits and quotas of one proxy."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream],
+        data: Path,
+        epoch: int,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`epoch` is the proxy's own, as a writer of the store in `data`."""
+        self._clock = clock
+        self._log = log
+        self._data = data
+        self._epoch = epoch
+        self._upstreams = upstreams
+        now = self._now
+        self._circuits = {
+            name: Circuit(up.breaker) for name, up in upstreams.items() if up.breaker is not None
+        }
+        self._quotas = {
+            name: Quota(up.retry_quota, now)
+            for name, up in upstreams.items()
+            if up.retry_quota is not None
+        }
+        self._known: dict[str, ServerHealth] = {}
+        """What is out of the ordinary."""
+        self._telling: asyncio.TimerHandle | None = None
+        for name, upstream in upstreams.items():
+            if upstream.command and missing(upstream.command, upstream.env, upstream.cwd):
+                program = upstream.command[0]
+                self._known[name] = ServerHealth(server=name, missing=program)
+                log.emit(ProcessFailed(server=name, reason=f"there is no program {program!r}"))
+        if self._known:
+            self._tell()
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        with suppress(OSError):  # whoever reads it sees that this process is gone
+            remove_health(self._data, self._epoch)
+
+    @property
+    def _now(self) -> float:
+        return self._clock.monotonic() / _NS
+
+    def called(self, server: str) -> None:
+        """Count a call, of which retries are a share."""
+        if self._known and (known := self._known.get(server)) is not None and known.missing:
+            self._look_again(server)
+        if (quota := self._quotas.get(server)) is not None:
+            quota.called(self._now)
+
+    def _look_again(self, server: str) -> None:
+        """Say nothing any more of a program that is there by now."""
+        upstream = self._upstreams[server]
+        if not missing(upstream.command, upstream.env, upstream.cwd):
+            del self._known[server]
+            self._tell()
+
+    def may_retry(self, server: str) -> bool:
+        """Take another attempt out of a server's quota; false where nothing is left of it."""
+        quota = self._quotas.get(server)
+        if quota is None or quota.spend(self._now):
+            return True
+        known = self._known.get(server, ServerHealth(server=server))
+        refused = known.retries_refused + 1
+        self._known[server] = structs.replace(known, retries_refused=refused)
+        self._tell_later()
+        return False
+
+    def uncovered(self, server: str) -> None:
+        """Count a caller for whose sessions never-twice does not hold."""
+        known = self._known.get(server, ServerHealth(server=server))
+        count = known.uncovered_callers + 1
+        self._known[server] = structs.replace(known, uncovered_callers=count)
+        self._tell_later()
+
+    def watch(self, server: str, attempt: Attempt) -> Ended | None:
+        """Let an attempt be made, and learn how it ends; return what to tell where nobody will know,
+        if its server has a circuit. Raises `Failure` where that is left alone."""
+        circuit = self._circuits.get(server)
+        if circuit is None:
+            return None
+        passed = self._admitted(server, circuit)
+
+        def ended(ending: Ending | None) -> None:
+            attempt.watch, before = None, circuit.state
+            circuit.ended(passed, ending, self._now)
+            if circuit.state is not before:
+                self._changed(server, circuit)
+
+        attempt.watch = ended
+        return ended
+
+    def _admitted(self, server: str, circuit: Circuit) -> Pass:
+        before = circuit.state
+        passed = circuit.admit(self._now)
+        if circuit.state is not before:
+            self._changed(server, circuit)
+        if passed is None:
+            detail = f"the circuit of {server!r} is {circuit.state.value}"
+            left = circuit.left(self._now)
+            raise Failure(ErrorKind.CIRCUIT_OPEN, Phase.QUEUED, detail, retry_after=left)
+        return passed
+
+    def _changed(self, server: str, circuit: Circuit) -> None:
+        settings = self._upstreams[server].breaker
+        assert settings is not None  # it has a circuit
+        until = 0
+        match circuit.state:
+            case State.OPEN:
+                cool_down = round(settings.cool_down * _NS)
+                until = self._clock.wall() + cool_down
+                self._log.emit(CircuitOpened(server=server, cool_down_ns=cool_down))
+            case State.HALF_OPEN:
+                self._log.emit(CircuitProbed(server=server))
+            case State.CLOSED:
+                self._log.emit(CircuitClosed(server=server))
+        known = self._known.get(server, ServerHealth(server=server))
+        since = self._clock.wall()
+        self._known[server] = structs.replace(known, state=circuit.state, since=since, until=until)
+        self._tell()
+
+    def _tell_later(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_LAG, self._tell)
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        with suppress(OSError):  # `turnlog status` says less
+            write_health(self._data, self._epoch, list(self._known.values()))

@@ -1,0 +1,1 @@
+"""The life of a call: what is sent, answered, joined, repeated. Pure."""

@@ -1,0 +1,1 @@
+"""Calls as commits: drafts, the recorder, and the log events of calls."""

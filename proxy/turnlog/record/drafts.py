@@ -1,0 +1,348 @@
+"""From a call and its answer to what is written of them: redaction, hashes, summaries, facts.
+
+Safe to run in any thread. A fault in what reads content must not break a call: then the record
+says less.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from turnlog.core.canon import canonical, input_hash
+from turnlog.core.classify import Ending
+from turnlog.core.commit import Body, Facts
+from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
+from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
+from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import MARGIN, Redacted, Redactor
+from turnlog.redaction.rule_redaction import Hidden, cut_json, cut_text, hidden
+from turnlog.rules.delta import Delta, changes
+from turnlog.rules.expression import Seen
+from turnlog.rules.model import Keep
+from turnlog.store.base import Blob, Draft, Ticket
+from turnlog.wire.json.rawjson import value_of
+
+from .attempt import NO_LINKS, Ask, Attempt, Reply
+from .judging import seen
+from .own_answers import envelope, with_tail
+
+_DETAIL_CHARS: Final = 1024
+_PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
+"""ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+_FOR_EVER: Final = 2**63 - 1
+"""ns UTC: in the year 2262."""
+_BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
+"""How a call stands of which only the arguments are known."""
+_NOTHING_SEEN: Final = Seen()
+# Looking a member of an enum up costs more than all else in most of these lines.
+_INTENT: Final = CommitKind.INTENT
+_OUTCOME: Final = CommitKind.OUTCOME
+_NOTE: Final = CommitKind.NOTE
+_TURNLOG: Final = Actor.TURNLOG
+_DONE: Final = Phase.DONE
+_OK: Final = Status.OK
+_FULL: Final = Keep.FULL
+_NOTHING: Final = Keep.NOTHING
+_NO_DELTA: Final = Delta()
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Content(Struct, frozen=True, kw_only=True, gc=False):
+    """Content as redaction left it, its short form, and what rules read out of it."""
+
+    blob: Blob
+    short: str
+    hash: str | None = None
+    detail: str = ""
+    delta: Delta = _NO_DELTA
+    why: str = ""
+
+
+_UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not be read")
+
+
+class Drafter:
+    """Makes drafts. `keyed` is HMAC under the store's key; `record_limit` bounds blobs, in bytes."""
+
+    def __init__(
+        self,
+        redactor: Redactor,
+        clock: Clock,
+        keyed: Callable[[bytes], bytes],
+        report: Callable[[Exception], None],
+        *,
+        record_limit: int,
+    ) -> None:
+        self._redactor = redactor
+        self._clock = clock
+        self._keyed = keyed
+        self._report = report
+        self._record_limit = record_limit
+        self._hash_key = keyed(b"hashes of redacted content")
+
+    def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
+        """Return the commit before an attempt is sent, which began `waited` ns ago."""
+        try:
+            read = self._input(ask)
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            read = self._unread(error)
+        keep = ask.policy.store
+        body = Body(
+            input_hash=read.hash,
+            preview="" if keep is _NOTHING else read.short,
+            links=_links(ask),
+            pinned=ask.standing.pinned,
+            delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
+            why="" if keep is _NOTHING else read.why,
+            client=ask.client,
+        )
+        return Draft(
+            session=ask.session,
+            facts=self.facts(ask, _marked(ask.flags, read), waited=waited),
+            body=body,
+            input_blob=read.blob if keep is _FULL else None,
+            claims=ask.links.claims if ask.seen is not None else (),
+            seen=ask.seen,
+        )
+
+    def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
+        """Return what an intent says of an attempt that began `waited` ns ago."""
+        facts = Facts(
+            kind=_INTENT,
+            at=self._clock.wall() - waited,
+            clock=self._clock.monotonic() - waited,
+            turn_label=ask.turn_label,
+            turn_source=ask.turn_source,
+            call=ask.call,
+            server=ask.server,
+            tool=ask.tool,
+            method=ask.method,
+            definition=ask.definition,
+            effect=ask.effect,
+            bytes_in=ask.size,
+            trace=ask.trace,
+            protocol=ask.protocol,
+            provenance=ask.standing.provenance,
+        )
+        guarded = bool(ask.links.same or ask.links.key) and not ask.links.source
+        if not (flags or guarded or ask.leg or ask.number > 1):
+            return facts
+        # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+        return structs.replace(facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded)
+
+    def note(self, kind: NoteKind, on: Facts) -> Facts:
+        """Return what a note says on a commit of a call."""
+        return Facts(
+            kind=_NOTE,
+            at=self._clock.wall(),
+            clock=self._clock.monotonic(),
+            actor=_TURNLOG,
+            call=on.call,
+            leg=on.leg,
+            attempt=on.attempt,
+            server=on.server,
+            tool=on.tool,
+            method=on.method,
+            effect=on.effect,
+            phase=_DONE,
+            status=_OK,
+            note=kind,
+        )
+
+    def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
+        """Return the commit after an attempt has ended."""
+        now, clock = self._clock.wall(), self._clock.monotonic()
+        ask = attempt.ask
+        try:
+            read = self._output(ask, ending, reply)
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            read = self._unread(error)
+        facts = structs.replace(
+            attempt.facts,
+            kind=_OUTCOME,
+            at=now,
+            clock=clock,
+            phase=ending.phase,
+            executed=ending.executed,
+            status=ending.status,
+            error=ending.error,
+            error_kind=ending.kind,
+            retry=ending.retry,
+            duration=clock - attempt.started,
+            bytes_out=reply.size,
+            flags=_marked(attempt.flags, read),
+            http_status=reply.http_status,
+        )
+        return Draft(
+            session=ask.session,
+            facts=_rest(facts, attempt, reply),
+            body=_outcome_body(ask.policy.store, read, _told(attempt, ending, reply)),
+            intent=attempt.intent,
+            output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
+        )
+
+    def _input(self, ask: Ask) -> Content:
+        policy = ask.policy
+        if not (policy.redact or policy.delta or ask.why):
+            return self._asked(ask, ask.arguments, touched=False)
+        looked = seen(ask, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
+        what = hidden(policy.redact, looked)
+        cut = _cut_input(ask, what)
+        return structs.replace(
+            self._asked(ask, cut.data, touched=cut.touched),
+            # Whoever ends the call without having seen its answer knows no more than this.
+            delta=changes(policy.delta, looked, _BEGUN, partial(self._clean, what)),
+            why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
+        )
+
+    def _asked(self, ask: Ask, arguments: bytes, *, touched: bool) -> Content:
+        blob = self._kept(arguments, touched=touched, complete=ask.complete)
+        hashed = None
+        if not ask.says_all:
+            blob = structs.replace(blob, cut=True)
+        elif ask.complete:
+            form = ask.canonical or canonical(ask.arguments)
+            hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
+        return Content(blob=blob, short=preview(blob.data), hash=hashed)
+
+    def _clean(self, what: Hidden, text: str) -> str:
+        """Cut out of a text what rules want to be cut, and secrets."""
+        return self._redactor.text(cut_text(text, what)[0])[0]
+
+    def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
+        if not (ask.policy.redact or ask.policy.delta):
+            return self._read(reply, reply.content, reply.detail, touched=False)
+        looked = seen(ask, reply)
+        what = hidden(ask.policy.redact, looked)
+        detail = cut_text(reply.detail, what)[0]
+        cut = _cut_output(reply, looked, what)
+        read = self._read(reply, cut.data, detail, touched=cut.touched)
+        delta = changes(ask.policy.delta, looked, ending, partial(self._clean, what))
+        return structs.replace(read, delta=delta)
+
+    def _read(self, reply: Reply, content: bytes, detail: str, *, touched: bool) -> Content:
+        digest = reply.digest or sha256(reply.content).digest()
+        blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
+        hashed = None
+        if reply.size:
+            keyed = blob.redacted or not reply.complete
+            kind, told = ("hmac-sha256", self._keyed(digest)) if keyed else ("sha256", digest)
+            hashed = f"{kind}:{told.hex()}"
+        return Content(
+            blob=blob,
+            short=summarize(
+                blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
+            ),
+            hash=hashed,
+            detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
+        )
+
+    def _kept(self, content: bytes, *, touched: bool, complete: bool, digest: bytes = b"") -> Blob:
+        """Return what is kept of some content without secrets; of it as it came `digest` is the sha256."""
+        limit = self._record_limit
+        if len(content) > limit + MARGIN:
+            content, complete = content[: limit + MARGIN], False
+        left = self._redactor.json(content, complete=complete)
+        kept, redacted = left.data, touched or left.touched
+        if len(kept) > limit:
+            kept, complete = kept[:limit], False
+        return Blob(kept, redacted, not complete, digest if complete and not redacted else b"")
+
+    def _unread(self, error: Exception) -> Content:
+        self._report(error)
+        return _UNREAD
+
+
+def retell(outcome: Draft, source: Ticket | None) -> None:
+    """Let a call that got an earlier answer say what that said, where it is at hand."""
+    told = source.placed if source is not None else None
+    if told is None or told.body is None or outcome.body is None or outcome.body.summary:
+        return
+    outcome.body = structs.replace(outcome.body, summary=told.body.summary)
+
+
+def _cut_input(ask: Ask, what: Hidden) -> Redacted:
+    """Cut what rules want to be cut."""
+    if not ask.policy.redact:
+        return Redacted(ask.arguments, False)
+    value = value_of(ask.arguments) if ask.complete else None
+    return cut_json(ask.arguments, "args", value, what)
+
+
+def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
+    """Cut what rules want to be cut; of an error only what they cut elsewhere."""
+    if reply.is_mcp and reply.complete and not reply.is_result:
+        text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
+        return Redacted(text.encode("utf-8", "surrogateescape"), touched)
+    value = value_of(reply.content) if looked.result is not None else None
+    return cut_json(reply.content, "result", value, what)
+
+
+def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
+    """Return what to record of an answer, with what the caller is told in its place as it is told."""
+    if not reply.said:
+        return reply
+    if not attempt.ask.is_call:
+        return structs.replace(reply, said="")  # what is no call is told by a status
+    outcome = envelope(attempt.ask, attempt.overall or ending)
+    return structs.replace(reply, said=with_tail(reply.said, outcome))
+
+
+def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
+    """Return what is kept of an answer; without one the detail is turnlog's own."""
+    silent = keep is _NOTHING and bool(reply.size)
+    answered = reply.http_status or reply.size or reply.content
+    detail = "" if silent else read.detail
+    short = "" if silent or not answered else read.short
+    return Body(
+        output_hash=read.hash,
+        summary=short if read.blob.data or not detail else _line(detail),
+        detail=detail,
+        delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
+        links=reply.links,
+        said=reply.said,
+    )
+
+
+def _links(ask: Ask) -> tuple[bytes, ...]:
+    links = ask.links.stored if ask.links is not NO_LINKS else ()
+    return (*links, ask.effect_link) if ask.effect_link else links
+
+
+def _packed(delta: Delta) -> tuple[Raw, ...]:
+    return tuple(Raw(_encode(operation)) for operation in delta.operations)
+
+
+def _line(detail: str) -> str:
+    return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
+
+
+def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
+    if read.blob.redacted:
+        flags = (*flags, Flag.REDACTED)
+    return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
+
+
+def _rest(facts: Facts, attempt: Attempt, reply: Reply) -> Facts:
+    """Return an outcome's facts with what few of them have."""
+    parked, wait = facts.status.parked, reply.retry_after
+    if not (attempt.n or parked) and reply.code is None and wait is None:
+        return facts
+    return structs.replace(
+        facts,
+        n=attempt.n,
+        code=reply.code,
+        expires=_expiry(facts.at, reply.ttl) if parked else 0,
+        retry_after_ms=None if wait is None else round(wait * 1000),
+    )
+
+
+def _expiry(now: int, ttl: int | None) -> int:
+    if ttl is None:
+        return now + _PARKED_LIFE
+    # A client's "for ever" may be more than a record can say.
+    return min(now + ttl, _FOR_EVER) if ttl >= 0 else 0

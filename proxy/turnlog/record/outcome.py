@@ -1,0 +1,347 @@
+"""What the text of an answer says of a call: how it ended, and what to record. Pure."""
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core.classify import (
+    Ending,
+    asks_again,
+    is_of_transport,
+    kind_of_error,
+    kind_of_redirect,
+    kind_of_status,
+    refused,
+    succeeded,
+)
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
+from turnlog.wire import mcp
+from turnlog.wire.json.skim import Outline
+from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
+from turnlog.wire.message import MessageReader
+from turnlog.wire.sse import EventReader
+
+from .attempt import Reply
+
+JSON: Final = "application/json"
+_HTML: Final = "text/html"
+_EVENTS: Final = "text/event-stream"
+_EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
+_RESPONSE: Final = Kind.RESPONSE
+_ERROR: Final = Kind.ERROR
+_ANSWERS: Final = frozenset({_RESPONSE, _ERROR})
+_NO_ID: Final = (b"", b"null")
+_NS_PER_MS: Final = 1_000_000
+_GONE: Final = frozenset({404, 410})
+_PLAIN_SUCCESS: Final = 200
+_NOT_MODIFIED: Final = 304
+_REFUSALS: Final = 400
+"""From this status on one says that something went wrong."""
+_SESSION_LOST: Final = 404
+_WITH_BODY: Final = frozenset({200, 202})
+"""Statuses of a plain HTTP answer that promise a body."""
+_METHOD_NOT_FOUND: Final = -32601
+_GONE_WORDS: Final = (
+    "unknown|invalid|expired|missing|no such|no valid|no active|not found|not exist"
+)
+_SESSION_GONE: Final = re.compile(
+    rf"({_GONE_WORDS})( mcp)? session|\bsession( ?id)?\b[^.,;\n]{{0,80}}\b({_GONE_WORDS}|terminated)",
+    re.IGNORECASE,
+)
+_SEARCHED: Final = 1024
+"""Characters of an error that are looked at for what it says of the session."""
+_OK: Final = Status.OK
+_FAILED: Final = Status.ERROR
+_REASON_FLAGS: Final = {
+    Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
+    Reason.CUT: (Flag.MALFORMED,),
+    Reason.NOT_JSON: (Flag.NOT_JSON,),
+    Reason.NOT_JSONRPC: (Flag.MALFORMED,),
+}
+
+
+class Text(Struct, frozen=True):
+    """One JSON text of an answer: a body, or the data of an event."""
+
+    body: MessageReader
+    media: str
+    size: int
+    """Bytes on the wire."""
+    event: str = "message"
+    """Type of the event, where it is one."""
+
+
+def is_answer(message: Message | Outline) -> bool:
+    """Tell whether a message answers a request: a result or an error, and JSON-RPC at all.
+
+    A bare `{"error": ...}` without version and id is some other server's page.
+    """
+    if isinstance(message, Message):
+        answers = message.kind is _RESPONSE or message.kind is _ERROR
+        return answers and (message.jsonrpc or message.id not in _NO_ID)
+    return outline_kind(message) in _ANSWERS
+
+
+def raw_id(message: Message | Outline) -> bytes:
+    """Return the id of a message as text."""
+    return message.id if isinstance(message, Message) else message.raw("id")
+
+
+def nameless_error(message: Message | Outline) -> bool:
+    """Tell whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
+    if isinstance(message, Message):
+        return message.kind is _ERROR and message.id in _NO_ID
+    return outline_kind(message) is _ERROR and message.raw("id") in _NO_ID
+
+
+def mislabelled(body: MessageReader, keep: int) -> list[Text]:
+    """Return the events of a stream that came under another media type; none of other bodies."""
+    start = body.finish()
+    if not isinstance(body.content, Malformed) or not start.lstrip().startswith(_EVENT_STARTS):
+        return []
+    events = [piece.event for piece in EventReader(keep).feed(start)]
+    bodies = [event.body for event in events if event is not None and event.body is not None]
+    return [Text(reader, _EVENTS, reader.size) for reader in bodies]
+
+
+class Circumstances(Struct, frozen=True):
+    """What the meaning of an answer depends on beside the answer."""
+
+    status: int
+    """HTTP status."""
+    effect: Effect
+    in_session: bool
+    """Whether the request named a protocol session (handshake revisions)."""
+    elsewhere: bool = False
+    """Whether the answer leads to another origin."""
+
+
+def answered(
+    said: mcp.Answer, message: Message | Outline, text: Text, around: Circumstances
+) -> tuple[Ending, Reply]:
+    """Return how a call ended that got this answer."""
+    cut = text.body.truncated
+    reply = Reply(
+        http_status=around.status,
+        code=said.code,
+        content=_content(message, text),
+        complete=not cut,
+        digest=text.body.digest if cut else b"",
+        media_type=JSON,
+        is_mcp=True,
+        is_result=isinstance(message, Message) and message.kind is _RESPONSE,
+        size=text.size,
+        flags=_flags(said, message, text, around),
+        ttl=_ttl(said),
+        detail=said.message,
+    )
+    kind = _kind(said, around)
+    return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
+
+
+def answered_plainly(
+    method: str, status: int, text: Text, effect: Effect, *, elsewhere: bool = False
+) -> tuple[Ending, Reply]:
+    """Return how the call of a plain HTTP tool ended that got this answer.
+
+    `elsewhere` tells whether the answer leads to another origin.
+    """
+    content = text.body.finish()
+    # JSON says `null`, or a body is missing where the status promises one.
+    promised = not text.size and status in _WITH_BODY and method != "HEAD"
+    flags = redirects(status) if status != _PLAIN_SUCCESS else ()
+    if promised or content.strip() == b"null":
+        flags = (Flag.NULL_RESULT, *flags)
+    flags = (*flags, *text.body.notes)
+    reply = Reply(
+        http_status=status,
+        content=content,
+        complete=not text.body.truncated,
+        digest=text.body.digest if text.body.size else b"",
+        media_type=text.media,
+        is_result=True,
+        size=text.size,
+        flags=flags,
+    )
+    kind = kind_of_redirect(status, elsewhere=elsewhere) if asks_again(status) else None
+    kind = kind or kind_of_status(status)
+    return succeeded() if kind is None else refused(kind, effect), reply
+
+
+def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
+    """Return how a call ended whose answer came whole and does not answer it."""
+    flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
+    kind = _kind_of_answer(around)
+    if kind is None:
+        kind, flags = _unfit(text)
+    if Flag.NOT_JSON not in flags or Flag.FORGED_OUTCOME in text.body.notes:
+        flags = (*flags, *text.body.notes)
+    content = text.body.finish()
+    start = content[:_SEARCHED].decode("utf-8", "replace")
+    reply = Reply(
+        http_status=around.status,
+        content=content,
+        complete=not text.body.truncated,
+        digest=text.body.digest if text.body.truncated else b"",
+        media_type=text.media,
+        size=text.size,
+        flags=(*flags, *redirects(around.status), *suspicion(start, around)),
+    )
+    return refused(kind, around.effect), reply
+
+
+def instead(unfit: Text | None, around: Circumstances) -> tuple[Ending, Reply] | None:
+    """Return how a call ended whose stream ended without the response; `None` for broken off.
+
+    `unfit` is what stood in the place of the response.
+    """
+    if unfit is not None:
+        return unanswered(unfit, around)
+    kind = _kind_of_answer(around)
+    if kind is None:
+        return None
+    reply = Reply(http_status=around.status, flags=redirects(around.status))
+    return refused(kind, around.effect), reply
+
+
+def is_unfit(text: Text, content: Message | Outline | Malformed) -> bool:
+    """Tell whether what answered nothing stands in the place of a response.
+
+    Blanks do not, nor events of a type that no message has; a request stands for itself.
+    """
+    if text.event != "message":
+        return False
+    if isinstance(content, Malformed):
+        return content.reason is not Reason.EMPTY
+    if isinstance(content, Outline):
+        return outline_kind(content) in _ANSWERS
+    return content.kind in _ANSWERS
+
+
+def acknowledged(around: Circumstances) -> Ending:
+    """Return how a notification ended: nobody answers it, but the status may refuse it."""
+    kind = _kind_of_answer(around)
+    return succeeded() if kind is None else refused(kind, around.effect)
+
+
+def suspicion(error: str, around: Circumstances) -> tuple[Flag, ...]:
+    """Return the flag of an error that speaks of a lost session under a status that does not say so."""
+    if not error or not around.in_session or around.status == _SESSION_LOST:
+        return ()
+    found = _SESSION_GONE.search(error, 0, _SEARCHED)
+    return (Flag.SESSION_SUSPECT,) if found is not None else ()
+
+
+def redirects(status: int) -> tuple[Flag, ...]:
+    """Return the flag of a status that leads elsewhere."""
+    leads = kind_of_redirect(status) is not None and status != _NOT_MODIFIED
+    return (Flag.REDIRECTED,) if leads else ()
+
+
+def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
+    """Return what a body is that comes with a success and answers nothing, and its flags."""
+    match text.body.content:
+        case Malformed(reason=Reason.EMPTY) if text.size and not text.body.size:
+            # Something came, in a coding that could not be undone.
+            return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
+        case Malformed(reason, flags):
+            if text.body.finish().strip() == b"null":
+                reason = Reason.EMPTY
+            void = reason is Reason.EMPTY
+            kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
+            return kind, (*flags, *_REASON_FLAGS[reason])
+        case Outline() as outline if not outline.complete or outline.raw("").startswith(b"["):
+            # Too large to be read to its end, or item by item.
+            return ErrorKind.MALFORMED_RESULT, ()
+        case Message(jsonrpc=False):
+            return ErrorKind.MALFORMED_RESULT, (Flag.MALFORMED,)
+        case _:
+            return ErrorKind.MALFORMED_RESULT, (Flag.ID_MISMATCH,)
+
+
+def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+    """Return what went wrong; `None` for nothing.
+
+    A status of the way there counts first, then how the body says that the call ended, then any
+    other status: a result that says nothing of an end is no success under 400 or 500.
+    """
+    refuses = around.status >= _REFUSALS
+    if refuses and is_of_transport(around.status):
+        return kind_of_status(around.status)
+    # First what most are: no error, no code, nothing that waits.
+    if said.status is _OK:
+        return (_kind_of_status(None, around) if refuses else None) or _kind_of_shape(said)
+    if said.is_error:
+        return ErrorKind.TOOL_FAILED
+    if said.status is _FAILED or said.code is not None:
+        return _kind_of_code(said, around)
+    return None
+
+
+def _kind_of_shape(said: mcp.Answer) -> ErrorKind | None:
+    """Return what is wrong with a result whose shape the protocol forbids."""
+    if said.foreign:
+        return ErrorKind.MALFORMED_RESULT
+    return ErrorKind.NULL_RESULT if said.void else None
+
+
+def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+    """Return what a JSON-RPC error says; `None` where it asks for more input."""
+    lost = _kind_of_status(said.code, around)
+    if lost is ErrorKind.SESSION_LOST:
+        return lost
+    return None if said.status.parked else kind_of_error(said.code, around.status)
+
+
+def _kind_of_answer(around: Circumstances) -> ErrorKind | None:
+    """Return what the HTTP status says where no body answers."""
+    return kind_of_redirect(around.status, elsewhere=around.elsewhere) or _kind_of_status(
+        None, around
+    )
+
+
+def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None:
+    """Return what the HTTP status of an MCP endpoint says; `code` is that of the JSON-RPC error."""
+    status = around.status
+    if around.in_session and status == _SESSION_LOST and code != _METHOD_NOT_FOUND:
+        return ErrorKind.SESSION_LOST
+    # There is one resource here: nothing else can be missing.
+    return ErrorKind.INVALID_REQUEST if status in _GONE else kind_of_status(status)
+
+
+def _flags(
+    said: mcp.Answer, message: Message | Outline, text: Text, around: Circumstances
+) -> tuple[Flag, ...]:
+    flags = message.flags if isinstance(message, Message) else ()
+    if said.null_shape:
+        flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
+    elif said.empty or said.foreign:
+        flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
+    if text.media != JSON:
+        flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
+    if text.body.notes:
+        flags = (*flags, *text.body.notes)
+    if said.status is not _OK and around.status < _REFUSALS and nameless_error(message):
+        flags = (*flags, Flag.ID_MISMATCH)
+    if around.status == _PLAIN_SUCCESS and not said.message:
+        return flags
+    return (*flags, *redirects(around.status), *suspicion(said.message, around))
+
+
+def _content(message: Message | Outline, text: Text) -> bytes:
+    if not isinstance(message, Message):
+        return text.body.finish()
+    if message.kind is _RESPONSE:
+        return b"" + message.result  # `bytes` takes twice as long
+    error = {"code": message.error_code, "message": message.error_message}
+    if message.error_data:
+        return msgspec.json.encode({**error, "data": message.error_data})
+    return msgspec.json.encode(error)
+
+
+def _ttl(said: mcp.Answer) -> int | None:
+    if said.task_ttl_ms is msgspec.UNSET:
+        return None
+    return -1 if said.task_ttl_ms is None else said.task_ttl_ms * _NS_PER_MS

@@ -1,0 +1,414 @@
+"""From a call on the wire to commits in the store: one intent, one outcome, each attempt.
+
+`end` waits for nothing, so that a handler that is being cancelled can still record. Whoever must
+wait for the disk awaits the ticket that `begin` and `end` leave behind.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core import ids
+from turnlog.core.canon import canonical
+from turnlog.core.classify import Ending
+from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
+from turnlog.core.loops import Loops
+from turnlog.observe.call_events import CallStarted
+from turnlog.observe.clock import Clock
+from turnlog.observe.event import Log
+from turnlog.observe.events import (
+    ProxyFaulted,
+    RecorderFailed,
+    SessionOpened,
+    StoreFailed,
+    StoreFilled,
+)
+from turnlog.rules.retry import Reason
+from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
+
+from . import call_log_events
+from .attempt import Ask, Attempt, Reply
+from .drafts import Drafter, retell
+from .unread import Unread
+
+_OPENING: Final = 1024
+OFF_LOOP: Final = 64 * 1024
+"""bytes: larger content is redacted and summed up in a thread."""
+_REPLAYED: Final = Status.REPLAYED
+_DELIVERED: Final = NoteKind.DELIVERED
+_ABANDONED: Final = NoteKind.ABANDONED
+_UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
+
+
+class Prepared:
+    """The ticket of an outcome whose content is still being read, in another thread."""
+
+    def __init__(self, task: "asyncio.Task[Ticket | None]") -> None:
+        self._task = task
+
+    @property
+    def placed(self) -> Commit | None:
+        """The commit once it is on disk."""
+        ticket = self._task.result() if self._task.done() else None
+        return ticket.placed if ticket is not None else None
+
+    @property
+    def more(self) -> None:
+        """Nothing is appended with it."""
+        return
+
+    async def done(self) -> Commit:
+        """Wait until the outcome is on disk. Raises `StoreError`."""
+        ticket = await asyncio.shield(self._task)
+        if ticket is None:
+            raise StoreError("the outcome was not written")
+        return await ticket.done()
+
+
+class Recorder:
+    """Writes attempts to the store and to the event log. Never raises on content."""
+
+    def __init__(
+        self,
+        store: Store,
+        drafter: Drafter,
+        log: Log,
+        clock: Clock,
+        work: asyncio.TaskGroup,
+        *,
+        durability: Durability,
+        when_full: WhenFull,
+    ) -> None:
+        self._store = store
+        self._drafter = drafter
+        self._log = log
+        self._clock = clock
+        self._work = work
+        self._ids = ids.Ids(clock.entropy)
+        self._unwaited = _unwaited(durability)
+        self._says_started = log.wants(CallStarted)
+        self._tells_content = log.tells_content
+        self._when_full = when_full
+        self._full = False
+        """Whether `store.full` was said and is still true."""
+        self._opening: set[SessionRef] = set()
+        self._loops = Loops()
+        self._unread = Unread()
+        self._arrived: dict[bytes, Callable[[], None]] = {}
+        """By call, what notes that its caller had the answer, once what that one had sent before is read."""
+
+    def new_call(self) -> bytes:
+        """Return the id of a new call."""
+        return self._ids.new(self._clock.wall())
+
+    def new_request_id(self) -> bytes:
+        """Return the JSON-RPC id of another attempt, as JSON: nobody else can know it."""
+        return b'"turnlog-%b"' % ids.to_text(self.new_call()).encode()
+
+    async def begin(self, ask: Ask) -> Attempt:
+        """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
+        if len(ask.arguments) > OFF_LOOP:
+            draft = await asyncio.to_thread(self._drafter.intent, ask)
+        else:
+            draft = self._drafter.intent(ask)
+        attempt = self._attempt(ask, draft.facts)
+        if self._tells_content and draft.body is not None:
+            attempt.preview = draft.body.preview
+        try:
+            # A session's id is the store's to give, and the answer names it.
+            is_new = ask.session.id is None
+            told = partial(self._opened, ask.session) if is_new else None
+            waits = attempt.waits or is_new or ask.seen is not None
+            attempt.intent = self._store.submit(draft, wait=waits, told=told)
+            if is_new:
+                self._met(ask.session)
+            self._full = False
+        except StoreError as error:
+            self._unrecorded(ask, error)
+        except ValueError as error:
+            self._unrecorded(ask, StoreError(str(error)))
+        if self._says_started:
+            self._log.emit(call_log_events.started(ask))
+        return attempt
+
+    async def on_disk(self, attempt: Attempt) -> None:
+        """Wait until the intent is durable, where it has to be. Raises `StoreError`, also `Conflict`."""
+        if attempt.is_due and attempt.intent is not None:
+            try:
+                await attempt.intent.done()
+            except StoreError as error:
+                attempt.intent = None
+                self._unrecorded(attempt.ask, error)
+
+    def unsent(
+        self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None, *, waited: float = 0.0
+    ) -> Attempt:
+        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from,
+        and `waited` how long, in s, its caller has waited for that.
+
+        Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
+        """
+        asked = structs.replace(ask, effect_link=b"")
+        draft = self._drafter.intent(asked, waited=round(waited * 1e9))
+        draft.intent = source
+        attempt = self._attempt(ask, draft.facts)
+        attempt.ended, attempt.ending = True, ending
+        attempt.retry_after = reply.retry_after
+        self._notice_loop(attempt, ending, reply)
+        attempt.flags = _flags(attempt, reply)
+        outcome = self._drafter.outcome(attempt, ending, reply)
+        if ending.status is _REPLAYED:
+            retell(outcome, source)
+        draft.more = outcome
+        try:
+            attempt.intent = self._store.submit(draft, wait=attempt.waits)
+            attempt.outcome = attempt.intent.more
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+        unrecorded = attempt.intent is None
+        if self._tells_content and draft.body is not None:
+            attempt.preview = draft.body.preview
+        self._log.emit(
+            call_log_events.ended(
+                attempt, outcome.facts, unrecorded=unrecorded, summary=self._summary(outcome)
+            )
+        )
+        return attempt
+
+    def note(
+        self,
+        kind: NoteKind,
+        session: SessionRef,
+        on: Facts,
+        follows: Ticket | None,
+        links: tuple[bytes, ...] = (),
+    ) -> None:
+        """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it.
+
+        That a caller has left is written at once: other processes are asked the same call next. That it
+        had the answer is written when all has been read that was sent before: its cancel may be among it, and
+        where this process is stopped in between, others would take the answer for one that arrived.
+        """
+        if kind is _DELIVERED:
+            note = partial(self._note, kind, session, on, follows, links)
+            self._arrived[on.call] = note
+            self._unread.after(partial(self._on_read, on.call, note))
+            return
+        if kind is _ABANDONED:
+            self._arrived.pop(on.call, None)
+        self._note(kind, session, on, follows, links)
+
+    def flush(self) -> None:
+        """Write the notes that wait for what was sent before: nothing more is read."""
+        self._unread.flush()
+
+    def _on_read(self, call: bytes, note: Callable[[], None]) -> None:
+        # Where another one is there, the answer was given again after its caller had given it up.
+        if self._arrived.get(call) is note:
+            del self._arrived[call]
+            note()
+
+    def _note(
+        self,
+        kind: NoteKind,
+        session: SessionRef,
+        on: Facts,
+        follows: Ticket | None,
+        links: tuple[bytes, ...],
+    ) -> None:
+        try:
+            facts, body = self._drafter.note(kind, on), Body(links=links) if links else None
+            draft = Draft(session=session, facts=facts, body=body, intent=follows)
+            if kind is _DELIVERED:
+                self._store.submit(draft, wait=False)
+            else:
+                self._store.submit(draft, wait=True, told=self._noted)
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def _noted(self, written: bool) -> None:
+        if not written:
+            reason = "a note was not written"
+            self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
+
+    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
+        """Queue the outcome of an attempt, once; return what must be waited for, if anything."""
+        if attempt.ended:
+            return None
+        attempt.ended = True
+        if ending.kind == _UNVERIFIED:
+            attempt.marks.add(Flag.UNVERIFIED)
+        attempt.ending, attempt.retry_after = ending, reply.retry_after
+        self._notice_loop(attempt, ending, reply)
+        attempt.flags = _flags(attempt, reply)
+        attempt.tell(ending)
+        if attempt.decide is not None:
+            attempt.reason, attempt.decide = attempt.decide(attempt), None
+            if reply.said and (attempt.yields or not attempt.reason):
+                reply = structs.replace(reply, said="")  # another answer is told
+        if len(reply.content) > OFF_LOOP:
+            ticket: Ticket | None = Prepared(
+                self._work.create_task(self._end_off_loop(attempt, ending, reply))
+            )
+        else:
+            ticket = self._finish(attempt, self._drafter.outcome(attempt, ending, reply))
+        attempt.outcome = ticket
+        return ticket if attempt.waits else None
+
+    def _notice_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> None:
+        """Mark an outcome by which the same call has failed the same way once too often."""
+        ask = attempt.ask
+        if Flag.REDIRECTED in reply.flags:
+            return  # whoever follows it goes on with the same call
+        # Only failures pay. Of what is not known whole nobody knows whether it is the same.
+        if not (ending.error and ask.arguments and ask.complete and ask.says_all):
+            return
+        large = len(ask.arguments) > OFF_LOOP
+        asked = ask.arguments if large else (ask.canonical or canonical(ask.arguments))[1]
+        which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
+        placed = attempt.intent.placed if attempt.intent is not None else None
+        turn = placed.link.turn if placed is not None else 0
+        if self._loops.failed((*which, sha256(asked).digest(), ending.kind), ask.call, turn=turn):
+            attempt.marks.add(Flag.LOOP)
+
+    async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
+        """Read large content in a thread, so that other calls go on meanwhile."""
+        draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
+        return self._finish(attempt, draft)
+
+    def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
+        # Only who waits for the disk is told of an answer that was handed on without it.
+        summary = self._summary(draft)
+        told = partial(self._tell, attempt, draft.facts, summary) if attempt.waits else None
+        ticket = self._submit_outcome(draft, told)
+        if ticket is None or told is None:
+            self._tell(attempt, draft.facts, summary, ticket is not None)
+        return ticket
+
+    def _summary(self, outcome: Draft) -> str:
+        return outcome.body.summary if self._tells_content and outcome.body is not None else ""
+
+    def _tell(self, attempt: Attempt, facts: Facts, summary: str, written: bool) -> None:
+        self._log.emit(
+            call_log_events.ended(attempt, facts, unrecorded=not written, summary=summary)
+        )
+
+    def _met(self, session: SessionRef) -> None:
+        # Those whose intent fails never get an id; they must not pile up.
+        if len(self._opening) >= _OPENING:
+            self._opening.clear()
+        self._opening.add(session)
+
+    def _opened(self, ref: SessionRef, written: bool) -> None:
+        """Log that a session has got its id from the store, once, however many calls it began with."""
+        if written and ref in self._opening:
+            self._opening.discard(ref)
+            self._log.emit(
+                SessionOpened(
+                    session=ids.to_text(ref.id or b""),
+                    rung=ref.rung,
+                    client=ref.metadata.get("client", ""),
+                    confidence=ref.metadata.get("confidence", ""),
+                )
+            )
+
+    def retried(self, attempt: Attempt, delay: float) -> None:
+        """Log that another attempt follows, after `delay` seconds."""
+        if attempt.ending is not None:
+            self._log.emit(call_log_events.retried(attempt.ask, attempt.ending, delay))
+
+    def abandoned(self, attempt: Attempt, reason: Reason) -> None:
+        """Log that the attempt which was to follow is not made."""
+        self._log.emit(call_log_events.abandoned(attempt.ask, reason))
+
+    async def settle(self, tickets: Sequence[Ticket]) -> None:
+        """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
+        for ticket in tickets:
+            try:
+                await ticket.done()
+            except StoreError as error:
+                self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def faulted(self, error: Exception) -> None:
+        """Log a bug in what reads along: where it is, never what it says."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        self._log.emit(
+            ProxyFaulted(
+                exception=type(error).__qualname__, where=frame.name, line=frame.lineno or 0
+            )
+        )
+
+    def reopen(self, attempt: Attempt) -> None:
+        """Let another outcome follow: that of a task that has ended."""
+        attempt.n, attempt.ended = attempt.n + 1, False
+
+    def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
+        """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
+        facts = self._drafter.facts(ask, ask.flags)
+        attempt = self._attempt(ask, facts)
+        attempt.intent = intent
+        attempt.n, attempt.ended = n, True
+        return attempt
+
+    def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
+        waits = ask.effect not in self._unwaited
+        if ask.past is not None:
+            return Attempt(ask, facts, facts.clock, waits=waits, past=ask.past)
+        return Attempt(ask, facts, facts.clock, waits=waits)
+
+    def _unrecorded(self, ask: Ask, error: StoreError) -> None:
+        """Log that a request cannot be recorded; raise `error` where it has to be refused: calls only."""
+        if isinstance(error, Conflict):
+            raise error
+        if not isinstance(error, StoreFull):
+            self._log.emit(StoreFailed(reason=str(error)))
+        elif not self._full:
+            self._full = True
+            self._log.emit(self._filled())
+        if self._when_full is WhenFull.REFUSE_WRITES and ask.is_call:
+            raise error
+        self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def _filled(self) -> StoreFilled:
+        with self._store.view() as view:
+            usage = view.usage()
+        return StoreFilled(
+            used=usage.log_bytes + usage.blob_bytes + usage.state_bytes,
+            limit=usage.limit,
+            disk_free=usage.disk_free,
+            when_full=self._when_full,
+        )
+
+    def _submit_outcome(self, draft: Draft, told: Callable[[bool], None] | None) -> Ticket | None:
+        if draft.intent is None:
+            return None
+        try:
+            return self._store.submit(draft, wait=told is not None, told=told)
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+            return None
+
+
+def _flags(attempt: Attempt, reply: Reply) -> tuple[Flag, ...]:
+    flags = attempt.ask.flags
+    if attempt.marks:
+        flags = (*flags, *sorted(attempt.marks))
+    flags += reply.flags
+    return flags if len(flags) < 2 else tuple(dict.fromkeys(flags))
+
+
+def _unwaited(durability: Durability) -> frozenset[Effect]:
+    """Return the effects whose calls do not wait for the disk."""
+    match durability:
+        case Durability.STRICT:
+            return frozenset()
+        case Durability.RELAXED:
+            return frozenset(Effect)
+        case Durability.BALANCED:
+            return frozenset({Effect.READ})

@@ -1,0 +1,1 @@
+"""Secrets cut out of what is recorded or logged. Pure."""

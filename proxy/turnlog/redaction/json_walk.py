@@ -1,0 +1,285 @@
+"""Walk JSON token by token, and cut what stands under secret names. Broken JSON is walked too.
+
+The walk knows where the first look found something (`hits`). Everything else can be neither a
+secret nor the name of one, and is passed over as fast as Python can.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from .names import Hides
+from .values import PLACEHOLDER
+
+DEEPEST: Final = 256
+"""What is nested deeper vanishes whole, so that brackets alone cannot fill the memory."""
+
+_SHORT_NAME: Final = 64
+_NAMES: Final = 1024
+
+_QUOTED: Final = f'"{PLACEHOLDER}"'
+_TOKEN: Final = re.compile(
+    r'"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end>"|\\?\Z)(?:\s*+(?P<colon>:))?'
+    r"|(?P<gone>" + re.escape(PLACEHOLDER) + r")"
+    r"|(?P<open>[{\[])|(?P<close>[}\]])|(?P<stray>:)"
+    r"|(?P<bare>[^\s{}\[\]:,\"]++)(?:\s*+(?P<unquoted>:))?",
+    re.DOTALL | re.ASCII,
+)
+_NUMBER: Final = re.compile(r"-?[0-9][0-9.eE+\-]*+")
+_TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
+_LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
+_NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
+_SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
+_NEEDS_NAME: Final = frozenset({"value", "val"})
+_SAYS_VALUE: Final = _NEEDS_NAME | {"content", "default"}
+
+
+class Texts(Struct, frozen=True):
+    """What the walk asks about things that have no structure. Strings come as they stand in JSON."""
+
+    string: Callable[[str], str]
+    """Return a string with secrets cut out; the same one where there are none."""
+    plain: Callable[[str], str]
+    """Return what a string says."""
+    hides: Callable[[str], Hides]
+    """Return what vanishes under a name."""
+    is_secret: Callable[[str], bool]
+    """Tell whether a number is secret for what it looks like."""
+
+
+class _Frame(Struct):
+    """One open object or array."""
+
+    opener: str = ""
+    begin: int = 0
+    inherited: Hides = Hides.NOTHING
+    """What the names further out hide."""
+    hides: Hides = Hides.NOTHING
+    """What hides the present member."""
+    name: str = ""
+    end: int = -1
+    """Where the newest item ended; -1 while a name waits for its value."""
+    items: int = 0
+    first_tells: bool = False
+    """It began with the name of a secret: `["Authorization", ...]`."""
+    option_tells: bool = False
+    """The newest item was an option: `["--password", ...]`."""
+    name_tells: bool = False
+    """A sibling says what `value` is: `{"name": "PASSWORD", "value": ...}`."""
+    value: tuple[int, int] = (0, 0)
+    """Where the newest `value`, or the second item, stands."""
+    is_named: bool = False
+    """A sibling says what `value` is, a secret or not."""
+    is_unnamed: bool = False
+    """There is a `value` that makes no sense without a sibling that names it."""
+
+
+class Walk:
+    """One walk over bytes. `sound` tells afterwards whether all of it could be JSON.
+
+    Where a cap cut the data (`complete` is false) the name of a value may have been cut away.
+    """
+
+    def __init__(
+        self, data: bytes, hits: list[int], texts: Texts, *, complete: bool = True
+    ) -> None:
+        self._complete = complete
+        # One character for each byte, so that places in both are the same.
+        self._text = data.decode("latin-1")
+        self._hits = [*hits, len(data) + 1]
+        self._hit = 0
+        self._texts = texts
+        self._known: dict[str, tuple[str, Hides, str]] = {}
+        self._cuts: list[tuple[int, int, str]] = []
+        self._frames = [_Frame()]
+        self._depth = 0
+        """How deep inside something that vanishes whole; then only brackets count."""
+        self._hidden_from = 0
+        self.sound = True
+        self._takers: dict[str | None, Callable[[_Frame, re.Match[str]], None]] = {
+            "end": self._string,
+            "colon": self._name,
+            "open": self._open,
+            "close": self._close,
+            "stray": self._stray,
+            "unquoted": self._name,
+            "bare": self._bare,
+            "gone": self._gone,
+        }
+
+    def run(self) -> bytes:
+        """Return the data without secrets."""
+        takers = self._takers
+        for match in _TOKEN.finditer(self._text):
+            if self._depth:
+                self._pass_by(match)
+            else:
+                takers[match.lastgroup](self._frames[-1], match)
+        if self._depth:
+            self._cut(self._hidden_from, len(self._text))
+        for frame in self._frames:
+            if not self._complete and frame.is_unnamed and not frame.is_named:
+                frame.name_tells = True
+            self._finish(frame)
+        return self._result()
+
+    def _pass_by(self, match: re.Match[str]) -> None:
+        if match.lastgroup == "open":
+            self._depth += 1
+        elif match.lastgroup == "close":
+            self._depth -= 1
+            if not self._depth:
+                self._cut(self._hidden_from, match.end())
+                self._frames[-1].end = match.end()
+
+    def _is_hit(self, match: re.Match[str]) -> bool:
+        begin, end = match.span()
+        while self._hits[self._hit] < begin:
+            self._hit += 1
+        return self._hits[self._hit] < end
+
+    def _settle(self, frame: _Frame, begin: int) -> None:
+        """End the present member, if a comma stands between its value and what comes now."""
+        if frame.name and frame.end >= 0 and "," in self._text[frame.end : begin]:
+            frame.hides, frame.name = frame.inherited, ""
+
+    def _name(self, frame: _Frame, match: re.Match[str]) -> None:
+        begin, end = match.span()
+        raw: str | None = match["string"]
+        if raw is None:
+            self.sound = False
+        self._settle(frame, begin)
+        if frame.hides and frame.name:
+            # A second colon in one member is no JSON; what was hidden stays hidden.
+            self.sound = False
+            self._cut(begin, self._text.rindex(":", begin, end))
+            return
+        said = match["bare"] if raw is None else raw
+        frame.hides = frame.inherited
+        frame.end = -1
+        if self._is_hit(match):
+            said, hides, cut = self._known.get(said) or self._learn(said)
+            frame.hides = max(frame.inherited, hides)
+            if raw is not None and cut != raw:
+                self._cuts.append((*match.span("string"), cut))
+        frame.name = said.lower() or "?"
+
+    def _learn(self, raw: str) -> tuple[str, Hides, str]:
+        """Return what a name says, what it hides and what is left of it. Names come in few kinds."""
+        said = self._texts.plain(raw)
+        known = (said, self._texts.hides(said), self._texts.string(raw))
+        if len(raw) <= _SHORT_NAME and len(self._known) < _NAMES:
+            self._known[raw] = known
+        return known
+
+    def _string(self, frame: _Frame, match: re.Match[str]) -> None:
+        if match["end"] != '"':
+            self.sound = False
+        self._settle(frame, match.start())
+        hidden = frame.hides or frame.option_tells
+        is_hit = self._is_hit(match)
+        frame.items += 1
+        frame.end = match.end()
+        if not self._complete:
+            frame.is_named = frame.is_named or frame.name in _SAYS_NAME
+            frame.is_unnamed = frame.is_unnamed or frame.name in _NEEDS_NAME
+        if frame.opener == "[" or frame.name in _SAYS_VALUE or is_hit:
+            self._note(frame, match, is_hit=is_hit)
+        if hidden:
+            self._cut(match.start(), match.end())
+        elif is_hit:
+            self._cut_string(match)
+
+    def _note(self, frame: _Frame, match: re.Match[str], *, is_hit: bool) -> None:
+        """Remember what a string says of its siblings."""
+        said = self._texts.plain(match["string"]) if is_hit else ""
+        tells = self._texts.hides(said)
+        frame.option_tells = False
+        if frame.name in _SAYS_NAME:
+            frame.name_tells = frame.name_tells or tells is not Hides.NOTHING
+        elif frame.name in _SAYS_VALUE:
+            frame.value = match.span()
+        elif frame.opener == "[":
+            if frame.items == 1:
+                frame.first_tells = tells is Hides.ALL
+            elif frame.items == 2:
+                frame.value = match.span()
+            frame.option_tells = bool(tells) and said.startswith("-")
+
+    def _bare(self, frame: _Frame, match: re.Match[str]) -> None:
+        token = match[0]
+        is_number = _NUMBER.fullmatch(token) is not None
+        if not is_number and token not in _LITERALS:
+            self.sound = False
+        self._settle(frame, match.start())
+        frame.items += 1
+        frame.end = match.end()
+        if frame.name in _SAYS_VALUE:
+            frame.value = match.span()
+        hides = frame.hides
+        if hides is Hides.ALL or (hides and not is_number) or self._texts.is_secret(token):
+            self._cut(match.start(), match.end())
+
+    def _gone(self, frame: _Frame, match: re.Match[str]) -> None:
+        """Pass over a cut that an earlier redaction left where there was no JSON."""
+        self.sound = False
+        frame.items += 1
+        frame.end = match.end()
+
+    def _stray(self, frame: _Frame, _: re.Match[str]) -> None:
+        """Pass over a colon that follows no name."""
+        self.sound = False
+        frame.first_tells = False
+
+    def _open(self, frame: _Frame, match: re.Match[str]) -> None:
+        self._settle(frame, match.start())
+        frame.items += 1
+        if frame.hides is Hides.ALL or len(self._frames) > DEEPEST:
+            self._depth, self._hidden_from = 1, match.start()
+            return
+        self._frames.append(
+            _Frame(opener=match[0], begin=match.start(), inherited=frame.hides, hides=frame.hides)
+        )
+
+    def _close(self, frame: _Frame, match: re.Match[str]) -> None:
+        if len(self._frames) == 1:
+            self.sound = False
+            return
+        self._frames.pop()
+        if frame.opener + match[0] not in ("{}", "[]"):
+            self.sound = False
+        self._finish(frame)
+        parent = self._frames[-1]
+        parent.end = match.end()
+        if parent.name in _SAYS_VALUE:
+            parent.value = (frame.begin, match.end())
+
+    def _finish(self, frame: _Frame) -> None:
+        is_pair = frame.first_tells and frame.items == 2
+        begin, end = frame.value
+        if end and (frame.name_tells or is_pair):
+            self._cut(begin, end)
+
+    def _cut_string(self, match: re.Match[str]) -> None:
+        raw: str | None = match["string"]
+        if raw is None:
+            return
+        cut = self._texts.string(raw)
+        if cut != raw:
+            self._cuts.append((*match.span("string"), cut))
+
+    def _cut(self, begin: int, end: int) -> None:
+        if self._text[begin:end] not in _NOT_WORTH:
+            self._cuts.append((begin, end, _QUOTED))
+
+    def _result(self) -> bytes:
+        pieces: list[str] = []
+        done = 0
+        # The outer one of two nested cuts comes first, and the inner one is passed over.
+        for begin, end, instead in sorted(self._cuts, key=lambda cut: (cut[0], -cut[1])):
+            if begin >= done:
+                pieces += self._text[done:begin], instead
+                done = end
+        return "".join((*pieces, self._text[done:])).encode("latin-1")

@@ -1,0 +1,248 @@
+"""Cut secrets out of what is recorded or logged. What is forwarded never comes here.
+
+A cheap first look tells that there is nothing to do, which is the usual case, and then the bytes
+come back as they are. Otherwise a tolerant scan walks the JSON token by token and replaces values
+in place, so that broken JSON, duplicate keys and cut texts hide nothing.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.rules.pattern import pattern, to_bytes, to_text
+
+from .json_walk import Texts, Walk
+from .names import SecretNames
+from .text import cut_assignments, cut_urls
+from .values import PLACEHOLDER, PRIVATE_KEY, FirstLook, cut_shapes, decoded
+
+_ROUNDS: Final = 6
+"""A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
+_STEP: Final = 4
+"""Levels that what was decoded counts for, of those below."""
+_DEPTH: Final = 6
+"""JSON in strings in JSON: how deep it is looked into."""
+_DEEPEST: Final = 12
+"""Where nothing is looked into any more: what might be secret there vanishes whole."""
+MARGIN: Final = 2048
+"""Bytes beyond what is kept of a longer text that redaction wants to see."""
+_TAIL: Final = 256
+"""Bytes left out at the end of a cut text."""
+_TAIL_RUN: Final = 1024
+"""Bytes left out where the text is one unbroken run of characters there."""
+_OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
+# Three quotes begin a text of Python's.
+_JSON_START: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])(?:[{\[]|"(?!""))')
+_UNNAMED: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
+_RUN: Final = re.compile(r"\S++")
+_QUOTE: Final = re.compile(rb'"')
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_NO_BYTE: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_PLACEHOLDER: Final = PLACEHOLDER.encode()
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
+
+
+class Redacted(Struct, frozen=True, gc=False):
+    """What is left of some content, and whether anything was cut out of it."""
+
+    data: bytes
+    touched: bool
+
+
+class Redactor:
+    """Knows what is secret: the built-in names and shapes, and those of an operator.
+
+    Raises `ValueError` for a pattern that is no RE2 expression.
+    """
+
+    def __init__(
+        self,
+        headers: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+    ) -> None:
+        names = (*headers, *keys)
+        self._names = SecretNames(names)
+        self._own = tuple(map(pattern, patterns))
+        self._look = FirstLook(names)
+
+    def json(self, data: bytes, *, complete: bool = True) -> Redacted:
+        """Cut secrets out of JSON, or out of what should have been JSON.
+
+        With `complete=False` the data was cut by a cap, and its last part, up to `MARGIN` bytes, is
+        left out as well, because a secret that began there cannot be told any more; so is a value
+        that still wants the sibling that names it. That alone does not count as touched. Whoever
+        keeps `n` bytes of a longer text passes at least `n + MARGIN` of it, and cuts what comes
+        back to `n`: a placeholder may break there, a secret not.
+        """
+        if not self._own and not self._look.finds(data):
+            if complete:
+                return Redacted(data, False)
+            if not _UNNAMED.search(data):
+                return Redacted(_without_tail(data), False)
+        if data.find(b"\0") >= 0:
+            return self._wide(data)
+        cut = self._document(
+            data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data), complete=complete
+        )
+        return Redacted(cut if complete else _without_tail(cut), cut != data)
+
+    def text(self, s: str) -> tuple[str, bool]:
+        """Cut secrets out of a text; tell whether there were any."""
+        cut = self._text(s, 0)
+        return cut, cut != s
+
+    def _wide(self, data: bytes) -> Redacted:
+        """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
+        text = data.replace(b"\0", b"")
+        if self._document(text) == text:
+            return Redacted(data, False)
+        return Redacted(b'"' + _PLACEHOLDER + b'"', True)
+
+    def _document(self, data: bytes, *, complete: bool = True) -> bytes:
+        if _JSON_START.match(data):
+            cut, sound = self._walk(data, 0, complete=complete)
+            if sound:
+                return cut
+        text = data.decode("utf-8", "surrogateescape")
+        cut_text = self._text(text, 0)
+        return data if cut_text == text else cut_text.encode("utf-8", "surrogateescape")
+
+    def _walk(self, data: bytes, depth: int, *, complete: bool = True) -> tuple[bytes, bool]:
+        # An operator's pattern may match anything: then every string deserves a look.
+        hits = [m.start() for m in _QUOTE.finditer(data)] if self._own else self._look.places(data)
+        texts = Texts(
+            string=partial(self._string, depth=depth),
+            plain=_plain,
+            hides=self._names.hides,
+            is_secret=self._is_own,
+        )
+        walk = Walk(data, hits, texts, complete=complete)
+        return walk.run(), walk.sound
+
+    def _string(self, raw: str, *, depth: int) -> str:
+        """Cut secrets out of a string as it stands in JSON, one character for each byte."""
+        plain = _plain(raw)
+        cut = self._text(plain, depth + 1)
+        return raw if cut == plain else _escaped(cut, raw)
+
+    def _text(self, text: str, depth: int) -> str:
+        data = to_bytes(text)
+        if not self._own and not self._look.finds(data):
+            return text
+        if depth > _DEEPEST:
+            return PLACEHOLDER
+        for _ in range(_ROUNDS):
+            before = text
+            text, done = self._round(text, depth)
+            if text != before and not done:
+                # To the end first: what is covered is looked for once.
+                continue
+            cut, text = text, self._uncover(text, depth)
+            if text == cut:
+                return text
+        return PLACEHOLDER
+
+    def _round(self, text: str, depth: int) -> tuple[str, bool]:
+        """Cut once; tell whether another time is sure to find nothing."""
+        data = to_bytes(text)
+        if depth < _DEPTH and _JSON_START.match(data):
+            data, sound = self._walk(data, depth)
+            text = to_text(data)
+            if sound:
+                return text, True
+        return self._flat(text, depth), False
+
+    def _flat(self, text: str, depth: int) -> str:
+        """Cut secrets out of text that is no JSON, or only in part."""
+        # First, for another cut would take the line that tells what follows.
+        text = PRIVATE_KEY.sub(PLACEHOLDER, text)
+        places, near = self._look.marks(text)
+        text = cut_assignments(text, self._names, places)
+        text = cut_urls(text, self._names, lambda part: self._text(part, depth + _STEP) != part)
+        text = cut_shapes(text, near)
+        for own in self._own:
+            text = PLACEHOLDER.join(
+                own.replaced(piece, PLACEHOLDER) for piece in text.split(PLACEHOLDER)
+            )
+        return text
+
+    def _uncover(self, text: str, depth: int) -> str:
+        """Hide what shows only once escapes and percent signs are decoded."""
+        if not self._is_covered(text, depth):
+            return text
+        text = _RUN.sub(
+            lambda m: PLACEHOLDER if self._is_covered(m[0], depth) else m[0],
+            text,
+        )
+        return PLACEHOLDER if self._is_covered(text, depth) else text
+
+    def _is_covered(self, text: str, depth: int) -> bool:
+        if "%" not in text and "\\" not in text:
+            return False
+        raw = to_bytes(text)
+        plain = decoded(raw)
+        if plain is None or plain == raw:
+            return plain is None
+        shown = plain.decode("utf-8", "replace")
+        return self._flat(shown, depth + 1) != shown
+
+    def _is_own(self, token: str) -> bool:
+        return any(own.has_match(token) for own in self._own)
+
+
+def _plain(raw: str) -> str:
+    """Return what a JSON string says. Broken escapes are read as far as they go."""
+    text = raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
+    if "\\" not in text:
+        return text
+    try:
+        said: str = json.loads(f'"{text}"', strict=False)
+    except ValueError:
+        return _ESCAPE.sub(_unescape, text)
+    return said
+
+
+def _unescape(match: re.Match[str]) -> str:
+    if match[1]:
+        return chr(int(match[1], 16))
+    return _SHORT.get(match[2], match[2])
+
+
+def _escaped(text: str, raw: str) -> str:
+    """Return `text` as it stands in a JSON string, one character for each byte.
+
+    Half a surrogate pair becomes an escape, unless `raw`, that it was made of, was no UTF-8: then
+    it stands for a byte.
+    """
+    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
+    half = _HALF_PAIR if _is_utf8(raw) else _NO_BYTE
+    escaped = half.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    return escaped.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _is_utf8(raw: str) -> bool:
+    try:
+        raw.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _without_tail(data: bytes) -> bytes:
+    """Return cut data without its last part, ending where a word, a character or a cut ends."""
+    end = max(0, len(data) - _TAIL)
+    start = max(0, len(data) - _TAIL_RUN)
+    edge = max(data.rfind(mark, start, end) for mark in (b" ", b"\n", b'"', b","))
+    end = edge + 1 if edge >= 0 else start
+    whole = data.rfind(_PLACEHOLDER, max(0, end - len(_PLACEHOLDER)), end + len(_PLACEHOLDER))
+    if 0 <= whole < end < whole + len(_PLACEHOLDER):
+        end = whole
+    while end and data[end : end + 1] and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return data[:end]

@@ -1,0 +1,156 @@
+"""Cut out of the record what the `redact` expressions of rules select.
+
+What was selected is cut wherever else it stands in the same call, too: tools repeat arguments in
+their results, and servers repeat structured content as text.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, Union, cast
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.rules.expression import Place, Seen, located
+
+from .redact import Redacted
+from .values import PLACEHOLDER
+
+SHORTEST: Final = 4
+"""Characters of a text that is cut wherever it stands; shorter ones are everywhere."""
+SHORTEST_NUMBER: Final = 6
+MOST: Final = 1000
+"""Texts that are looked for; of more than that all content goes."""
+_ROOT: Final = re.compile(r"""\$(?:\.|\[['"])(args|result|status)(?:['"]\])?(?![\w'",])""")
+"""Of an expression that selects on one side alone, and not of every such one."""
+_ALL: Final = b'"' + PLACEHOLDER.encode() + b'"'
+_encode = msgspec.json.Encoder().encode
+
+Side = Literal["args", "result"]
+Tree = Union["Branch", None]
+Branch = dict[int | str, Tree]
+
+
+class Hidden(Struct, frozen=True):
+    """What has to go: selected places, and the texts that stood there, the longest first."""
+
+    expressions: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    texts: tuple[str, ...] = ()
+    too_many: bool = False
+
+    def reaches(self, side: Side) -> bool:
+        """Tell whether an expression may select something there, by how it begins."""
+        found = (_ROOT.match(text) for text in self.expressions)
+        return any(match is None or match[1] == side for match in found)
+
+
+def hidden(expressions: Sequence[str], seen: Seen) -> Hidden:
+    """Return what the expressions select in a call: everything where one cannot be applied."""
+    selected = [located(text, seen) for text in expressions]
+    found = [pair for pairs in selected for pair in pairs or ()]
+    texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
+    return Hidden(
+        expressions=tuple(expressions),
+        places=tuple(place for place, _ in found),
+        texts=tuple(sorted(texts, key=len, reverse=True))[:MOST],
+        too_many=len(texts) > MOST or None in selected,
+    )
+
+
+def cut_json(data: bytes, side: Side, value: object, what: Hidden) -> Redacted:
+    """Cut out of one side of a call. `value` is what `data` says, `None` where nobody can tell:
+    then all of it goes, if an expression could be meant for it."""
+    if not data or not what.expressions:
+        return Redacted(data, False)
+    if what.too_many or (value is None and what.reaches(side) and data.strip() != b"null"):
+        return Redacted(_ALL, True)
+    if value is None:
+        text, touched = cut_text(data.decode("utf-8", "surrogateescape"), what)
+        return Redacted(text.encode("utf-8", "surrogateescape"), touched)
+    tree = _tree(place[1:] for place in what.places if place[:1] in ((), (side,)))
+    cut = _without(value, tree, what.texts)
+    return Redacted(data, False) if cut is value else Redacted(_encode(cut), True)
+
+
+def cut_text(text: str, what: Hidden) -> tuple[str, bool]:
+    """Cut the selected texts out of another one; tell whether there were any."""
+    cut = PLACEHOLDER if what.too_many and text else _replaced(text, what.texts)
+    return cut, cut != text
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts and long numbers in a value."""
+    match value:
+        case str() if len(value) >= SHORTEST:
+            yield value
+        case bool():
+            pass
+        case int() | float() if len(str(value)) >= SHORTEST_NUMBER:
+            yield str(value)
+        case dict():
+            for item in cast("dict[str, object]", value).values():
+                yield from _texts(item)
+        case list():
+            for item in cast("list[object]", value):
+                yield from _texts(item)
+        case _:
+            pass
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield a text as it is, and as it stands in JSON that is itself a text."""
+    yield text
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _tree(places: Iterable[Place]) -> Tree:
+    """Return places as one tree, `None` where a place ends."""
+    whole: Branch = {}
+    # The short ones first: below the end of one no other matters.
+    for place in sorted(places, key=len):
+        # One more step on top, so that the root can be a place, too.
+        *steps, last = (0, *place)
+        node: Tree = whole
+        for step in steps:
+            node = node.setdefault(step, {}) if node is not None else None
+        if node is not None:
+            node[last] = None
+    return whole.get(0, {})
+
+
+def _without(value: object, tree: Tree, texts: Sequence[str]) -> object:
+    """Return a value without what is selected: the same object where nothing is."""
+    if tree is None:
+        return PLACEHOLDER
+    match value:
+        case str():
+            return _replaced(value, texts)
+        case dict():
+            members = cast("dict[str, object]", value)
+            return _without_members(members, tree, texts)
+        case list():
+            items = cast("list[object]", value)
+            kept = [_without(item, tree.get(n, {}), texts) for n, item in enumerate(items)]
+            return items if all(a is b for a, b in zip(kept, items, strict=True)) else kept
+        case _:
+            return value
+
+
+def _without_members(
+    members: dict[str, object], tree: Branch, texts: Sequence[str]
+) -> dict[str, object]:
+    kept = {
+        _replaced(name, texts): _without(item, tree.get(name, {}), texts)
+        for name, item in members.items()
+    }
+    same = kept.keys() == members.keys() and all(kept[name] is members[name] for name in members)
+    return members if same else kept
+
+
+def _replaced(text: str, texts: Sequence[str]) -> str:
+    for secret in texts:
+        text = text.replace(secret, PLACEHOLDER)
+    return text

@@ -1,0 +1,80 @@
+"""What a call changed, as typed operations that a rule reads out of its arguments and result.
+
+Nothing is guessed: an operation comes from a rule's extractor, and names what it is known by.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import Executed
+from turnlog.core.operation import Evidence, Operation, had_effect
+
+from .expression import Seen, locate, select
+from .model import Extractor
+
+MOST: Final = 256
+"""Operations of one call that are kept."""
+KEY_BYTES: Final = 2048
+"""A longer key, or new name, is left out: half of one would name something else."""
+DELTA_BYTES: Final = 16 * 1024
+"""Bytes of all keys and new names together."""
+
+
+class Delta(Struct, frozen=True, gc=False):
+    """The operations of one call; `cut` tells whether there were more than are kept."""
+
+    operations: tuple[Operation, ...] = ()
+    cut: bool = False
+
+
+def changes(
+    extractors: Sequence[Extractor], seen: Seen, ending: Ending, clean: Callable[[str], str]
+) -> Delta:
+    """Return what a call that ended so did, or may have done. `clean` cuts secrets out of a key."""
+    if not had_effect(ending.executed, ending.status, ending.kind):
+        return Delta()
+    maybe = ending.executed is Executed.MAYBE
+    found: dict[tuple[str, str, str, str], Operation] = {}
+    for operation in _operations(extractors, seen):
+        made = structs.replace(
+            operation, key=clean(operation.key), to=clean(operation.to), maybe=maybe
+        )
+        name = (made.field, made.op, made.key, made.to)
+        if name not in found or made.evidence == Evidence.OBSERVED:
+            found[name] = made
+    return _bounded(list(found.values()))
+
+
+def _operations(extractors: Sequence[Extractor], seen: Seen) -> Iterator[Operation]:
+    for extractor in extractors:
+        if not all(select(wanted, seen) for wanted in extractor.when):
+            continue
+        for evidence, key, to in _selected(extractor, seen):
+            yield Operation(
+                field=extractor.field, op=extractor.op, key=key, to=to, evidence=evidence
+            )
+
+
+def _selected(extractor: Extractor, seen: Seen) -> Iterator[tuple[Evidence, str, str]]:
+    """Yield each key, its evidence, and its new name; what is no text, or has no pair, is none."""
+    keys = locate(extractor.key, seen)
+    names: list[object] = [""] * len(keys)
+    if extractor.to:
+        names = select(extractor.to, seen)
+    for (place, key), to in zip(keys, names, strict=False):
+        if isinstance(key, str) and key and isinstance(to, str) and (to or not extractor.to):
+            yield Evidence.OBSERVED if place[0] == "result" else Evidence.DECLARED, key, to
+
+
+def _bounded(found: list[Operation]) -> Delta:
+    kept: list[Operation] = []
+    room = DELTA_BYTES
+    for operation in found[:MOST]:
+        sizes = [len(text.encode("utf-8", "replace")) for text in (operation.key, operation.to)]
+        if max(sizes) <= KEY_BYTES and sum(sizes) <= room:
+            room -= sum(sizes)
+            kept.append(operation)
+    return Delta(tuple(kept), cut=len(kept) < len(found))

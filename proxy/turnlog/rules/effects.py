@@ -1,0 +1,22 @@
+"""Name the effect that a call has on the world, by what a rule selects of its arguments."""
+
+import json
+from collections.abc import Sequence
+
+from turnlog.core.canon import canonical
+
+from .expression import SEARCHED, UNREADABLE, Seen, searches, select
+
+
+def named_effect(wanted: Sequence[str], args: object, *, size: int) -> bytes:
+    """Return what names the effect of a call with these arguments, in one canonical form.
+
+    Empty where nothing does: nothing is selected, nobody can read the arguments, or they are too
+    large (`size`, in bytes) to be searched while the call waits.
+    """
+    if args is UNREADABLE or (size > SEARCHED and any(map(searches, wanted))):
+        return b""
+    found = [select(expression, Seen(args=args)) for expression in wanted]
+    if not any(found):
+        return b""
+    return canonical(json.dumps(found).encode())[1]

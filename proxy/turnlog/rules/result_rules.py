@@ -1,0 +1,129 @@
+"""Judge an answer by the rules: is a null result an error, does an error mean another kind.
+
+Pure, and the last word on an attempt: what the protocol says of the answer comes in, what the call's
+policy makes of it goes out (semantics, sections 3 and 4).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core.classify import is_of_transport
+from turnlog.core.kinds import ErrorKind, Flag
+
+from .expression import UNREADABLE, Seen, holds, searches
+from .model import ErrorMap, Expects
+from .pattern import pattern
+from .policy import Policy
+
+_NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What an answer said. What costs something to know is a function."""
+
+    kind: ErrorKind | None
+    """What went wrong by protocol; `None` for nothing."""
+    flags: tuple[Flag, ...] = ()
+    code: int | None = None
+    """JSON-RPC error code."""
+    status: int = 0
+    """HTTP status."""
+    has_result: bool = True
+    """Whether there is a result, be it one that says nothing."""
+    is_structured: Callable[[], bool]
+    unstructured: ErrorKind = ErrorKind.NULL_RESULT
+    """What it is where structure is expected and there is none."""
+    text: Callable[[], str]
+    """The text of the result or error."""
+    seen: Callable[[], Seen]
+    """Arguments and result may be `UNREADABLE`."""
+
+
+class Judgement(Struct, frozen=True):
+    """What the answer comes to. `retry_after` in seconds, `None` where no rule says."""
+
+    kind: ErrorKind | None
+    flags: tuple[Flag, ...]
+    retry_after: float | None = None
+
+
+def speaks(policy: Policy) -> bool:
+    """Tell whether a policy has anything to say of an answer."""
+    return bool(policy.map_error or policy.null_when or policy.expects)
+
+
+def judge(policy: Policy, said: Said) -> Judgement:
+    """Return what an answer comes to: first as `map_error` says, then by `expects`."""
+    unsure: list[str] = []
+    found = _judged(policy, said, unsure)
+    if not unsure or Flag.NOT_SEARCHED in found.flags:
+        return found
+    return structs.replace(found, flags=(*found.flags, Flag.NOT_SEARCHED))
+
+
+def _judged(policy: Policy, said: Said, unsure: list[str]) -> Judgement:
+    for rule in policy.map_error:
+        if _fits(rule, said, unsure):
+            return Judgement(rule.kind, said.flags, rule.retry_after or None)
+    flags = said.flags
+    if policy.expects is Expects.NOTHING and said.has_result:
+        flags = tuple(flag for flag in flags if flag not in _NOTHING)
+        return Judgement(None if said.kind is ErrorKind.NULL_RESULT else said.kind, flags)
+    if said.kind is not None:
+        return Judgement(said.kind, flags)
+    if Flag.NULL_RESULT not in flags and _is_null(policy, said, unsure):
+        flags = (*flags, Flag.NULL_RESULT)
+    return Judgement(_missing(policy.expects, flags, said), flags)
+
+
+def searchless(policy: Policy) -> Policy:
+    """Return a policy without what only a search of the whole answer could tell; the same object
+    where there is nothing of that."""
+    null_when = tuple(wanted for wanted in policy.null_when if not searches(wanted))
+    map_error = tuple(rule for rule in policy.map_error if not any(map(searches, rule.when)))
+    if null_when == policy.null_when and map_error == policy.map_error:
+        return policy
+    return structs.replace(policy, null_when=null_when, map_error=map_error)
+
+
+def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
+    """Tell whether everything that a rule gives fits.
+
+    One that gives nothing is for errors alone. A status of the way to the tool says more than any
+    body does: only a rule that names it is for it.
+    """
+    if not (rule.text or rule.when or rule.code is not None or rule.status is not None):
+        return said.kind is not None and not is_of_transport(said.status)
+    if rule.status is None and is_of_transport(said.status):
+        return False
+    return (
+        rule.status in (None, said.status)
+        and rule.code in (None, said.code)
+        and (not rule.text or pattern(rule.text).is_in(said.text()))
+        and all(_holds(wanted, said, unsure) for wanted in rule.when)
+    )
+
+
+def _is_null(policy: Policy, said: Said, unsure: list[str]) -> bool:
+    return any(_holds(wanted, said, unsure) for wanted in policy.null_when)
+
+
+def _holds(wanted: str, said: Said, unsure: list[str]) -> bool:
+    """Tell whether an expression selects something; one that cannot be applied goes to `unsure`."""
+    seen = said.seen()
+    found = holds(wanted, seen)
+    if found is None or (not found and UNREADABLE in (seen.args, seen.result)):
+        unsure.append(wanted)
+    return bool(found)
+
+
+def _missing(expects: Expects | None, flags: tuple[Flag, ...], said: Said) -> ErrorKind | None:
+    """Return the error of a result that is not what a rule expects."""
+    if expects is None or expects is Expects.NOTHING:
+        return None
+    if Flag.NULL_RESULT in flags:
+        return ErrorKind.NULL_RESULT
+    lacks = expects is Expects.STRUCTURED and said.has_result and not said.is_structured()
+    return said.unstructured if lacks else None

@@ -1,0 +1,1 @@
+"""The tools that servers showed, beside pins and rules."""

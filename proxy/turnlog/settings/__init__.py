@@ -1,0 +1,1 @@
+"""What an operator may set: defaults, files, environment, flags."""

@@ -1,0 +1,397 @@
+"""Make the `Settings` of what was said: defaults < file < environment < flags.
+
+Each layer is plain data that is checked by itself, so that an error names the line, the variable
+or the flag; then they are laid over one another.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.packs import load, shape
+from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.expand import LARGEST, expand, has_places
+from turnlog.packs.load import Document
+from turnlog.packs.plain import Plain
+from turnlog.packs.shape import MismatchError
+from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
+from turnlog.store.place import default_place
+
+from .model import Settings, Transport, Upstream
+from .values import is_loop, proxy_setting, upstream_url
+
+DEFAULT_UPSTREAM = "default"
+"""The name of the one upstream that was given without a name."""
+
+LATER = frozenset(
+    {
+        "retention",
+        "upstreams.*.transport=sse",
+    }
+)
+"""What a coming version understands; to accept it now would promise what is not done."""
+
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "TURNLOG_LISTEN": ("listen",),
+    "TURNLOG_ALLOW_HOSTS": ("allow_hosts",),
+    "TURNLOG_ALLOW_ORIGINS": ("allow_origins",),
+    "TURNLOG_DATA": ("data",),
+    "TURNLOG_DURABILITY": ("durability",),
+    "TURNLOG_UPSTREAMS": ("upstreams",),
+    "TURNLOG_RULES": ("rules",),
+    "TURNLOG_LIMITS_RECORD": ("limits", "record"),
+    "TURNLOG_LIMITS_STORE": ("limits", "store"),
+    "TURNLOG_LIMITS_WHEN_FULL": ("limits", "when_full"),
+    "TURNLOG_REDACT_HEADERS": ("redact", "headers"),
+    "TURNLOG_REDACT_KEYS": ("redact", "keys"),
+    "TURNLOG_REDACT_PATTERNS": ("redact", "patterns"),
+    "TURNLOG_IDENTITY_PRINCIPAL": ("identity", "principal"),
+    "TURNLOG_NEVER_TWICE_JOIN_AFTER": ("never_twice", "join_after"),
+    "TURNLOG_NEVER_TWICE_CANCEL_GRACE": ("never_twice", "cancel_grace"),
+    "TURNLOG_NEVER_TWICE_DRAIN": ("never_twice", "drain"),
+    "TURNLOG_NEVER_TWICE_WINDOW": ("never_twice", "window"),
+    "TURNLOG_LOG_FORMAT": ("log_format",),
+    "TURNLOG_LOG_LEVEL": ("log_level",),
+}
+"""The environment's names. Lists are split at commas, upstreams at blanks, patterns at lines."""
+CONFIG_VARIABLE = "TURNLOG_CONFIG"
+
+_PREFIX = "TURNLOG_"
+_READERS: Final = {"url": upstream_url, "proxy": proxy_setting}
+_COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "principal", "rules"})
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line says; `None` where it says nothing."""
+
+    config: str | None = None
+    upstreams: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    listen: str | None = None
+    data: str | None = None
+    durability: str | None = None
+    log_format: str | None = None
+    log_level: str | None = None
+
+
+class _Layer(Struct, frozen=True, kw_only=True):
+    """One source's plain data and what to call the source."""
+
+    name: str
+    data: Plain
+    document: Document | None = None
+
+    def error(self, steps: tuple[str, ...], message: str) -> ConfigError | SettingError:
+        if self.document is not None:
+            return self.document.error(steps, message)
+        return SettingError(self.name, message)
+
+
+def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
+    """Return the settings in force. Raises `ConfigError` and `SettingError`.
+
+    `folder` is the working directory: relative paths of variables and flags begin there, those of
+    a file at the file.
+    """
+    layers = _layers(flags, environ, folder)
+    settings = _combine(layers, environ, folder)
+    if not settings.upstreams:
+        raise SettingError("--upstream", "no tool server is named, write --upstream URL")
+    _refuse_unreachable(settings, layers)
+    _refuse_loops(settings, layers)
+    return settings
+
+
+def read_wrap_settings(
+    *, flags: Flags, environ: Mapping[str, str], folder: Path, server: str
+) -> Settings:
+    """Return the settings for one wrapped command, of upstreams only what is said of `server`."""
+    settings = _combine(_layers(flags, environ, folder), environ, folder)
+    known = {name: up for name, up in settings.upstreams.items() if name == server}
+    return structs.replace(settings, upstreams=known)
+
+
+def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Sources:
+    """Return where the rules come from, as `read_settings` finds them; no server need be named."""
+    return _combine(_layers(flags, environ, folder), environ, folder).sources()
+
+
+def read_store_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
+    """Return the settings for who writes to the store and forwards nothing: no server need be named."""
+    return _combine(_layers(flags, environ, folder), environ, folder)
+
+
+def data_folder(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path:
+    """Return the store's folder as `serve` would use it. Raises as `read_settings` does."""
+    return _combine(_layers(flags, environ, folder), environ, folder).data
+
+
+def config_file(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path | None:
+    """Return the configuration file that is named, if one is."""
+    config = flags.config or environ.get(CONFIG_VARIABLE)
+    return (folder / Path(config).expanduser()).absolute() if config else None
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that looks like a setting and is none.
+
+    Others are left alone: a container platform makes `TURNLOG_PORT` of a service's name.
+    """
+    known = {name.removeprefix(_PREFIX) for name in (*VARIABLES, CONFIG_VARIABLE)}
+    given = sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX))
+    close = ((name, get_close_matches(name, known, n=1)) for name in given if name not in known)
+    return [
+        f"{_PREFIX}{name} is no setting, did you mean {_PREFIX}{hit[0]}?"
+        for name, hit in close
+        if hit
+    ]
+
+
+def _layers(flags: Flags, environ: Mapping[str, str], folder: Path) -> list[_Layer]:
+    config = flags.config or environ.get(CONFIG_VARIABLE)
+    layers = [_file_layer(config, environ, folder)] if config else []
+    return [*layers, *_variable_layers(environ, folder), *_flag_layers(flags, folder)]
+
+
+def _file_layer(config: str, environ: Mapping[str, str], folder: Path) -> _Layer:
+    path = folder / Path(config).expanduser()
+    document = _expanded(load.read(path, shown=config), path.parent, environ)
+    settings = load.convert(document, Settings, later=LATER)
+    data = document.data
+    if "data" in data:
+        data = {**data, "data": str(path.absolute().parent / settings.data)}
+    if "rules" in data:
+        data = {**data, "rules": _found_rules(document, config, folder)}
+    if folders := {name: up.cwd for name, up in settings.upstreams.items() if up.cwd}:
+        beside = path.absolute().parent
+        there = {
+            name: {"cwd": str(beside / Path(cwd).expanduser())} for name, cwd in folders.items()
+        }
+        data = _laid_over(data, {"upstreams": there})
+    if authorities := {name: up.ca for name, up in settings.upstreams.items() if up.ca}:
+        data = _laid_over(data, {"upstreams": _certificates(document, path.parent, authorities)})
+    return _Layer(name=config, data=data, document=document)
+
+
+def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> Document:
+    """Return a configuration whose URLs and `env` hold what variables and files say.
+
+    Nowhere else: what is run must stand in the file. Relative paths begin beside it.
+    """
+    if not _mapping_in(document.data, "upstreams"):
+        return document
+
+    def read(name: str) -> bytes:
+        return load.read_regular(beside / Path(name).expanduser(), LARGEST + 1)
+
+    data = document.data
+    for steps, text in _places(document.data):
+        try:
+            found = expand(text, environ, read)
+        except ValueError as error:
+            raise document.error(steps, str(error)) from None
+        try:
+            _READERS.get(steps[-1], str)(found)
+        except ValueError:
+            # The reader's own words would show what stands elsewhere for a reason.
+            message = f"{text!r} does not expand to a value that {steps[-1]!r} can have, correct it"
+            raise document.error(steps, message) from None
+        layer: Plain = found
+        for step in reversed(steps):
+            layer = {step: layer}
+        data = _laid_over(data, layer)
+    return structs.replace(document, data=data)
+
+
+def _places(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where in a configuration something is to be expanded, and the text there."""
+    for name, upstream in _mapping_in(data, "upstreams").items():
+        values: dict[tuple[str, ...], Plain] = {
+            ("url",): shape.dig(upstream, ("url",)),
+            ("proxy",): shape.dig(upstream, ("proxy",)),
+            **{("env", key): text for key, text in _mapping_in(upstream, "env").items()},
+        }
+        for steps, text in values.items():
+            if isinstance(text, str) and has_places(text):
+                yield ("upstreams", name, *steps), text
+
+
+def _mapping_in(data: Plain, name: str) -> Mapping[str, Plain]:
+    """Return a mapping's entry that is a mapping; an empty one where it is none."""
+    found = data.get(name) if shape.is_mapping(data) else None
+    return found if shape.is_mapping(found) else {}
+
+
+def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSource]:
+    """Find the files that a configuration names; relative paths begin beside it."""
+    beside = Path(config).parent
+    found: list[RuleSource] = []
+    for number, text in enumerate(document.data["rules"]):
+        shown = str(beside / text)
+        try:
+            found.append(rule_file(text, folder / beside.expanduser(), shown=shown))
+        except ValueError as error:
+            raise document.error(("rules", number), str(error)) from None
+    return found
+
+
+def _certificates(
+    document: Document, beside: Path, authorities: Mapping[str, str]
+) -> dict[str, Plain]:
+    """Find the files of certificates that upstreams name; relative paths begin beside the file."""
+    from ssl import create_default_context  # it takes 10 ms, and few configurations need it
+
+    found: dict[str, Plain] = {}
+    for name, text in authorities.items():
+        file = str((beside / Path(text).expanduser()).absolute())
+        try:
+            create_default_context(cafile=file)
+        except OSError as error:  # of ssl as well
+            reason = error.strerror or str(error)
+            message = f"{text!r} holds no certificates that can be read ({reason}), name a PEM file"
+            raise document.error(("upstreams", name, "ca"), message) from None
+        found[name] = {"ca": file}
+    return found
+
+
+def _variable_layers(environ: Mapping[str, str], folder: Path) -> list[_Layer]:
+    given = ((name, steps, environ.get(name, "").strip()) for name, steps in VARIABLES.items())
+    layers = [_text_layer(name, steps, text) for name, steps, text in given if text]
+    return [_with_rules(layer, folder) for layer in layers]
+
+
+def _flag_layers(flags: Flags, folder: Path) -> list[_Layer]:
+    single = structs.asdict(flags)
+    del single["config"], single["upstreams"], single["rules"]
+    layers = [
+        _text_layer("--" + field.replace("_", "-"), (field,), text)
+        for field, text in single.items()
+        if text is not None
+    ]
+    if flags.upstreams:
+        layers.append(_upstreams_layer("--upstream", flags.upstreams))
+    if flags.rules:
+        layers.append(_with_rules(_Layer(name="--rules", data={"rules": flags.rules}), folder))
+    return layers
+
+
+def _text_layer(source: str, steps: tuple[str, ...], text: str) -> _Layer:
+    if steps == ("upstreams",):
+        return _upstreams_layer(source, tuple(text.split()))
+    value: Plain = text
+    if steps[-1] in _COMMA_LISTS:
+        value = [item.strip() for item in text.split(",") if item.strip()]
+    elif steps[-1] == "patterns":
+        value = text.splitlines()
+    for step in reversed(steps):
+        value = {step: value}
+    return _checked(_Layer(name=source, data=value))
+
+
+def _with_rules(layer: _Layer, folder: Path) -> _Layer:
+    """Find the packs and files of rules that a variable or a flag names, if it does."""
+    named = layer.data.get("rules")
+    if named is None:
+        return layer
+    try:
+        found = [pack_or_file(text, folder) for text in named]
+    except ValueError as error:
+        raise layer.error((), str(error)) from None
+    return structs.replace(layer, data={"rules": found})
+
+
+def _upstreams_layer(source: str, texts: tuple[str, ...]) -> _Layer:
+    upstreams: dict[str, Plain] = {}
+    for text in texts:
+        name, url = _split_upstream(text)
+        if name in upstreams:
+            raise SettingError(
+                source, f"two upstreams are called {name!r}, write NAME=URL for each"
+            )
+        upstreams[name] = {"url": url}
+    return _checked(_Layer(name=source, data={"upstreams": upstreams}))
+
+
+def _split_upstream(text: str) -> tuple[str, str]:
+    """Split `[NAME=]URL`; a `=` behind the `://` belongs to the URL."""
+    name, equals, url = text.partition("=")
+    return (name, url) if equals and "://" not in name else (DEFAULT_UPSTREAM, text)
+
+
+def _checked(layer: _Layer) -> _Layer:
+    try:
+        shape.convert(layer.data, Settings, later=LATER)
+    except MismatchError as error:
+        raise SettingError(layer.name, error.message) from None
+    return layer
+
+
+def _combine(layers: list[_Layer], environ: Mapping[str, str], folder: Path) -> Settings:
+    data: Plain = {}
+    for layer in layers:
+        data = _laid_over(data, layer.data)
+    # Rules add up. Earlier ones win, so those of a later layer come first.
+    data["rules"] = [rule for layer in reversed(layers) for rule in layer.data.get("rules", ())]
+    settings = shape.convert(data, Settings, later=LATER)
+    place = settings.data if "data" in data else default_place(environ, folder).path
+    return structs.replace(settings, data=(folder / place).absolute())
+
+
+def _laid_over(below: Plain, above: Plain) -> Plain:
+    if not shape.is_mapping(below) or not shape.is_mapping(above):
+        return above
+    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
+
+
+def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
+    """Refuse upstreams that name no way to them, or two."""
+    for name, upstream in settings.upstreams.items():
+        if bool(upstream.url) == bool(upstream.command):
+            both = "both a url and a command" if upstream.url else "neither a url nor a command"
+            raise _layer_of(layers, name).error(
+                ("upstreams", name), f"upstream {name!r} has {both}, write one of them"
+            )
+        layer = _layer_of(layers, name)
+        if upstream.command and upstream.transport is Transport.HTTP:
+            raise layer.error(
+                ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
+            )
+        _refuse_misplaced(name, upstream, layer)
+
+
+_ONLY_WITH_URL: Final = dict.fromkeys(("proxy", "ca"), "a command is not called over HTTP")
+_ONLY_WITH_COMMAND: Final = {
+    "share": "only a command can be shared",
+    "env": "only a command is given variables",
+    "cwd": "only a command is run in a folder",
+}
+
+
+def _refuse_misplaced(name: str, upstream: Upstream, layer: _Layer) -> None:
+    """Refuse what only the other kind of upstream can have, and a folder that is not there."""
+    said = layer.data["upstreams"][name]
+    for key, message in (_ONLY_WITH_URL if upstream.command else _ONLY_WITH_COMMAND).items():
+        if key in said:
+            raise layer.error(("upstreams", name, key), f"{message}, remove this line")
+    if upstream.cwd and not Path(upstream.cwd).is_dir():
+        raise layer.error(
+            ("upstreams", name, "cwd"), f"there is no folder {upstream.cwd!r}, make it"
+        )
+
+
+def _layer_of(layers: list[_Layer], name: str) -> _Layer:
+    return next(layer for layer in reversed(layers) if name in layer.data.get("upstreams", {}))
+
+
+def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
+    for name, upstream in settings.upstreams.items():
+        if upstream.command or not is_loop(settings.listen, upstream.url):
+            continue
+        steps = ("upstreams", name, "url")
+        source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
+        raise source.error(
+            steps, f"upstream {name!r} leads to where turnlog itself listens, name the server"
+        )

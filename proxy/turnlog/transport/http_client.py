@@ -1,0 +1,379 @@
+"""The border to the tool servers: one request out, one answer back, every failure a value.
+
+Connections are pooled by upstream. Nothing here acts on its own: no second send, no redirects, no
+cookies, no decompression, no time limits but those of rules.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from ipaddress import ip_address
+from time import monotonic
+from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
+
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.record.deadlines import Patience
+from turnlog.record.errors import Failure, Progress
+from turnlog.wire.http.head import Framing, Headers
+
+from .message_heads import Raw
+from .routes import Target
+from .server_connection import Connection, Interim
+from .tunnel import tunnelled
+
+__all__ = ["Answer", "Content", "Failure", "Upstreams"]
+
+IDLE_LIMIT: Final = 2.0
+"""s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
+and a reset of a reused connection would look like a lost call."""
+_CONNECTING: Final = Phase.CONNECTING
+_C = TypeVar("_C", covariant=True)
+_PIECE: Final = 256 * 1024
+_IDLE_CONNECTIONS: Final = 256
+_REACHED: Final = 2.0
+"""s: a server that takes longer to accept a connection is taken for gone."""
+_NOTICE: Final = 5.0
+"""s: how long a message to a server whose answer nobody needs may take."""
+
+Content = bytes | AsyncIterator[bytes]
+"""A request's body: whole, or as it comes."""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Origin:
+    """Where a tool server listens, and the idle connections to it."""
+
+    def __init__(self, target: Target) -> None:
+        is_https = target.origin.lower().startswith("https:")
+        self.host, self.port, self.proxy = target.host, target.port, target.proxy
+        self.tls = ssl.create_default_context(cafile=target.ca or None) if is_https else None
+        # A proxy gets the whole URL of what is not encrypted (RFC 9112 section 3.2.2).
+        plain_proxy = None if is_https else target.proxy
+        self.before_path = target.origin if plain_proxy else ""
+        self.lines = b""
+        """Fields for the proxy, each with CRLF before it."""
+        if plain_proxy and plain_proxy.authorization:
+            self.lines = b"\r\nProxy-Authorization: " + plain_proxy.authorization
+        # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
+        self._race = None if _is_address(self.host) else 0.25
+        self.idle: list[tuple[Connection, float]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def connect(self) -> Connection:
+        """Open a connection. Raises `Failure`."""
+        try:
+            return await self._connect()
+        except OSError as error:
+            detail = error.strerror or str(error) or type(error).__name__
+            if self.proxy is not None:
+                detail = f"through the proxy {self.proxy.url} ({self.proxy.source}): {detail}"
+            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+
+    async def _connect(self) -> Connection:
+        if self.proxy is not None and self.tls is not None:
+            return await tunnelled(self.proxy, self.host, self.port, self.tls, Connection)
+        to = self.proxy or self
+        _, connection = await asyncio.get_running_loop().create_connection(
+            Connection, to.host, to.port, ssl=self.tls, happy_eyeballs_delay=self._race
+        )
+        return connection
+
+    def reuse(self, now: float) -> Connection | None:
+        """Take an idle connection on which nothing happened since."""
+        while self.idle:
+            connection, since = self.idle.pop()
+            if now - since < IDLE_LIMIT and connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    def give_back(self, connection: Connection, now: float) -> None:
+        """Keep a connection for the next request, for `IDLE_LIMIT` at the most."""
+        self.idle.append((connection, now))
+        if len(self.idle) > _IDLE_CONNECTIONS:
+            self.idle.pop(0)[0].close()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_LIMIT, self._trim)
+
+    def _trim(self) -> None:
+        """Close what has been idle too long, and come back for the rest."""
+        while self.idle and monotonic() - self.idle[0][1] >= IDLE_LIMIT:
+            self.idle.pop(0)[0].close()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
+
+
+class Answer(Protocol):
+    """An answer of a tool server: its head, and its body as it comes in."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    raw: Raw
+    """The fields without Content-Length."""
+    framing: Framing
+
+    def read(self) -> Coroutine[None, None, bytes]:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        ...
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        ...
+
+    def heard(self) -> None:
+        """Note that something came that counts: an event, or a piece of a body."""
+        ...
+
+    async def is_reachable(self) -> bool:
+        """Return whether its server accepts a connection within a short time."""
+        ...
+
+    async def close(self) -> None:
+        """Read no more of it."""
+        ...
+
+
+# One is made for each call, and a struct takes a third of the time of another class.
+class HttpAnswer(Struct, eq=False):
+    """An answer over HTTP."""
+
+    _connection: Connection
+    _origin: Origin
+    _upload: asyncio.Task[None] | None
+    _patience: Patience | None
+    status: int
+    reason: bytes
+    headers: Headers
+    raw: Raw
+    framing: Framing
+
+    def read(self) -> Coroutine[None, None, bytes]:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        return self._connection.read()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return self._connection.at_end
+
+    def heard(self) -> None:
+        """Note that something came that counts: an event, or a piece of a body."""
+        if self._patience is not None:
+            self._patience.heard()
+
+    async def is_reachable(self) -> bool:
+        """Return whether its server accepts a connection within `_REACHED`."""
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_REACHED):
+                connection = await self._origin.connect()
+            self._origin.give_back(connection, monotonic())
+            return True
+        return False
+
+    async def close(self) -> None:
+        """Give the connection back if the exchange came to its end, else break it.
+
+        A request that is still being sent is cut: nobody reads the agent's side after this.
+        """
+        if self._patience is not None:
+            self._patience.close()
+        try:
+            if self._upload is not None:
+                await _stopped(self._upload)
+        finally:
+            reusable = self._connection.finish()
+        if reusable:
+            self._origin.give_back(self._connection, monotonic())
+
+
+class Upstreams:
+    """The connections to all upstreams. An async context manager."""
+
+    def __init__(self) -> None:
+        self._origins: dict[str, Origin] = {}
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> "Upstreams":
+        """Begin."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Break the idle connections, and wait for what goes on in the background."""
+        for origin in self._origins.values():
+            for connection, _ in origin.idle:
+                connection.close()
+        await self._group.__aexit__(None, None, None)
+
+    async def send(
+        self,
+        target: Target,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+        interim: Interim | None = None,
+    ) -> Answer:
+        """Send one request, once, and return when the answer's head is there.
+
+        `resource` is the target as it goes out; `lines` are fields, each with CRLF before it, none
+        of framing; `length` is that of a body in pieces, if known; `interim` gets 1xx answers.
+        Raises `Failure`.
+        """
+        origin = self._origins.get(target.name) or self._met(target)
+        progress.phase = _CONNECTING
+        connection = origin.reuse(monotonic())
+        if connection is None:
+            now = asyncio.get_running_loop().time()
+            connection = await connected(origin, progress.patience, now)
+        connection.begin(method, progress, interim)
+        if origin.before_path:
+            resource = origin.before_path + (resource if resource != "*" else "")
+        head = _line(method, resource) + lines + origin.lines
+        upload: asyncio.Task[None] | None = None
+        try:
+            upload = self._start(connection, head, body, length)
+            await connection.head()
+        except BaseException:
+            await _given_up(connection, upload, progress.patience)
+            raise
+        return HttpAnswer(
+            connection,
+            origin,
+            upload,
+            progress.patience,
+            connection.status,
+            connection.reason,
+            connection.headers,
+            connection.raw,
+            connection.framing,
+        )
+
+    def _met(self, target: Target) -> Origin:
+        """Return an origin to which nothing was sent before."""
+        origin = self._origins[target.name] = Origin(target)
+        return origin
+
+    def notify(
+        self, target: Target, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """POST a message whose answer nobody needs, in the background, for `_NOTICE` at the most."""
+        return self._group.create_task(self._notify(target, resource, lines, body))
+
+    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
+        progress = Progress()
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_NOTICE):
+                answer = await self.send(
+                    target, "POST", resource, lines, body, progress, length=None
+                )
+                try:
+                    while await answer.read():
+                        pass
+                finally:
+                    await answer.close()
+
+    def _start(
+        self, connection: Connection, head: bytes, body: Content, length: int | None
+    ) -> asyncio.Task[None] | None:
+        """Send the request, or begin to; return the task that goes on with it."""
+        if not isinstance(body, bytes):
+            framing = (
+                b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+            )
+            head += b"\r\n%b\r\n\r\n" % framing
+            return self._group.create_task(_upload(connection, head, body, chunked=length is None))
+        has_length = body or not head.startswith(_BODILESS_METHODS)
+        head += b"\r\nContent-Length: %d\r\n\r\n" % len(body) if has_length else b"\r\n\r\n"
+        if len(body) <= _PIECE:
+            connection.write(head + body)
+            connection.sent()
+            return None
+        return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
+
+
+class Connects(Protocol[_C]):
+    """Something that can be connected to."""
+
+    async def connect(self) -> _C:
+        """Connect. Raises `Failure`."""
+        ...
+
+
+async def connected(origin: Connects[_C], patience: Patience | None, now: float) -> _C:
+    """Connect within the time there is. Raises `Failure`."""
+    if patience is None:
+        return await origin.connect()
+    at, kind = patience.connect_by(now)
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await origin.connect()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Failure(kind, Phase.CONNECTING, patience.detail(kind)) from None
+
+
+_BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")
+"""Methods without a body unless one was sent: they need no `Content-Length: 0`."""
+
+
+async def _upload(
+    connection: Connection, head: bytes, body: AsyncIterator[bytes], *, chunked: bool
+) -> None:
+    """Send a body while the answer may already be coming. Never raises: the reader learns."""
+    try:
+        connection.write(head)
+        async for piece in body:
+            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await connection.drain()
+        if chunked:
+            connection.write(b"0\r\n\r\n")
+        connection.sent()
+    except Failure:
+        pass
+    except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
+        connection.fail(str(error) or type(error).__name__)
+
+
+async def _given_up(
+    connection: Connection, upload: asyncio.Task[None] | None, patience: Patience | None
+) -> None:
+    """End an exchange that got no answer."""
+    if patience is not None:
+        patience.close()
+    connection.close()
+    if upload is not None:
+        await _stopped(upload)
+
+
+async def _stopped(upload: asyncio.Task[None]) -> None:
+    """End an upload that is not finished, and wait until it has."""
+    if not upload.done():
+        upload.cancel()
+        await asyncio.wait({upload})
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]
+
+
+def _line(method: str, resource: str) -> bytes:
+    return f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")

@@ -1,0 +1,102 @@
+"""Lines on their way out through a pipe, in order, each once its outcome is on disk."""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from turnlog.record.recorder import Recorder
+from turnlog.store.base import Ticket
+
+from .async_pipes import WriteEnd
+
+ROOM: Final = 4 << 20
+"""bytes: with more than this on its way nothing more is read from the other side."""
+Told = Callable[[], None]
+"""Learns that a line was handed over whole."""
+_Parcel = tuple[bytes, Sequence[Ticket], Told | None]
+
+
+class Outbox:
+    """What leaves through one end. A line that comes in pieces is not cut by others."""
+
+    def __init__(self, end: WriteEnd, recorder: Recorder) -> None:
+        self._end = end
+        self._recorder = recorder
+        self._parcels: deque[_Parcel] = deque()
+        self._behind: list[_Parcel] = []
+        """Lines that wait until the one that comes in pieces is over."""
+        self._in_line = False
+        self._torn = False
+        """Whether the last line came without its newline: the stream it came from has ended."""
+        self._size = 0
+        self._room = ROOM
+        self._closing = False
+        self._changed = asyncio.Event()
+
+    def line(self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
+        """Send a whole line once what `tickets` stand for is on disk."""
+        if self._in_line:
+            self._behind.append((raw, tickets, told))
+            self._size += len(raw)
+        else:
+            self._add(b"\n" + raw if self._torn else raw, tickets, told)
+            self._torn = not raw.endswith(b"\n")
+
+    def piece(
+        self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None, *, ends: bool
+    ) -> None:
+        """Send a piece of the line that comes in pieces."""
+        self._in_line = not ends
+        self._add(raw, tickets, told)
+        if not ends:
+            return
+        self._torn = not raw.endswith(b"\n")
+        behind, self._behind = self._behind, []
+        for waiting, its, teller in behind:
+            self._size -= len(waiting)
+            self.line(waiting, its, teller)
+
+    def close(self) -> None:
+        """Close the end when everything has left."""
+        self._closing = True
+        self._changed.set()
+
+    def lift(self) -> None:
+        """Take whatever comes: it is little, and nobody may read any more."""
+        self._room = sys.maxsize
+        self._changed.set()
+
+    async def room(self) -> None:
+        """Wait while too much is on its way."""
+        while self._size > self._room and not self._closing:
+            await self._changes()
+
+    async def run(self) -> None:
+        """Write until closed. Raises `BrokenPipeError` when nobody reads any more."""
+        try:
+            while self._parcels or not self._closing:
+                if not self._parcels:
+                    await self._changes()
+                    continue
+                raw, tickets, told = self._parcels.popleft()
+                await self._recorder.settle(tickets)
+                await self._end.write(raw)
+                if told is not None:
+                    told()
+                self._size -= len(raw)
+                self._changed.set()
+        finally:
+            self._closing = True
+            self._changed.set()
+            self._end.close()
+
+    def _add(self, raw: bytes, tickets: Sequence[Ticket], told: Told | None) -> None:
+        self._parcels.append((raw, tickets, told))
+        self._size += len(raw)
+        self._changed.set()
+
+    async def _changes(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

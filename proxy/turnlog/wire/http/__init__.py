@@ -1,0 +1,1 @@
+"""Heads, codings, origins and references of HTTP. Pure."""

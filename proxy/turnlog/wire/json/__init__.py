@@ -1,0 +1,1 @@
+"""JSON text read in place, also where it comes in pieces. Pure."""

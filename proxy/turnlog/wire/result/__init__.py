@@ -1,0 +1,1 @@
+"""What the result of a tool call says: empty, an error, null. Pure."""

@@ -1,0 +1,1 @@
+"""Definitions of tools: as listed, as kept, and what differs between two. Pure."""
