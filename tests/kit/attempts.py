@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from turnlog.core.kinds import Durability, Effect, Rung, TurnSource, WhenFull
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Event, Level
+from turnlog.observe.events import Level, LogEvent
 from turnlog.record.attempt import Ask
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
@@ -22,7 +22,7 @@ from turnlog.store.lmdb import LmdbStore
 
 START = 1_795_737_600 * 10**9
 """2026-11-28T00:00:00Z, in ns."""
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=LogEvent)
 
 
 class Collected:
@@ -31,13 +31,13 @@ class Collected:
     tells_content = False
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
 
-    def wants(self, kind: type[Event]) -> bool:
+    def wants(self, kind: type[LogEvent]) -> bool:
         """Tell that all events are wanted."""
         return kind.level >= Level.DEBUG
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: LogEvent) -> None:
         """Keep an event."""
         self.events.append(event)
 

@@ -21,8 +21,13 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.exchange.duplicates import Verdict, replayed, unsent
-from turnlog.observe.call_events import CallEnded, CallStarted
-from turnlog.observe.events import RecorderFailed, SessionOpened, StoreFilled
+from turnlog.observe.events import (
+    CallEnded,
+    CallStarted,
+    RecorderFailed,
+    SessionOpened,
+    StoreFilled,
+)
 from turnlog.record.attempt import Attempt, Reply
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from turnlog.engine.context import Context
 from turnlog.engine.http.downstream import Downstream
-from turnlog.observe.call_events import Refusal, RequestRefused
-from turnlog.observe.events import StoreFailed
+from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
 from turnlog.packs.shape import mismatch
 from turnlog.record.own_answers import Made, document, not_allowed, problem, with_headers
 from turnlog.sessions.errors import UnresolvableError
@@ -127,7 +126,7 @@ class Api:
         detail = "give the token that DATA/token holds: `Authorization: Bearer TOKEN`"
         self._context.log.emit(
             RequestRefused(
-                reason=Refusal.TOKEN,
+                reason=RefusalReason.TOKEN,
                 http_method=self._context.clean(down.method),
                 http_status=401,
             )

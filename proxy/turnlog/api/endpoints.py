@@ -15,7 +15,7 @@ from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import Field
 from turnlog.engine.context import Context
-from turnlog.observe.call_events import CallResolved
+from turnlog.observe.events import CallResolved
 from turnlog.sessions.dangling import Wanted
 from turnlog.sessions.listing import SessionLine, session_line
 from turnlog.sessions.log import NotFoundError, Turns, find_session, parse_turns

@@ -24,8 +24,7 @@ from turnlog.engine.http.agent_connection import AgentServer
 from turnlog.engine.http.handler import Handler
 from turnlog.engine.services import end, recording
 from turnlog.engine.tools.pin_set import Pins
-from turnlog.observe.event import Log
-from turnlog.observe.events import ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
+from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.fit import names_effect
 from turnlog.sessions.tools.unruled import without_effects

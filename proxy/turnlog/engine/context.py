@@ -15,7 +15,7 @@ from turnlog.engine.tools.tool_cache import KnownTools, Rules
 from turnlog.engine.tools.tool_listing import Catalog
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
+from turnlog.observe.events import Log
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Store

@@ -5,8 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from turnlog.engine.tools.tool_cache import Rules
-from turnlog.observe.event import Log
-from turnlog.observe.events import RulesRejected, RulesReloaded
+from turnlog.observe.events import Log, RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import Reading, read_each, rulebook
 from turnlog.packs.sources import Sources

@@ -24,10 +24,12 @@ from turnlog.engine.tools.pin_set import Pins
 from turnlog.engine.tools.tool_cache import KnownTools
 from turnlog.engine.tools.tool_listing import Catalog
 from turnlog.exchange.principal import PrincipalNames
-from turnlog.observe.call_events import CallExpired, CallRecovered
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Event, Log
 from turnlog.observe.events import (
+    CallExpired,
+    CallRecovered,
+    Log,
+    LogEvent,
     RecorderFailed,
     StoreBlocked,
     StoreFailed,
@@ -284,7 +286,7 @@ def _clean(redactor: Redactor, name: str) -> str:
     return redactor.text(name)[0]
 
 
-def _in_loop(log: Log, event: Callable[[_T], Event]) -> Callable[[_T], None]:
+def _in_loop(log: Log, event: Callable[[_T], LogEvent]) -> Callable[[_T], None]:
     """Return what logs what the store's own thread tells."""
     loop = asyncio.get_running_loop()
 

@@ -14,10 +14,8 @@ from msgspec import structs
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.command.child import missing
-from turnlog.observe.call_events import CircuitClosed, CircuitOpened, CircuitProbed
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
-from turnlog.observe.events import ProcessFailed
+from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log, ProcessFailed
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.rules.circuit_breaker import Circuit, Pass, State

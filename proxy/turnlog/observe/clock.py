@@ -1,4 +1,4 @@
-"""Time and dice: the only place that asks for them, so that everything else can be told."""
+"""The only place that reads clocks and random bytes; everything else gets them as arguments."""
 
 import os
 import time

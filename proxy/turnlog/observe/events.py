@@ -3,67 +3,113 @@
 Names of fields on the line are OpenTelemetry's where it has one (semantic conventions for MCP,
 HTTP and RPC), else `turnlog.*`. A field that holds its default is left out of the line. Never a
 payload, header value or query: ids, sizes, counts and closed words only. `docs/reference/events.md`
-describes each one; a test holds both against each other.
+describes each one; a test compares the two.
 """
 
-from typing import ClassVar
+from enum import IntEnum, StrEnum
+from typing import ClassVar, Protocol
 
-from msgspec import field
+from msgspec import Struct, field
 
-from turnlog.core.kinds import Flag, Rung, WhenFull
+from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
 from turnlog.core.provenance import Provenance
 from turnlog.exchange.coverage import Gap
+from turnlog.rules.retry import Reason
 from turnlog.wire.tools.differences import Part
 
-from .call_events import (
-    CallEnded,
-    CallExpired,
-    CallRecovered,
-    CallResolved,
-    CallRetried,
-    CallStarted,
-    CircuitClosed,
-    CircuitOpened,
-    CircuitProbed,
-    QuestionRefused,
-    RequestRefused,
-    RequestRelayed,
-    RetryAbandoned,
-    StrayOutput,
-    UpstreamFailed,
-)
-from .event import Event, Level
+RPC_ID_CHARS = 64
+"""Longest JSON-RPC id that is logged: a caller chooses it, so it may be anything."""
 
 
-class ProxyReady(Event, frozen=True, kw_only=True, tag="proxy.ready"):
-    """Calls are accepted."""
+class Level(IntEnum):
+    """Severity of an event, with the numbers of the standard library's `logging`."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
+    """Base of all log events. `level` is the usual severity of its kind."""
+
+    level: ClassVar[Level] = Level.INFO
+
+    @property
+    def severity(self) -> Level:
+        """The severity of this one event, where it depends on its fields."""
+        return self.level
+
+
+class Log(Protocol):
+    """Takes log events."""
+
+    @property
+    def tells_content(self) -> bool:
+        """Whether events of calls carry summaries of input and output."""
+        ...
+
+    def wants(self, kind: type[LogEvent]) -> bool:
+        """Return whether an event of this kind would be written; asked to save building one."""
+        ...
+
+    def emit(self, event: LogEvent) -> None:
+        """Write `event` unless its severity is below the log level. Never blocks, never raises."""
+        ...
+
+
+def name_of(event: LogEvent | type[LogEvent]) -> str:
+    """Return the event's name on the line, as `call.ended`."""
+    return str(event.__struct_config__.tag)
+
+
+def rpc_id(value: int | float | str | None) -> str:
+    """Return a JSON-RPC id as logged: cut to `RPC_ID_CHARS`; empty when it is not printable."""
+    text = "" if value is None else str(value)[:RPC_ID_CHARS]
+    return text if text.isprintable() else ""
+
+
+class RefusalReason(StrEnum):
+    """Why a request was not forwarded (`turnlog.reason`)."""
+
+    HOST = "host"
+    ORIGIN = "origin"
+    METHOD = "method"
+    PATH = "path"
+    FRAMING = "framing"
+    STORE = "store"
+    TOKEN = "token"  # noqa: S105 - a word for the log
+
+
+class ProxyReady(LogEvent, frozen=True, kw_only=True, tag="proxy.ready"):
+    """The proxy accepts calls."""
 
     urls: tuple[str, ...] = field(name="turnlog.urls")
-    """What to paste into the agent's configuration, one per upstream."""
+    """The URLs for the agent's configuration, one per upstream."""
     version: str = field(name="service.version")
     upstreams: tuple[str, ...] = field(name="turnlog.upstreams", default=())
     data: str = field(name="turnlog.data", default="")
     pid: int = field(name="process.pid", default=0)
     proxies: tuple[str, ...] = field(name="turnlog.proxies", default=())
-    """The upstreams that are called through an HTTP proxy, and which that is."""
+    """The upstreams that are reached through an HTTP proxy, each with that proxy."""
 
 
-class ProxyStopping(Event, frozen=True, kw_only=True, tag="proxy.stopping"):
-    """No new call is accepted any more."""
+class ProxyStopping(LogEvent, frozen=True, kw_only=True, tag="proxy.stopping"):
+    """The proxy accepts no new calls."""
 
     reason: str = field(name="turnlog.reason")
     in_flight: int = field(name="turnlog.in_flight")
 
 
-class ProxyStopped(Event, frozen=True, kw_only=True, tag="proxy.stopped"):
-    """Everything is on disk."""
+class ProxyStopped(LogEvent, frozen=True, kw_only=True, tag="proxy.stopped"):
+    """The proxy has stopped; everything is on disk."""
 
     unfinished: int = field(name="turnlog.unfinished")
     duration_ns: int = field(name="turnlog.duration_ns", default=0)
 
 
-class ProxyFaulted(Event, frozen=True, kw_only=True, tag="proxy.faulted"):
-    """An exception nobody expected was swallowed; a bug in turnlog."""
+class ProxyFaulted(LogEvent, frozen=True, kw_only=True, tag="proxy.faulted"):
+    """An unexpected exception was caught: a bug in turnlog."""
 
     level: ClassVar[Level] = Level.ERROR
     exception: str = field(name="exception.type")
@@ -71,8 +117,175 @@ class ProxyFaulted(Event, frozen=True, kw_only=True, tag="proxy.faulted"):
     line: int = field(name="code.line.number", default=0)
 
 
-class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
-    """A command's process has ended."""
+class CallStarted(LogEvent, frozen=True, kw_only=True, tag="call.started"):
+    """The intent of an attempt was recorded."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    method: str = field(name="mcp.method.name", default="")
+    http_method: str = field(name="http.request.method", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+    leg: int = field(name="turnlog.leg", default=0)
+    attempt: int = field(name="turnlog.attempt", default=1)
+    bytes_in: int = field(name="turnlog.input.size", default=0)
+    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
+    trace: str = field(name="trace_id", default="")
+
+
+class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
+    """The outcome of an attempt was recorded. `method` is set for MCP, `http_method` for plain HTTP tools."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    input_summary: str = field(name="turnlog.input.summary", default="")
+    """Start of the redacted input, at most 200 bytes; only at level debug and on a terminal."""
+    output_summary: str = field(name="turnlog.output.summary", default="")
+    """The same of the output, at most 512 bytes."""
+    seq: int = field(name="turnlog.seq", default=0)
+    turn: int = field(name="turnlog.turn", default=0)
+    step: int = field(name="turnlog.step", default=0)
+    leg: int = field(name="turnlog.leg", default=0)
+    attempt: int = field(name="turnlog.attempt", default=1)
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+    method: str = field(name="mcp.method.name", default="")
+    http_method: str = field(name="http.request.method", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    http_version: str = field(name="network.protocol.version", default="")
+    status: Status = field(name="turnlog.status")
+    error: str = field(name="error.type", default="")
+    kind: str = field(name="turnlog.kind", default="")
+    retry: str = field(name="turnlog.retry", default="")
+    reason: str = field(name="turnlog.reason", default="")
+    """Why there is no further attempt."""
+    executed: Executed = field(name="turnlog.executed")
+    effect: Effect = field(name="turnlog.effect")
+    phase: Phase = field(name="turnlog.phase")
+    http_status: int = field(name="http.response.status_code", default=0)
+    code: int | None = field(name="rpc.response.status_code", default=None)
+    duration_ns: int = field(name="turnlog.duration_ns")
+    bytes_in: int = field(name="turnlog.input.size", default=0)
+    bytes_out: int = field(name="turnlog.output.size", default=0)
+    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
+    trace: str = field(name="trace_id", default="")
+
+    @property
+    def severity(self) -> Level:
+        """`warning` for an attempt that failed or whose outcome is unknown."""
+        failed = self.error or self.status is Status.UNKNOWN
+        return Level.WARNING if failed else Level.INFO
+
+
+class _AttemptFailed(LogEvent, frozen=True, kw_only=True):
+    """Fields shared by the events of an attempt that a rule wants repeated."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    attempt: int = field(name="turnlog.attempt")
+    server: str = field(name="turnlog.server")
+    tool: str = field(name="gen_ai.tool.name")
+
+
+class CallRetried(_AttemptFailed, frozen=True, kw_only=True, tag="call.retried"):
+    """An attempt failed; the next one follows after the delay, as a rule says."""
+
+    kind: str = field(name="turnlog.kind")
+    delay_ns: int = field(name="turnlog.delay_ns")
+
+
+class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.abandoned"):
+    """The attempt announced by `call.retried` is not made; the caller gets the previous answer."""
+
+    reason: Reason = field(name="turnlog.reason")
+
+
+class _CallClosed(LogEvent, frozen=True, kw_only=True):
+    """Fields shared by the events of outcomes that were not recorded by the attempt itself."""
+
+    session: str = field(name="turnlog.session")
+    call: str = field(name="turnlog.call")
+    seq: int = field(name="turnlog.seq")
+    server: str = field(name="turnlog.server", default="")
+    tool: str = field(name="gen_ai.tool.name", default="")
+    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+
+
+class CallRecovered(_CallClosed, frozen=True, kw_only=True, tag="call.recovered"):
+    """An attempt of a dead process was recorded as `outcome_unknown`."""
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+class CallExpired(_CallClosed, frozen=True, kw_only=True, tag="call.expired"):
+    """A call that waited for more input, or for its task, was not continued in time."""
+
+
+class CallResolved(_CallClosed, frozen=True, kw_only=True, tag="call.resolved"):
+    """An operator settled a call of unknown outcome through the API."""
+
+    executed: Executed = field(name="turnlog.executed", default=Executed.MAYBE)
+
+
+class RequestRelayed(LogEvent, frozen=True, kw_only=True, tag="request.relayed"):
+    """MCP traffic other than a recorded call was relayed."""
+
+    level: ClassVar[Level] = Level.DEBUG
+    server: str = field(name="turnlog.server")
+    http_method: str = field(name="http.request.method")
+    method: str = field(name="mcp.method.name", default="")
+    request_id: str = field(name="jsonrpc.request.id", default="")
+    protocol: str = field(name="mcp.protocol.version", default="")
+    http_status: int = field(name="http.response.status_code", default=0)
+    duration_ns: int = field(name="turnlog.duration_ns", default=0)
+    events: int = field(name="turnlog.events", default=0)
+    """Number of events, when the answer was a stream."""
+
+
+class RequestRefused(LogEvent, frozen=True, kw_only=True, tag="request.refused"):
+    """turnlog answered a request itself and did not forward it."""
+
+    level: ClassVar[Level] = Level.WARNING
+    reason: RefusalReason = field(name="turnlog.reason")
+    http_method: str = field(name="http.request.method", default="")
+    http_status: int = field(name="http.response.status_code", default=0)
+    value: str = field(name="turnlog.refused", default="")
+    """The refused value: Host, Origin, Sec-Fetch-Site or path; without secrets."""
+
+
+class UpstreamFailed(LogEvent, frozen=True, kw_only=True, tag="upstream.failed"):
+    """A tool server could not be reached, or closed the connection midway."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    address: str = field(name="server.address", default="")
+    port: int = field(name="server.port", default=0)
+    error: str = field(name="error.type", default="")
+    kind: str = field(name="turnlog.kind", default="")
+    phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
+
+
+class StrayOutput(LogEvent, frozen=True, kw_only=True, tag="output.stray"):
+    """A command wrote something to stdout that is not a message; `wrap` passes it on."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    size: int = field(name="turnlog.bytes")
+
+
+class QuestionRefused(LogEvent, frozen=True, kw_only=True, tag="question.refused"):
+    """A shared command sent a request that cannot be assigned to one of its sessions."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str = field(name="turnlog.server")
+    method: str = field(name="mcp.method.name")
+
+
+class ProcessEnded(LogEvent, frozen=True, kw_only=True, tag="process.ended"):
+    """The process of a command ended."""
 
     server: str = field(name="turnlog.server")
     pid: int = field(name="process.pid")
@@ -80,8 +293,8 @@ class ProcessEnded(Event, frozen=True, kw_only=True, tag="process.ended"):
     """Below zero where a signal ended it."""
 
 
-class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
-    """A command could not be started, ended before it answered anything, or speaks no lines of JSON."""
+class ProcessFailed(LogEvent, frozen=True, kw_only=True, tag="process.failed"):
+    """A command could not be started, ended before its first answer, or does not write lines of JSON."""
 
     level: ClassVar[Level] = Level.ERROR
     server: str = field(name="turnlog.server")
@@ -90,8 +303,8 @@ class ProcessFailed(Event, frozen=True, kw_only=True, tag="process.failed"):
     """Below zero where a signal ended it."""
 
 
-class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
-    """A tool server wants OAuth on another origin, which no transparent proxy can carry."""
+class AuthRequired(LogEvent, frozen=True, kw_only=True, tag="auth.required"):
+    """A tool server on another origin wants OAuth, which cannot work through a transparent proxy."""
 
     level: ClassVar[Level] = Level.WARNING
     server: str = field(name="turnlog.server")
@@ -99,8 +312,29 @@ class AuthRequired(Event, frozen=True, kw_only=True, tag="auth.required"):
     advice: str = field(name="turnlog.advice")
 
 
-class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
-    """A session was met for the first time. The name it goes by stands in the store only."""
+class _Circuit(LogEvent, frozen=True, kw_only=True):
+    """Fields shared by the events of a server's circuit breaker."""
+
+    server: str = field(name="turnlog.server")
+
+
+class CircuitOpened(_Circuit, frozen=True, kw_only=True, tag="circuit.opened"):
+    """A server failed too often; its calls are refused until the cool-down ends."""
+
+    level: ClassVar[Level] = Level.WARNING
+    cool_down_ns: int = field(name="turnlog.cool_down_ns")
+
+
+class CircuitProbed(_Circuit, frozen=True, kw_only=True, tag="circuit.probed"):
+    """One attempt is let through; its outcome closes or reopens the circuit."""
+
+
+class CircuitClosed(_Circuit, frozen=True, kw_only=True, tag="circuit.closed"):
+    """The server answers again; calls are forwarded."""
+
+
+class SessionOpened(LogEvent, frozen=True, kw_only=True, tag="session.opened"):
+    """A session was seen for the first time. Its name is in the store only."""
 
     session: str = field(name="turnlog.session")
     rung: Rung = field(name="turnlog.rung")
@@ -108,20 +342,20 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened"):
     confidence: str = field(name="turnlog.confidence", default="")
 
 
-class SessionUncovered(Event, frozen=True, kw_only=True, tag="session.uncovered"):
-    """A repeat of a call of a named effect would not be found in a session."""
+class SessionUncovered(LogEvent, frozen=True, kw_only=True, tag="session.uncovered"):
+    """Repeats of a call of a named effect cannot be recognised in a session."""
 
     level: ClassVar[Level] = Level.WARNING
     session: str = field(name="turnlog.session", default="")
-    """Empty where several are meant."""
+    """Empty when the event is about several sessions."""
     server: str = field(name="turnlog.server")
     tool: str = field(name="gen_ai.tool.name", default="")
     client: str = field(name="turnlog.client", default="")
     reason: Gap = field(name="turnlog.reason")
 
 
-class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
-    """There is no room for another intent."""
+class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):
+    """The store has no room for another intent."""
 
     level: ClassVar[Level] = Level.ERROR
     used: int = field(name="turnlog.store.size")
@@ -130,85 +364,85 @@ class StoreFilled(Event, frozen=True, kw_only=True, tag="store.full"):
     when_full: WhenFull = field(name="turnlog.when_full")
 
 
-class StoreBlocked(Event, frozen=True, kw_only=True, tag="store.blocked"):
-    """Calls cannot be recorded, and are treated as `when_full` says (where writes hang they wait), until `store.unblocked`."""
+class StoreBlocked(LogEvent, frozen=True, kw_only=True, tag="store.blocked"):
+    """Calls cannot be recorded: `when_full` decides (while writes hang, calls wait) until `store.unblocked`."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
     when_full: WhenFull = field(name="turnlog.when_full")
 
 
-class StoreUnblocked(Event, frozen=True, kw_only=True, tag="store.unblocked"):
+class StoreUnblocked(LogEvent, frozen=True, kw_only=True, tag="store.unblocked"):
     """Calls can be recorded again."""
 
     level: ClassVar[Level] = Level.INFO
 
 
-class StoreTrimmed(Event, frozen=True, kw_only=True, tag="store.trimmed"):
-    """The oldest inputs and outputs were given up to make room. Their calls stay in the log."""
+class StoreTrimmed(LogEvent, frozen=True, kw_only=True, tag="store.trimmed"):
+    """The oldest inputs and outputs were deleted to make room. Their calls stay in the log."""
 
     level: ClassVar[Level] = Level.WARNING
     size: int = field(name="turnlog.store.trimmed")
 
 
-class StoreRecovered(Event, frozen=True, kw_only=True, tag="store.recovered"):
-    """Epochs of dead processes were closed at start."""
+class StoreRecovered(LogEvent, frozen=True, kw_only=True, tag="store.recovered"):
+    """Open attempts of dead processes were closed at start."""
 
     epochs: int = field(name="turnlog.epochs")
     calls: int = field(name="turnlog.calls")
-    """Attempts that became `outcome_unknown`."""
+    """Attempts that were recorded as `outcome_unknown`."""
 
 
-class StoreRekeyed(Event, frozen=True, kw_only=True, tag="store.rekeyed"):
-    """The store's key is not the one used before: it was gone or replaced."""
+class StoreRekeyed(LogEvent, frozen=True, kw_only=True, tag="store.rekeyed"):
+    """The store's key is not the one used before, which is missing or was replaced."""
 
     level: ClassVar[Level] = Level.WARNING
     data: str = field(name="turnlog.data")
 
 
-class StoreFailed(Event, frozen=True, kw_only=True, tag="store.failed"):
-    """The store cannot be read or written, or the process that writes it has ended."""
+class StoreFailed(LogEvent, frozen=True, kw_only=True, tag="store.failed"):
+    """The store cannot be read or written, or its writer process ended."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
 
 
-class RecorderFailed(Event, frozen=True, kw_only=True, tag="recorder.failed"):
-    """A call went on that could not be recorded as it should."""
+class RecorderFailed(LogEvent, frozen=True, kw_only=True, tag="recorder.failed"):
+    """A call went through that could not be recorded completely."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
     flag: Flag = field(name="turnlog.flag", default=Flag.UNRECORDED)
 
 
-class ToolsListed(Event, frozen=True, kw_only=True, tag="tools.listed"):
-    """A server's list of tools went through."""
+class ToolsListed(LogEvent, frozen=True, kw_only=True, tag="tools.listed"):
+    """A tool list of a server was relayed."""
 
     server: str = field(name="turnlog.server")
     tools: int = field(name="turnlog.tools")
     added: int = field(name="turnlog.tools.added", default=0)
     changed: int = field(name="turnlog.tools.changed", default=0)
     complete: bool = field(name="turnlog.complete", default=True)
-    """Whether this is the whole list, and not one page of it."""
+    """Whether this is the whole list rather than one page of it."""
     stuck: bool = field(name="turnlog.cursor.stuck", default=False)
-    """Whether the next page is this very one."""
+    """Whether the cursor of the next page leads to this page again."""
 
 
-class RulesMissing(Event, frozen=True, kw_only=True, tag="rules.missing"):
-    """No rule says what the tools of some upstreams do: their calls are recorded, and nothing more."""
+class RulesMissing(LogEvent, frozen=True, kw_only=True, tag="rules.missing"):
+    """No rule names the effect of the tools of some upstreams; their calls are only recorded."""
 
     upstreams: tuple[str, ...] = field(name="turnlog.upstreams")
     advice: str = field(name="turnlog.advice")
 
 
-class RulesReloaded(Event, frozen=True, kw_only=True, tag="rules.reloaded"):
-    """The rules were read again and are in force. Calls under way keep those they began with."""
+class RulesReloaded(LogEvent, frozen=True, kw_only=True, tag="rules.reloaded"):
+    """The rules were reloaded. Running calls keep the rules they began with."""
 
     rules: int = field(name="turnlog.rules")
 
 
-class RulesRejected(Event, frozen=True, kw_only=True, tag="rules.rejected"):
-    """A file of rules cannot be used; the rules before stay in force."""
+class RulesRejected(LogEvent, frozen=True, kw_only=True, tag="rules.rejected"):
+    """A rules file is invalid; the previous rules stay in force."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
@@ -217,86 +451,41 @@ class RulesRejected(Event, frozen=True, kw_only=True, tag="rules.rejected"):
     column: int = field(name="code.column.number", default=0)
 
 
-class ToolChanged(Event, frozen=True, kw_only=True, tag="tool.changed"):
-    """A server shows another definition of a tool than it showed the same credential before."""
+class ToolChanged(LogEvent, frozen=True, kw_only=True, tag="tool.changed"):
+    """A server lists another definition of a tool than before, to the same credential."""
 
     level: ClassVar[Level] = Level.WARNING
     server: str = field(name="turnlog.server")
     tool: str = field(name="gen_ai.tool.name")
     parts: tuple[Part, ...] = field(name="turnlog.parts", default=())
-    """Empty where the definition before is not kept any more."""
+    """Empty when the previous definition is no longer kept."""
     provenance: Provenance = field(name="turnlog.provenance")
 
 
-class DefinitionsFailed(Event, frozen=True, kw_only=True, tag="definitions.failed"):
-    """A list of tools could not be read, so that its tools count as not seen, or not written down."""
+class DefinitionsFailed(LogEvent, frozen=True, kw_only=True, tag="definitions.failed"):
+    """A tool list could not be read, or not be written to the store."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
 
 
-class LockLoaded(Event, frozen=True, kw_only=True, tag="lock.loaded"):
-    """turnlog.lock was read, at the start or because it has changed."""
+class LockLoaded(LogEvent, frozen=True, kw_only=True, tag="lock.loaded"):
+    """turnlog.lock was read, at start or after it changed."""
 
     lock: str = field(name="turnlog.lock")
     pinned: int = field(name="turnlog.pinned")
     untargeted: int = field(name="turnlog.untargeted")
 
 
-class LockFailed(Event, frozen=True, kw_only=True, tag="lock.failed"):
-    """turnlog.lock has changed and cannot be read; the one before stays in force."""
+class LockFailed(LogEvent, frozen=True, kw_only=True, tag="lock.failed"):
+    """turnlog.lock changed and cannot be read; the previous one stays in force."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
 
 
-class LogDropped(Event, frozen=True, kw_only=True, tag="log.dropped"):
-    """Lines were lost because the reader of the log was slow or gone."""
+class LogDropped(LogEvent, frozen=True, kw_only=True, tag="log.dropped"):
+    """Log lines were dropped because the reader of the log is slow or gone."""
 
     level: ClassVar[Level] = Level.WARNING
     lines: int = field(name="turnlog.lines")
-
-
-CATALOGUE: tuple[type[Event], ...] = (
-    ProxyReady,
-    ProxyStopping,
-    ProxyStopped,
-    ProxyFaulted,
-    CallStarted,
-    CallEnded,
-    CallRetried,
-    RetryAbandoned,
-    CallRecovered,
-    CallExpired,
-    CallResolved,
-    RequestRelayed,
-    RequestRefused,
-    UpstreamFailed,
-    StrayOutput,
-    QuestionRefused,
-    ProcessEnded,
-    ProcessFailed,
-    AuthRequired,
-    CircuitOpened,
-    CircuitProbed,
-    CircuitClosed,
-    SessionOpened,
-    SessionUncovered,
-    StoreFilled,
-    StoreBlocked,
-    StoreUnblocked,
-    StoreTrimmed,
-    StoreRecovered,
-    StoreRekeyed,
-    StoreFailed,
-    RecorderFailed,
-    ToolsListed,
-    RulesMissing,
-    RulesReloaded,
-    RulesRejected,
-    ToolChanged,
-    DefinitionsFailed,
-    LockLoaded,
-    LockFailed,
-    LogDropped,
-)

@@ -1,4 +1,4 @@
-"""Set structlog up: one line per event, JSON or for people, through a spool that never blocks."""
+"""The process log: one line per event, JSON or for people, written without blocking the caller."""
 
 import logging
 import time
@@ -14,18 +14,25 @@ from structlog.dev import ConsoleRenderer
 from turnlog.core.text.columns import cut
 from turnlog.core.text.escapes import clean
 
-from .call_events import CallEnded
-from .event import Event, Level, Log
-from .events import LogDropped, ProxyFaulted, ProxyReady, RulesMissing
+from .events import (
+    CallEnded,
+    Level,
+    Log,
+    LogDropped,
+    LogEvent,
+    ProxyFaulted,
+    ProxyReady,
+    RulesMissing,
+    SessionOpened,
+    ToolsListed,
+)
 from .spool import Spool
 
-Clock = Callable[[], int]
-"""Returns ns since 1970 UTC."""
 Render = Callable[[object, str, Any], bytes]
-"""structlog's last processor: makes one line, newline included, of an event, the third argument."""
+"""The last structlog processor: returns the line, newline included, of its third argument."""
 
 QUIET: Final = 1.0
-"""s within which equal faults are written once."""
+"""s within which equal `proxy.faulted` events are written once."""
 _encode: Final = msgspec.json.Encoder().encode
 _DELETE: Final = b"\x7f"
 _URGENT: Final = Level.WARNING
@@ -35,11 +42,11 @@ _ENDED: Final = "32"
 _FAILED: Final = "31"
 """ANSI: red."""
 _LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
-"""What stands between a line's timestamp and its fields."""
+"""The part of a JSON line between its timestamp and its fields."""
 
 
 class Logs:
-    """The log of one process, open until `close`. Is a `Log`."""
+    """The log of one process, open until `close`. Implements `Log`."""
 
     def __init__(
         self, spool: Spool, level: Level, render: Render, *, tells_content: bool = False
@@ -47,33 +54,33 @@ class Logs:
         self._spool = spool
         self._level = level
         self.tells_content = tells_content
-        self._write: Callable[[Event, Level], None] = (
+        self._write: Callable[[LogEvent, Level], None] = (
             structlog.wrap_logger(spool, processors=[render], wrapper_class=_Logger).bind().write
         )
 
-    def wants(self, kind: type[Event]) -> bool:
-        """Tell whether an event of this kind would be written."""
+    def wants(self, kind: type[LogEvent]) -> bool:
+        """Return whether an event of this kind would be written."""
         return kind.level >= self._level
 
-    def emit(self, event: Event) -> None:
-        """Write `event`, if its level is wanted. Never blocks and never raises."""
+    def emit(self, event: LogEvent) -> None:
+        """Write `event` unless its severity is below the log level. Never blocks, never raises."""
         level = event.severity
         if level >= self._level:
             self._write(event, level)
 
     def close(self) -> None:
-        """Write what is queued, for at most a second."""
+        """Write the queued lines, for at most a second."""
         self._spool.close()
 
 
 class _Logger(structlog.BoundLoggerBase):
-    """structlog's logger for events that bring all their fields.
+    """A structlog logger that binds nothing."""
 
-    Nothing is ever bound to it: its own way would copy a context and look up a method for each line.
-    """
+    # BoundLogger copies its context and looks up a method for each line; our events carry all
+    # their fields, so neither is needed.
 
-    def write(self, event: Event, level: Level) -> None:
-        """Hand an event through the processors to the spool."""
+    def write(self, event: LogEvent, level: Level) -> None:
+        """Render an event and queue its line."""
         line: Any = event
         for process in self._processors:
             line = process(self._logger, "", line)
@@ -81,17 +88,16 @@ class _Logger(structlog.BoundLoggerBase):
 
 
 class StandardLogging(logging.Handler):
-    """Turns what libraries log of exceptions into events: where and which, never the text.
+    """A logging handler that turns errors logged by libraries into `proxy.faulted` events."""
 
-    Lines that would be equal are written once within `QUIET`: without descriptors asyncio logs
-    thousands of failures to accept for each one that there was.
-    """
+    # The text of an exception may hold a secret, so only its type and place are logged. Out of
+    # descriptors, asyncio logs thousands of equal failures to accept: hence `QUIET`.
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.ERROR)
         self._log = log
         self._said: dict[ProxyFaulted, float] = {}
-        """When each was written last."""
+        """When each event was last written, monotonic s."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record as `proxy.faulted`."""
@@ -112,9 +118,9 @@ def configure(
     level: Literal["debug", "info", "warning", "error"],
     stream: BinaryIO,
     *,
-    clock: Clock = time.time_ns,
+    clock: Callable[[], int] = time.time_ns,
 ) -> Logs:
-    """Return a log that writes to `stream`."""
+    """Return a log that writes to `stream`; `clock` returns ns UTC."""
     for_people = format == "console"
     render = console_lines(clock, stream.isatty()) if for_people else json_lines(clock)
     least = Level[level.upper()]
@@ -126,33 +132,33 @@ def configure(
     return Logs(Spool(stream, gap_line), least, render, tells_content=tells_content)
 
 
-def json_lines(clock: Clock) -> Render:
-    """Return what makes JSON lines: timestamp, level and event first, then the event's fields."""
+def json_lines(clock: Callable[[], int]) -> Render:
+    """Return a renderer of JSON lines: timestamp, level and event name, then the event's fields."""
     stamp = _stamps(clock)
 
-    def render(_: object, __: str, event: Event) -> bytes:
+    def render(_: object, __: str, event: LogEvent) -> bytes:
         try:
             fields = _encode(event)
         except ValueError:
-            # A lone surrogate: a name that came in as invalid UTF-8.
+            # A lone surrogate, from a name that was not valid UTF-8.
             fields = _encode(_plain(event))
         if not fields.isascii() or _DELETE in fields:
-            # JSON leaves DEL, C1 controls and bidi marks as they are, and a terminal obeys them.
+            # JSON does not escape DEL, C1 controls and bidi marks, which steer a terminal.
             fields = clean(fields.decode()).encode()
         return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.severity], fields[1:], b"\n"))
 
     return render
 
 
-def console_lines(clock: Clock, colors: bool) -> Render:
-    """Return what makes lines for people: a short one for each call, and times that are local."""
+def console_lines(clock: Callable[[], int], colors: bool) -> Render:
+    """Return a renderer of lines for people, with local times."""
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
-    def render(_: object, __: str, event: Event) -> bytes:
+    def render(_: object, __: str, event: LogEvent) -> bytes:
         now = datetime.fromtimestamp(clock() / 1e9).astimezone()
-        if isinstance(event, CallEnded):
+        if isinstance(event, CallEnded | SessionOpened | ToolsListed):
             columns = get_terminal_size().columns if colors else None
-            return f"{now:%H:%M:%S}  {call_line(event, columns, colors=colors)}\n".encode()
+            return f"{now:%H:%M:%S}  {short_line(event, columns, colors=colors)}\n".encode()
         fields = _plain(event)
         if isinstance(event, ProxyReady):
             ways = "".join(f", {way}" for way in event.proxies)
@@ -167,25 +173,51 @@ def console_lines(clock: Clock, colors: bool) -> Render:
     return render
 
 
-def call_line(event: CallEnded, columns: int | None, *, colors: bool) -> str:
-    """Return one line on a call that ended, cut to the columns of a terminal."""
-    status = str(event.kind or event.error or event.status)
+def short_line(
+    event: CallEnded | SessionOpened | ToolsListed, columns: int | None, *, colors: bool
+) -> str:
+    """Return one line about an event of everyday traffic, cut to the columns of a terminal."""
+    match event:
+        case CallEnded():
+            word, rest = str(event.kind or event.error or event.status), _call(event)
+        case SessionOpened():
+            word, rest = "session", _session(event)
+        case ToolsListed():
+            word, rest = "tools", _tools(event)
+    line = clean(f"{word:<12}  {rest}")
+    if columns is not None:
+        line = cut(line, columns - _CLOCK)
+    if not colors or not isinstance(event, CallEnded):
+        return line
+    style = _FAILED if event.severity >= Level.WARNING else _ENDED
+    return f"\x1b[{style}m{line[: len(word)]}\x1b[0m{line[len(word) :]}"
+
+
+def _call(event: CallEnded) -> str:
     marks = "".join(f"[{flag}] " for flag in event.flags)
     again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
     asked = f"  {event.input_summary}" if event.input_summary else ""
     told = f"  -> {event.output_summary}" if event.output_summary else ""
     rest = f"{event.server}/{event.tool}{again}  {event.duration_ns / 1e6:.0f} ms  {marks}"
-    line = clean(f"{status:<12}  {rest.rstrip()}{asked}{told}")
-    if columns is not None:
-        line = cut(line, columns - _CLOCK)
-    if not colors:
-        return line
-    style = _FAILED if event.severity >= Level.WARNING else _ENDED
-    return f"\x1b[{style}m{line[: len(status)]}\x1b[0m{line[len(status) :]}"
+    return f"{rest.rstrip()}{asked}{told}"
 
 
-def _plain(event: Event) -> dict[str, Any]:
-    """Return an event's fields as they stand on the line, without anything unprintable."""
+def _session(event: SessionOpened) -> str:
+    # The first 13 characters hold the time of a UUIDv7; commands accept them as its name.
+    client = f"  client {event.client}" if event.client else ""
+    return f"{event.session[:13]}  opened{client}  ({event.rung})"
+
+
+def _tools(event: ToolsListed) -> str:
+    counts = [f"{event.tools} listed"]
+    counts += [f"{event.added} new"] if event.added else []
+    counts += [f"{event.changed} changed"] if event.changed else []
+    counts += [] if event.complete else ["more to come"]
+    return f"{event.server}  {', '.join(counts)}"
+
+
+def _plain(event: LogEvent) -> dict[str, Any]:
+    """Return an event's fields by their names on the line, unprintable characters escaped."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     return {name: _printable(value) for name, value in fields.items()}
 
@@ -198,8 +230,8 @@ def _printable(value: object) -> object:
     return value
 
 
-def _stamps(clock: Clock) -> Callable[[], bytes]:
-    """Return what writes the time as RFC 3339 in UTC; the part up to the second is kept."""
+def _stamps(clock: Callable[[], int]) -> Callable[[], bytes]:
+    """Return a function that formats the time as RFC 3339, UTC; it caches the part up to the second."""
     known = -1
     prefix = b""
 

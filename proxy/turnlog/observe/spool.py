@@ -1,4 +1,4 @@
-"""Lines on their way to a stream. The event loop only appends; one thread writes."""
+"""A queue of log lines that one thread writes to a stream, so that the event loop never blocks."""
 
 import atexit
 import errno
@@ -10,27 +10,27 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 LINGER: Final = 0.05
-"""s: how long a line may wait for others to be written with it."""
+"""s that a line may wait to be written together with others."""
 EAGER_BYTES: Final = 64 * 1024
-"""Waiting bytes that end the lingering at once."""
+"""Queued bytes that are written without waiting any longer."""
 LIMIT_BYTES: Final = 8 * 1024 * 1024
-"""Waiting bytes beyond which lines are dropped: a reader that stalls must cost no more memory."""
+"""Queued bytes above which lines are dropped, so that a stalled reader costs bounded memory."""
 _PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Spool:
     """A bounded queue of lines and the thread that writes them.
 
-    A stream that blocks holds up the thread alone. Lines that find the queue full, or the stream
-    closed by its reader, are dropped and counted; `gap_line(n)` says so once lines flow again.
+    Lines are dropped and counted when the queue is full or the reader has closed the stream;
+    `gap_line(n)` makes the line that reports them once lines can be written again.
     """
 
     def __init__(self, stream: BinaryIO, gap_line: Callable[[int], bytes]) -> None:
-        # A stream that nobody holds closes its descriptor, and somebody else's file gets the number.
+        # Without a reference the stream would close its descriptor, and another file get the number.
         self._stream = stream
         self._write = _writer(stream)
         self._gap_line = gap_line
-        # Reentrant: what the collector finds in the middle of a line may be logged.
+        # Reentrant: garbage collection in the middle of `put` may log something.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
         self._lines: list[bytes] = []
@@ -46,8 +46,8 @@ class Spool:
         atexit.register(self.close)
 
     def put(self, line: bytes, *, urgent: bool) -> None:
-        """Queue one line, newline included. An urgent one does not wait for others."""
-        self._lock.acquire()  # each call puts a line, and `with` takes longer
+        """Queue one line, newline included; an urgent line is written at once."""
+        self._lock.acquire()  # once per call: `with` takes longer
         try:
             size = self._size + len(line)
             if self._broken or self._closing or size > LIMIT_BYTES:
@@ -64,7 +64,7 @@ class Spool:
             self._lock.release()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what is queued, for at most `timeout` seconds; what is left counts as dropped."""
+        """Write the queued lines for at most `timeout` seconds; the rest counts as dropped."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -82,7 +82,7 @@ class Spool:
                     self._count(rest.count(b"\n"))
 
     def _next(self) -> list[bytes]:
-        """Return the next lines to write; nothing once the spool is closed and empty."""
+        """Return the next lines to write; empty once the spool is closed and empty."""
         with self._wake:
             while not self._lines and not self._closing:
                 self._wake.wait()
@@ -96,13 +96,13 @@ class Spool:
             return batch
 
     def _send(self, data: bytes) -> bytes:
-        """Write `data`; return what could not be written."""
+        """Write `data`; return the part that could not be written."""
         view = memoryview(data)
         while view:
             try:
                 view = view[self._write(view) :]
             except OSError as error:
-                # A full disk may have room later; a pipe without reader, or a closed file, not.
+                # A full disk may have room later; a pipe without a reader will not come back.
                 self._broken = error.errno not in _PASSING
                 return bytes(view)
         return b""
@@ -113,7 +113,7 @@ class Spool:
 
 
 def _writer(stream: BinaryIO) -> Callable[[memoryview], int]:
-    """Return what writes to `stream`: past its buffer where it is a real file."""
+    """Return a function that writes to `stream`, unbuffered when it has a descriptor."""
     try:
         stream.flush()
         descriptor = stream.fileno()
@@ -127,7 +127,7 @@ def _writer(stream: BinaryIO) -> Callable[[memoryview], int]:
             try:
                 return os.write(descriptor, view)
             except BlockingIOError:
-                # Somebody else on the same terminal or pipe made it non-blocking.
+                # Another process on the same terminal or pipe made it non-blocking.
                 poll.poll(1000)
 
     return write

@@ -6,7 +6,7 @@ from turnlog.core import ids
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Flag
-from turnlog.observe.call_events import CallEnded, CallRetried, CallStarted, RetryAbandoned
+from turnlog.observe.events import CallEnded, CallRetried, CallStarted, RetryAbandoned
 from turnlog.rules.retry import Reason
 
 from .attempt import Ask, Attempt

@@ -19,10 +19,10 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import Body, Commit, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
 from turnlog.core.loops import Loops
-from turnlog.observe.call_events import CallStarted
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
 from turnlog.observe.events import (
+    CallStarted,
+    Log,
     ProxyFaulted,
     RecorderFailed,
     SessionOpened,

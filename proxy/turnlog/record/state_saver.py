@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
-from turnlog.observe.events import StoreFailed
+from turnlog.observe.events import Log, StoreFailed
 from turnlog.sessions.state.saving import Saving
 from turnlog.store.base import Store, StoreError, View
 from turnlog.store.states import SavedStates

@@ -16,7 +16,7 @@ from turnlog.core.kinds import Phase
 from turnlog.core.target import COMMAND
 from turnlog.engine.tools.tool_cache import Rules
 from turnlog.exchange.principal import PrincipalNames
-from turnlog.observe.event import Log
+from turnlog.observe.events import Log
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import Upstream

@@ -12,9 +12,7 @@ from typing import Final, assert_never
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.mcp.texts import changed, texts_of
-from turnlog.observe.call_events import QuestionRefused, StrayOutput
-from turnlog.observe.event import Log
-from turnlog.observe.events import ProcessFailed
+from turnlog.observe.events import Log, ProcessFailed, QuestionRefused, StrayOutput
 from turnlog.record.recorder import Recorder
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, meant_key, parse

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
-from turnlog.observe.event import Log
-from turnlog.observe.events import ProcessEnded, ProcessFailed
+from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.recorder import Recorder
 from turnlog.wire.jsonrpc import Kind, Message, parse

@@ -29,8 +29,7 @@ from turnlog.exchange.duplicates import (
 )
 from turnlog.exchange.replacement import BREAKS, Replacements
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
-from turnlog.observe.events import SessionUncovered
+from turnlog.observe.events import Log, SessionUncovered
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt, Guess, Links, Reply, Settled
 from turnlog.record.errors import in_time
 from turnlog.record.own_answers import Made

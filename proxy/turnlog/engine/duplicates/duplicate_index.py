@@ -12,8 +12,7 @@ from turnlog.core.canon import canonical
 from turnlog.core.kinds import Effect
 from turnlog.exchange.duplicates import Likeness, NeverTwice
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Log
-from turnlog.observe.events import StoreFailed
+from turnlog.observe.events import Log, StoreFailed
 from turnlog.record.attempt import NO_LINKS, Ask, Links, source_of
 from turnlog.record.own_answers import Made, retold_answer
 from turnlog.record.recorder import OFF_LOOP

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.observe.call_events import Refusal
+from turnlog.observe.events import RefusalReason
 from turnlog.record.own_answers import Made, problem
 from turnlog.transport.message_heads import Memo, RequestHead, RequestStart
 from turnlog.transport.routes import authority_of, is_page, is_probe, origin_form
@@ -27,7 +27,7 @@ _READING: Final = frozenset({"GET", "HEAD"})
 class Refused(Struct, frozen=True):
     """Why a request is not forwarded, and the answer to it."""
 
-    reason: Refusal
+    reason: RefusalReason
     made: Made
     value: str = ""
     """What was refused, such as the Host, without secrets."""
@@ -72,7 +72,7 @@ class Admission:
         )
         if refused is None and start.method == "CONNECT":
             detail = "turnlog forwards requests, it opens no tunnels"
-            return Refused(Refusal.METHOD, problem(405, "Method Not Allowed", detail, {}))
+            return Refused(RefusalReason.METHOD, problem(405, "Method Not Allowed", detail, {}))
         return refused
 
     def shown(self, value: str) -> str:
@@ -97,7 +97,7 @@ class Admission:
             return None
         value = self._text(host)
         detail = f"Host {value!r} is not served here; add it to allow_hosts if it should be"
-        return Refused(Refusal.HOST, problem(421, "Misdirected Request", detail, {}), value)
+        return Refused(RefusalReason.HOST, problem(421, "Misdirected Request", detail, {}), value)
 
     def _origin_refused(self, head: RequestHead) -> Refused | None:
         for origin in fields(head.raw, b"origin"):
@@ -110,7 +110,7 @@ class Admission:
                 else "add it to allow_origins if it should"
             )
             detail = f"a page of Origin {value!r} may not call here; {advice}"
-            return Refused(Refusal.ORIGIN, problem(403, "Forbidden", detail, {}), value)
+            return Refused(RefusalReason.ORIGIN, problem(403, "Forbidden", detail, {}), value)
         return None
 
     def _site_refused(self, head: RequestHead) -> Refused | None:
@@ -124,13 +124,13 @@ class Admission:
             "if it should, let it send its Origin (as fetch does in mode cors), and add that to "
             "allow_origins"
         )
-        return Refused(Refusal.ORIGIN, problem(403, "Forbidden", detail, {}), value)
+        return Refused(RefusalReason.ORIGIN, problem(403, "Forbidden", detail, {}), value)
 
     def _framing_refused(self, head: RequestHead) -> Refused | None:
         if b"transfer-encoding" not in head.fields or can_dechunk(head.raw):
             return None
         detail = "only the transfer coding chunked can be undone here (RFC 9112 section 6.1)"
-        return Refused(Refusal.FRAMING, problem(501, "Not Implemented", detail, {}))
+        return Refused(RefusalReason.FRAMING, problem(501, "Not Implemented", detail, {}))
 
     def _is_navigation(self, start: RequestStart, path: str) -> bool:
         """Return whether a browser opens one of turnlog's own pages in a tab, by a link for instance.

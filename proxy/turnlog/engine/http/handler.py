@@ -14,7 +14,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.observe.call_events import Refusal, RequestRefused
+from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import Made, problem, told
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
@@ -151,7 +151,7 @@ class Handler:
         else:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             made = problem(404, "Not Found", detail, {})
-            await self._refuse(down, Refused(Refusal.PATH, made, self._admission.shown(path)))
+            await self._refuse(down, Refused(RefusalReason.PATH, made, self._admission.shown(path)))
 
     def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
         """Return what a request tells before its body: mostly the same as the one before it."""
@@ -186,7 +186,7 @@ class Handler:
             made = problem(500, "Internal Server Error", _FAULT, {})
         else:
             made = problem(status, HTTPStatus(status).phrase, refusal_of(error), {})
-            event = RequestRefused(reason=Refusal.FRAMING, http_status=status)
+            event = RequestRefused(reason=RefusalReason.FRAMING, http_status=status)
             self._context.log.emit(event)
         head = (made.status, made.reason, lines(made.headers), len(made.body))
         return (
@@ -223,7 +223,7 @@ class Handler:
             await self._repeat(down, exchange, repeated)
         except StoreError:
             made = exchange.refused()
-            self._log_refusal(down, Refused(Refusal.STORE, made))
+            self._log_refusal(down, Refused(RefusalReason.STORE, made))
             await self._runner(down, route, exchange).send(made)
         except Failure as failure:
             made, _ = exchange.failed(failure)
@@ -350,7 +350,7 @@ class Handler:
                 await step
         except StoreError:
             made = exchange.refused()
-            self._log_refusal(down, Refused(Refusal.STORE, made))
+            self._log_refusal(down, Refused(RefusalReason.STORE, made))
             await runner.send(made)
         except Failure as failure:
             made, tickets = exchange.failed(failure)

@@ -17,8 +17,7 @@ from turnlog.engine.concurrency import Place, turn
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER
 from turnlog.exchange.retries import Command, Forward, Wait
-from turnlog.observe.call_events import UpstreamFailed
-from turnlog.observe.events import AuthRequired
+from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress, blocked, in_time

@@ -11,8 +11,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.exchange.coverage import Gap
 from turnlog.exchange.replacement import Begun
-from turnlog.observe.call_events import RequestRelayed, rpc_id
-from turnlog.observe.events import SessionUncovered
+from turnlog.observe.events import RequestRelayed, SessionUncovered, rpc_id
 from turnlog.store.base import alias
 from turnlog.wire import mcp
 from turnlog.wire.http.head import Headers, fields

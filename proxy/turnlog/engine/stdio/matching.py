@@ -6,8 +6,7 @@ from turnlog.core.kinds import Flag
 from turnlog.engine.agent_request import Request
 from turnlog.engine.command.startup import FRAMED, Startup
 from turnlog.engine.context import Context
-from turnlog.observe.call_events import StrayOutput
-from turnlog.observe.events import ProcessFailed
+from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
 from turnlog.record.outcome import Text, is_answer, nameless_error, raw_id
 from turnlog.store.base import Ticket

@@ -25,8 +25,7 @@ from turnlog.engine.command.startup import ENDED, Startup, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.services import own_tasks, recording
 from turnlog.engine.tools.pin_set import Pins
-from turnlog.observe.event import Log
-from turnlog.observe.events import ProcessEnded, ProcessFailed, ProxyReady
+from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load

@@ -8,8 +8,7 @@ from typing import Final
 
 from turnlog.core.target import server_of
 from turnlog.observe.clock import Clock
-from turnlog.observe.event import Event, Log
-from turnlog.observe.events import DefinitionsFailed, ToolChanged
+from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
 from turnlog.packs.lock import LockFile, kept_of
 from turnlog.record.attempt import TOOL_CHARS
 from turnlog.redaction.redact import Redactor
@@ -52,7 +51,7 @@ class Keeper:
         self._log = log
         self._fault = fault
         self._work = work
-        self._waiting: deque[Callable[[], list[Event]]] = deque()
+        self._waiting: deque[Callable[[], list[LogEvent]]] = deque()
         self._busy = False
 
     def note(self, server: str, by: str, page: ToolPage, whole: frozenset[str] | None) -> None:
@@ -71,7 +70,7 @@ class Keeper:
                 self._log.emit(event)
                 self._soon(self._keep_pinned)
 
-    def _soon(self, job: Callable[[], list[Event]]) -> None:
+    def _soon(self, job: Callable[[], list[LogEvent]]) -> None:
         if len(self._waiting) >= _WAITING:
             self._log.emit(DefinitionsFailed(reason="more lists of tools than can be written"))
             return
@@ -92,7 +91,7 @@ class Keeper:
                 self._fault(error)
         self._busy = False
 
-    def _keep_pinned(self) -> list[Event]:
+    def _keep_pinned(self) -> list[LogEvent]:
         """Keep the pinned definitions, so that `show` can say what differs from them."""
         if texts := _pinned(self._pins.lock):
             definitions.add(self._data, texts, self._clock.wall())
@@ -100,7 +99,7 @@ class Keeper:
 
     def _write(
         self, server: str, by: str, page: ToolPage, whole: frozenset[str] | None
-    ) -> list[Event]:
+    ) -> list[LogEvent]:
         raws = {page.definitions[tool].digest: bytes(raw) for tool, raw in page.texts.items()}
         listing = Listing(
             server=server,
@@ -117,7 +116,7 @@ class Keeper:
     def _name(self, tool: str) -> str:
         return self._clean(tool[:TOOL_CHARS])
 
-    def _changed(self, server: str, change: Change) -> Event:
+    def _changed(self, server: str, change: Change) -> LogEvent:
         return ToolChanged(
             server=server_of(server),
             tool=change.tool,

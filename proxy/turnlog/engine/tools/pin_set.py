@@ -5,8 +5,7 @@ from pathlib import Path
 
 from turnlog.core.provenance import UNVERIFIED, Provenance, Standing, standing
 from turnlog.core.target import has_place, lock_name, server_of
-from turnlog.observe.event import Event
-from turnlog.observe.events import LockFailed, LockLoaded
+from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.lock import LockFile, read_lock
 from turnlog.settings.watched_file import seen
@@ -47,7 +46,7 @@ class Pins:
             untargeted=sum(not has_place(name) for name, _ in self.digests),
         )
 
-    def refresh(self) -> Event | None:
+    def refresh(self) -> LogEvent | None:
         """Read the lock if its file has changed; return what to log. Blocks.
 
         What changed has to stay as it is for one look, so that no editor is caught between two

@@ -1,4 +1,4 @@
-"""Logs: one line per event, nothing lost at the end, nobody held up by a slow or dead reader."""
+"""The process log writes one line per event, loses none at exit and never blocks the caller."""
 
 import io
 import json
@@ -13,12 +13,23 @@ from typing import BinaryIO
 
 import pytest
 
-from turnlog.core.kinds import Effect, Executed, Phase, Status
+from turnlog.core.kinds import Effect, Executed, Phase, Rung, Status
 from turnlog.core.text.columns import columns_of
-from turnlog.observe.call_events import CallEnded, CallStarted, Refusal, RequestRefused
-from turnlog.observe.event import Event
-from turnlog.observe.events import LogDropped, ProxyFaulted, ProxyReady, RulesMissing, StoreFailed
-from turnlog.observe.logs import Logs, StandardLogging, call_line, configure
+from turnlog.observe.events import (
+    CallEnded,
+    CallStarted,
+    LogDropped,
+    LogEvent,
+    ProxyFaulted,
+    ProxyReady,
+    RefusalReason,
+    RequestRefused,
+    RulesMissing,
+    SessionOpened,
+    StoreFailed,
+    ToolsListed,
+)
+from turnlog.observe.logs import Logs, StandardLogging, configure, short_line
 from turnlog.observe.spool import LIMIT_BYTES
 
 AT = 1_795_824_000_123_456_789
@@ -39,7 +50,7 @@ def call_ended(tool: str = "read_file", asked: str = "") -> CallEnded:
     )
 
 
-def written(*given: Event, level: str = "debug", form: str = "json") -> list[str]:
+def written(*given: LogEvent, level: str = "debug", form: str = "json") -> list[str]:
     """The lines that a log writes of these events."""
     stream = io.BytesIO()
     logs = configure(form, level, stream, clock=lambda: AT)  # type: ignore[arg-type]
@@ -77,11 +88,11 @@ def test_a_field_with_its_default_is_left_out() -> None:
         ("error", ["store.failed"]),
     ],
 )
-def test_only_wanted_levels_are_written(level: str, names: list[str]) -> None:
+def test_events_below_the_log_level_are_not_written(level: str, names: list[str]) -> None:
     lines = written(
         CallStarted(session="s", call="c", server="files", tool="t"),
         call_ended(),
-        RequestRefused(reason=Refusal.HOST),
+        RequestRefused(reason=RefusalReason.HOST),
         StoreFailed(reason="no space"),
         level=level,
     )
@@ -91,32 +102,50 @@ def test_only_wanted_levels_are_written(level: str, names: list[str]) -> None:
 def test_a_line_names_its_level() -> None:
     lines = written(
         CallStarted(session="s", call="c", server="files", tool="t"),
-        RequestRefused(reason=Refusal.HOST),
+        RequestRefused(reason=RefusalReason.HOST),
         StoreFailed(reason="no space"),
     )
     assert [json.loads(line)["level"] for line in lines] == ["debug", "warning", "error"]
 
 
-def test_a_name_that_is_no_text_is_written_all_the_same() -> None:
+def test_a_name_that_is_not_valid_unicode_is_escaped() -> None:
     (line,) = written(call_ended(tool="bad\udcff"))
     assert json.loads(line)["gen_ai.tool.name"] == "bad\\udcff"
 
 
-def test_the_console_says_ready_with_the_urls() -> None:
+def test_the_console_shows_the_urls_when_ready() -> None:
     (line,) = written(ProxyReady(urls=("http://h:1/a",), version="1"), form="console")
     assert "turnlog ready http://h:1/a" in line
     assert not line.startswith("{")
 
 
-def test_the_console_says_in_a_sentence_which_servers_have_no_rules() -> None:
+def test_the_console_names_the_servers_without_rules() -> None:
     (line,) = written(RulesMissing(upstreams=("a", "b"), advice="give them some"), form="console")
     assert "no rules for a, b: give them some" in line
+
+
+def test_the_console_shows_a_new_session_in_a_short_line() -> None:
+    event = SessionOpened(
+        session="0193a1b2-c3d4-7000-8000-000000000000", rung=Rung.IMPLICIT, client="claude-code"
+    )
+    (line,) = written(event, form="console")
+    assert line[8:] == "  session       0193a1b2-c3d4  opened  client claude-code  (implicit)"
+
+
+def test_the_console_shows_a_tool_list_in_a_short_line() -> None:
+    first, second = written(
+        ToolsListed(server="files", tools=12, added=2, changed=1),
+        ToolsListed(server="git", tools=50, complete=False),
+        form="console",
+    )
+    assert first[8:] == "  tools         files  12 listed, 2 new, 1 changed"
+    assert second[8:] == "  tools         git  50 listed, more to come"
 
 
 @pytest.mark.parametrize("asked", ["x" * 200, "日本語のテキスト" * 20, "e\u0301" * 100])
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_line_of_a_call_is_no_wider_than_the_terminal(asked: str, columns: int) -> None:
-    line = call_line(call_ended(asked=asked), columns, colors=False)
+    line = short_line(call_ended(asked=asked), columns, colors=False)
     assert columns_of(f"00:00:00  {line}") <= columns
 
 
@@ -129,7 +158,7 @@ def test_the_console_shows_no_control_characters() -> None:
 @pytest.mark.parametrize(
     "mark", ["\x9b31m", "\x85", "\x7f", "\u202e", "\u2066", "\u2028", "\U000e0041"]
 )
-def test_a_json_line_shows_no_control_characters_and_says_the_same(mark: str) -> None:
+def test_control_characters_are_escaped_in_json_lines(mark: str) -> None:
     name = f"naïve{mark}tool 工具"
     (line,) = written(call_ended(tool=name))
     assert line.isprintable()
@@ -137,7 +166,7 @@ def test_a_json_line_shows_no_control_characters_and_says_the_same(mark: str) ->
     assert "naïve" in line
 
 
-def test_lines_arrive_without_anybody_waiting_for_them(tmp_path: Path) -> None:
+def test_lines_are_written_without_a_flush(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as stream:
         logs = configure("json", "info", stream)
@@ -146,7 +175,7 @@ def test_lines_arrive_without_anybody_waiting_for_them(tmp_path: Path) -> None:
         logs.close()
 
 
-def test_many_lines_come_whole_and_in_order(tmp_path: Path) -> None:
+def test_many_lines_are_written_whole_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as stream:
         logs = configure("json", "info", stream)
@@ -157,7 +186,7 @@ def test_many_lines_come_whole_and_in_order(tmp_path: Path) -> None:
     assert tools == [str(number) for number in range(20_000)]
 
 
-def test_a_reader_that_stalls_costs_bounded_memory_and_is_told_what_it_missed() -> None:
+def test_a_stalled_reader_costs_bounded_memory_and_sees_how_many_lines_were_dropped() -> None:
     logs, reader = piped()
     big = call_ended(tool="x" * 60_000)
     for _ in range(2 * LIMIT_BYTES // 60_000):
@@ -168,7 +197,7 @@ def test_a_reader_that_stalls_costs_bounded_memory_and_is_told_what_it_missed() 
     logs.close()
 
 
-def test_a_pipe_that_somebody_made_non_blocking_loses_nothing() -> None:
+def test_a_non_blocking_pipe_loses_no_lines() -> None:
     logs, reader = piped()
     os.set_blocking(reader, True)
     count = 40
@@ -188,7 +217,7 @@ def piped() -> tuple[Logs, int]:
     return configure("json", "info", stream), reader
 
 
-def test_lines_are_written_when_a_program_ends_without_closing() -> None:
+def test_lines_are_written_at_exit_without_close() -> None:
     program = (
         "import sys\n"
         "from turnlog.observe.logs import configure\n"
@@ -207,16 +236,16 @@ class Kept:
     tells_content = False
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
 
-    def wants(self, kind: type[Event]) -> bool:
+    def wants(self, kind: type[LogEvent]) -> bool:
         return True
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: LogEvent) -> None:
         self.events.append(event)
 
 
-def test_what_a_library_logs_becomes_an_event_without_its_text() -> None:
+def test_errors_logged_by_libraries_become_events_without_their_text() -> None:
     kept = Kept()
     logger = logging.getLogger("tests.borrowed")
     handler = StandardLogging(kept)

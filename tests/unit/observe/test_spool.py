@@ -23,7 +23,7 @@ def wait_until(met: Callable[[], bool]) -> None:
         sleep(0.005)
 
 
-def test_a_stream_that_nobody_else_holds_stays_open(tmp_path: Path) -> None:
+def test_the_spool_keeps_its_stream_open(tmp_path: Path) -> None:
     path = tmp_path / "log"
     stream = path.open("wb")
     known = weakref.ref(stream)
@@ -49,7 +49,7 @@ def test_a_closed_spool_takes_no_more_lines(tmp_path: Path) -> None:
     assert spool.dropped == 1
 
 
-def test_a_line_that_finds_no_room_is_counted_and_told_of(tmp_path: Path) -> None:
+def test_dropped_lines_are_counted_and_reported(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as stream:
         spool = Spool(stream, gap)
         spool.put(b"x" * (LIMIT_BYTES + 1), urgent=False)
@@ -58,7 +58,7 @@ def test_a_line_that_finds_no_room_is_counted_and_told_of(tmp_path: Path) -> Non
     assert (tmp_path / "log").read_bytes() == b"one\n1 lost\n"
 
 
-def test_a_reader_that_went_away_costs_lines_and_nothing_else() -> None:
+def test_lines_are_dropped_when_the_reader_is_gone() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "wb", buffering=0) as stream:
         spool = Spool(stream, gap)
@@ -70,7 +70,7 @@ def test_a_reader_that_went_away_costs_lines_and_nothing_else() -> None:
         spool.close()
 
 
-def test_the_gap_is_counted_in_the_line_that_tells_of_it() -> None:
+def test_the_gap_line_holds_the_number_of_dropped_lines() -> None:
     stream = io.BytesIO()
     told: list[int] = []
 
@@ -86,7 +86,7 @@ def test_the_gap_is_counted_in_the_line_that_tells_of_it() -> None:
     assert stream.getvalue() == b"small\ngap\n"
 
 
-def test_closing_does_not_wait_for_a_reader_that_stalls() -> None:
+def test_close_does_not_wait_for_a_stalled_reader() -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb", buffering=0) as stream:
         spool = Spool(stream, lambda lines: b"%d\n" % lines)
@@ -111,7 +111,7 @@ class FullDisk(io.BytesIO):
         return super().write(data)  # type: ignore[arg-type]
 
 
-def test_a_full_disk_costs_the_lines_that_did_not_fit_and_no_more() -> None:
+def test_a_full_disk_drops_only_the_lines_that_do_not_fit() -> None:
     stream = FullDisk()
     spool = Spool(stream, lambda lines: b"%d lost\n" % lines)
     spool.put(b"one\n", urgent=True)
@@ -131,7 +131,7 @@ class Chatty(bytes):
         return super().__len__()
 
 
-def test_a_line_in_the_middle_of_another_holds_nobody_up() -> None:
+def test_logging_during_garbage_collection_does_not_deadlock() -> None:
     stream = io.BytesIO()
     spool = Spool(stream, gap)
     line = Chatty(b"outer\n")
