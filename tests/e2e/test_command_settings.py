@@ -10,12 +10,15 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import proxy_beside
-from kit.clients import Client, call, wait_until
+from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.commands import Agent
 from kit.proxy import Proxy
-from kit.upstreams import RawUpstream, answer, ok
+from kit.upstreams import Peer, RawUpstream, Script, answer, ok, text_result
 
 SECRET = "s3cr3t-valu3-of-a-file"
+WORD = "the-word-of-the-hook"
+"""Nothing in it looks like a secret."""
+KEYED = (("Idempotency-Key", "k-1"), ("Content-Type", "application/json"))
 SERVER = """
 import json, os, sys
 for line in sys.stdin:
@@ -48,43 +51,117 @@ def test_a_command_has_the_variables_and_the_folder_of_its_upstream(tmp_path: Pa
 def read_all(proxy: Proxy) -> str:
     """Return all that the commands tell of a proxy's calls, and its own log."""
     shown = [turnlog("log", *more, data=proxy.data).stdout for more in ([], ["--payloads"])]
-    logged = [str(event) for event in proxy.events("call.ended")]
-    return "".join((*shown, *logged))
+    status = turnlog("status", data=proxy.data).stdout
+    return "".join((*shown, status, proxy.stdout.read_text()))
 
 
-def asked_at(tmp_path: Path, rules: str) -> tuple[str, list[str]]:
-    """Call a plain tool whose path is a secret; return what is told of it, and the paths that came."""
-    (tmp_path / "token").write_text("the-word-of-the-hook\n")
+def asked_at(
+    tmp_path: Path, place: str, rules: str = "rules: []\n", served: Script | None = None
+) -> tuple[str, str, list[str]]:
+    """Call a plain tool whose URL ends with `place`; return what is told of it to operators and to
+    the agent, and the paths that came."""
+    (tmp_path / "token").write_text(f"{WORD}\n")
     (tmp_path / "mine.yaml").write_text(rules)
-    with RawUpstream(answer(ok(b"{}"))) as upstream:
-        place = f"{upstream.url.removesuffix('/mcp')}/hook/${{file:token}}"
-        settings: dict[str, Any] = {"upstreams": {"hooks": {"url": place}}, "rules": ["mine.yaml"]}
+    with RawUpstream(served or answer(ok(b"{}"))) as upstream:
+        settings: dict[str, Any] = {
+            "upstreams": {"hooks": {"url": upstream.url.removesuffix("/mcp") + place}},
+            "rules": ["mine.yaml"],
+            "log_level": "debug",
+        }
         with proxy_beside(tmp_path, settings=settings) as proxy:
             with Client(proxy.url) as client:
                 said = client.request("GET", "/hooks", b"", headers=())
-            told = read_all(proxy) + repr(said)
-        return told, [request.target.decode() for request in upstream.requests]
+            proxy.told("call.ended")
+            return (
+                read_all(proxy),
+                repr(said),
+                [request.target.decode() for request in upstream.requests],
+            )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="issue 16, item 6: a row holds the path of a plain HTTP tool as it is sent"
+@pytest.mark.parametrize(
+    ("place", "came", "shown"),
+    [
+        ("/hook/${file:token}", f"/hook/{WORD}", "GET /hook/*"),
+        ("/hook/${file:token}/x?k=${file:token}", f"/hook/{WORD}/x?k={WORD}", "GET /hook/*/x"),
+        ("/hook?k=${file:token}&l=2", f"/hook?k={WORD}&l=2", "GET /hook"),
+    ],
 )
 def test_nothing_told_of_a_plain_call_shows_what_a_place_in_the_url_stands_for(
+    tmp_path: Path, place: str, came: str, shown: str
+) -> None:
+    told, said, paths = asked_at(tmp_path, place)
+    assert paths == [came]
+    assert shown in told
+    assert "[redacted]" in told
+    assert WORD not in told
+    assert WORD not in said
+
+
+def test_an_answer_that_repeats_a_value_of_the_url_is_relayed_whole_and_recorded_without_it(
     tmp_path: Path,
 ) -> None:
-    told, came = asked_at(tmp_path, "rules: []\n")
-    assert came == ["/hook/the-word-of-the-hook"]
-    assert "the-word-of-the-hook" not in told
+    served = answer(ok(json.dumps({"no such hook": WORD}).encode()))
+    told, said, _ = asked_at(tmp_path, "/hook/${file:token}", served=served)
+    assert WORD in said
+    assert "no such hook" in told
+    assert WORD not in told
 
 
-def test_a_rule_with_a_path_cuts_what_a_place_in_the_url_stands_for(tmp_path: Path) -> None:
-    told, came = asked_at(
-        tmp_path,
-        'rules:\n  - {match: {server: hooks, path: "/hook/*"}, redact: [$.args.path, $.args.query]}\n',
-    )
-    assert came == ["/hook/the-word-of-the-hook"]
-    assert "GET /hook/*" in told
-    assert "the-word-of-the-hook" not in told
+def test_a_tool_of_mcp_that_repeats_a_value_of_the_url_is_recorded_without_it(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"log_level": "debug"}
+
+    def served(peer: Peer) -> None:
+        request = peer.read()
+        peer.send_json(text_result(request.json()["id"], request.target.decode()))
+
+    with RawUpstream(served) as upstream:
+        settings["upstreams"] = {"one": {"url": f"{upstream.url}?k=${{WORD}}"}}
+        with proxy_beside(tmp_path, settings=settings, environ={"WORD": WORD}) as proxy:
+            with Client(proxy.url) as client:
+                said = client.request("POST", "/one", call("tell"), headers=MCP_HEADERS)
+            proxy.told("call.ended")
+            assert f"k={WORD}".encode() in said.body
+            assert "k=[redacted]" in (told := read_all(proxy))
+            assert WORD not in told
+
+
+def test_a_denied_call_names_its_tool_without_a_value_of_the_url(tmp_path: Path) -> None:
+    rules = "rules:\n  - {match: {server: hooks}, access: deny, why: closed}\n"
+    told, said, paths = asked_at(tmp_path, "/hook/${file:token}", rules)
+    assert paths == []
+    assert "GET /hook/*" in said
+    assert WORD not in told + said
+
+
+def test_a_rule_with_a_path_matches_what_is_sent(tmp_path: Path) -> None:
+    rules = f'rules:\n  - {{match: {{server: hooks, path: "/hook/{WORD}"}}, access: deny, why: closed}}\n'
+    _, said, paths = asked_at(tmp_path, "/hook/${file:token}", rules)
+    assert paths == []
+    assert "closed" in said
+
+
+def test_calls_whose_urls_hold_other_values_are_never_the_same(tmp_path: Path) -> None:
+    rules = "rules:\n  - {match: {server: hooks}, effect: write}\n"
+    (tmp_path / "mine.yaml").write_text(rules)
+    with RawUpstream(answer(ok(b"{}"))) as upstream:
+        place = upstream.url.removesuffix("/mcp") + "/hook/${T}"
+        for value in ("the-word-of-one", "the-word-of-two", "the-word-of-one"):
+            settings: dict[str, Any] = {
+                "upstreams": {"hooks": {"url": place}},
+                "rules": ["mine.yaml"],
+            }
+            with (
+                proxy_beside(tmp_path, settings=settings, environ={"T": value}) as proxy,
+                Client(proxy.url) as client,
+            ):
+                client.request("POST", "/hooks", b"{}", headers=KEYED)
+        assert [request.target.decode() for request in upstream.requests] == [
+            "/hook/the-word-of-one",
+            "/hook/the-word-of-two",
+        ]
 
 
 def test_a_program_that_is_missing_is_told_at_start_and_in_status_until_it_is_there(

@@ -17,6 +17,7 @@ from turnlog.record.drafts import Drafter
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.model import Extractor, Keep
 from turnlog.rules.policy import Policy
+from turnlog.settings.upstream_url import UpstreamUrl, mask_of
 from turnlog.store.base import Draft
 
 OK = succeeded()
@@ -43,12 +44,21 @@ class Made:
         arguments: bytes = encoded(ARGUMENTS),
         broken: bool = False,
         why: str = "",
+        url: str = "",
         **changes: Any,
     ) -> None:
         self.faults: list[Exception] = []
         self._broken = broken
         clock = Time().clock()
-        drafter = Drafter(Redactor(), clock, self._keyed, self.faults.append, record_limit=1 << 20)
+        mask = mask_of(UpstreamUrl(url, ((url.rindex("/") + 1, len(url)),))) if url else None
+        drafter = Drafter(
+            Redactor(),
+            clock,
+            self._keyed,
+            self.faults.append,
+            record_limit=1 << 20,
+            masks={"files": mask} if mask is not None else {},
+        )
         asked = ask(session(), b"call", policy=policy, arguments=arguments, why=why)
         self.intent = drafter.intent(asked)
         attempt = Attempt(asked, self.intent.facts, 0, waits=False)
@@ -101,6 +111,23 @@ def test_without_rules_all_is_kept() -> None:
     made = Made(Policy())
     assert "a private note" in made.text
     assert (made.delta, made.facts.flags, made.facts.retry_after_ms) == ([], (), None)
+
+
+@pytest.mark.parametrize("policy", [Policy(), redacting("$.args.path")])
+def test_values_of_the_upstreams_url_are_nowhere(policy: Policy) -> None:
+    made = Made(policy, url="http://a/a private note", detail="not: a private note")
+    assert "a private note" not in made.text
+    assert "[redacted]" in made.text
+    assert made.intent.facts.flags == made.facts.flags == (Flag.REDACTED,)
+    assert made.said.output_hash == Made(redacting("$.args.note")).said.output_hash
+
+
+def test_what_holds_no_value_of_the_upstreams_url_is_kept_as_it_is() -> None:
+    url, detail = "http://a/elsewhere", "not elsewhere"
+    made, plain = Made(Policy(), url=url, detail=detail), Made(Policy(), detail=detail)
+    assert made.said.detail == "not [redacted]"
+    assert made.asked == plain.asked
+    assert (made.facts.flags, made.said.output_hash) == ((), plain.said.output_hash)
 
 
 @pytest.mark.parametrize("expression", ["$.args.note", "$..note"])

@@ -6,6 +6,7 @@ from turnlog.packs.errors import ConfigError
 from turnlog.packs.expand import LARGEST, expand
 from turnlog.settings.layers import Flags, read_settings
 from turnlog.settings.model import Settings
+from turnlog.settings.upstream_url import UpstreamUrl
 
 SECRET = "s3cr3t-valu3"
 FILES = {"/run/token": f"{SECRET}\n".encode(), "/large": b"x" * (LARGEST + 1), "/odd": b"\xff"}
@@ -29,7 +30,7 @@ def read(path: str) -> bytes:
     ],
 )
 def test_variables_and_files_stand_for_what_they_hold(text: str, expected: str) -> None:
-    assert expand(text, {"A": "1", "EMPTY": ""}, read) == expected
+    assert expand(text, {"A": "1", "EMPTY": ""}, read).text == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_urls_and_variables_of_a_command_are_expanded_and_commands_are_not(tmp_p
     assert one.env == {"TOKEN": SECRET, "B": "x1"}
     assert one.cwd == str(tmp_path)
     two = settings(tmp_path, '{url: "http://127.0.0.1:9/${A}?k=${A}"}', A="1").upstreams["one"]
-    assert two.url == "http://127.0.0.1:9/1?k=1"
+    assert two.url == UpstreamUrl("http://127.0.0.1:9/1?k=1", values=((19, 20), (23, 24)))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from turnlog.settings.model import (
     Transport,
     Upstream,
 )
+from turnlog.settings.upstream_url import UpstreamUrl
 from turnlog.settings.values import Address, name_of_command
 
 URL = "http://127.0.0.1:9000/mcp"
@@ -69,7 +70,7 @@ def test_one_url_is_all_that_is_needed(tmp_path: Path) -> None:
     assert settings == Settings(
         listen=Address("127.0.0.1", 7411),
         data=tmp_path / "turnlog-data",
-        upstreams={"default": Upstream(url=URL)},
+        upstreams={"default": Upstream(url=UpstreamUrl(URL))},
     )
 
 
@@ -81,8 +82,8 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
         data=tmp_path / "kept",
         durability=Durability.STRICT,
         upstreams={
-            "files": Upstream(url=URL, packs=("default",), trust_annotations=True),
-            "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
+            "files": Upstream(url=UpstreamUrl(URL), packs=("default",), trust_annotations=True),
+            "web": Upstream(url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP),
         },
         rules=(RuleSource(tmp_path / "mine.yaml", "mine.yaml"),),
         limits=Limits(record=65_536, store=2 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
@@ -124,8 +125,8 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         data=tmp_path / "kept",
         durability=Durability.RELAXED,
         upstreams={
-            "files": Upstream(url=URL),
-            "default": Upstream(url="https://tools.example/?a=b"),
+            "files": Upstream(url=UpstreamUrl(URL)),
+            "default": Upstream(url=UpstreamUrl("https://tools.example/?a=b")),
         },
         rules=(RuleSource(tmp_path / "mine.yaml", "./mine.yaml"), pack("default")),
         limits=Limits(record=65_536, store=1 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
@@ -164,9 +165,11 @@ def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path
     )
 
     assert settings.upstreams == {
-        "files": Upstream(url="http://127.0.0.1:9001/", packs=("default",), trust_annotations=True),
-        "web": Upstream(url="https://tools.example/", transport=Transport.HTTP),
-        "more": Upstream(url="http://a/"),
+        "files": Upstream(
+            url=UpstreamUrl("http://127.0.0.1:9001/"), packs=("default",), trust_annotations=True
+        ),
+        "web": Upstream(url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP),
+        "more": Upstream(url=UpstreamUrl("http://a/")),
     }
 
 

@@ -30,6 +30,7 @@ from turnlog.packs.fit import names_effect
 from turnlog.sessions.tools.unruled import without_effects
 from turnlog.settings.http_proxies import HttpProxy, proxy_for
 from turnlog.settings.model import LogFormat, Settings, Upstream
+from turnlog.settings.upstream_url import mask_of
 from turnlog.settings.values import Address
 from turnlog.store.base import StoreError
 from turnlog.store.token import read_token
@@ -153,7 +154,7 @@ class Proxy:
         host = _REACHABLE.get(listen.host, listen.host)
         base = f"http://{Address(host, self.port)}"
         upstreams = self._settings.upstreams
-        if len(upstreams) == 1:
+        if len(upstreams) == 1 and self._targets[0].mask is None:
             return tuple(base + target.path for target in self._targets)
         return tuple(f"{base}/{name}" for name in upstreams)
 
@@ -244,8 +245,9 @@ def _target(name: str, upstream: Upstream) -> Target:
         return target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
     proxy: HttpProxy | None = None
     with suppress(ValueError):  # `unusable_proxies` has told of it
-        proxy = proxy_for(upstream.proxy, upstream.url, os.environ)
-    return target_of(name, upstream.url, proxy=proxy, ca=upstream.ca)
+        proxy = proxy_for(upstream.proxy, upstream.url.text, os.environ)
+    url, mask = upstream.url.text, mask_of(upstream.url)
+    return target_of(name, url, proxy=proxy, ca=upstream.ca, mask=mask)
 
 
 def _proxy(

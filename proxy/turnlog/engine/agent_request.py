@@ -155,7 +155,11 @@ class Request:
     def upstream(self) -> str:
         """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
         if not self._upstream:
-            place = self.route.target.place
+            target = self.route.target
+            place, mask = target.place, target.mask
+            if mask is not None:
+                # Neither the name of its tool nor what a rule makes of it has the values.
+                place = (*place, mask.path, mask.query)
             self._upstream = self._digest(_joined("target", *place)).hex()[:32]
         return self._upstream
 

@@ -48,6 +48,7 @@ from turnlog.record.state_saver import save_states
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.model import Settings
+from turnlog.settings.upstream_url import UrlMask, mask_of
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.routes import Endpoints
@@ -265,6 +266,7 @@ def _recorder(
         store.keyed,
         lambda error: log.emit(RecorderFailed(reason=_unread(error))),
         record_limit=settings.limits.record,
+        masks=_masks(settings),
     )
     return Recorder(
         store,
@@ -275,6 +277,13 @@ def _recorder(
         durability=settings.durability,
         when_full=settings.limits.when_full,
     )
+
+
+def _masks(settings: Settings) -> dict[str, UrlMask]:
+    """Return what is shown of the URLs of upstreams that hold values of variables or files."""
+    found = ((name, up.url) for name, up in settings.upstreams.items())
+    masks = {name: mask_of(url) for name, url in found if url is not None}
+    return {name: mask for name, mask in masks.items() if mask is not None}
 
 
 def _unread(error: Exception) -> str:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 LARGEST: Final = 64 << 10
 """bytes of a file that is put into a value."""
 # `$${` is a literal `${`.
@@ -11,33 +13,51 @@ _PLACE: Final = re.compile(r"\$(?P<literal>\$\{)|\$\{(?P<name>[^{}]*)(?P<end>\}?
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class Expanded(Struct, frozen=True):
+    """A text with what its places stand for, and where that stands in it."""
+
+    text: str
+    values: tuple[tuple[int, int], ...] = ()
+    """Begin and end of each."""
+
+
 def has_places(text: str) -> bool:
     """Return whether something in a text is to be expanded."""
     return "${" in text
 
 
-def expand(text: str, environ: Mapping[str, str], read: Callable[[str], bytes]) -> str:
+def expand(text: str, environ: Mapping[str, str], read: Callable[[str], bytes]) -> Expanded:
     """Return a text with what its places stand for; `read` returns the content of a file.
 
     One line break at the end of a file is left out. Raises `ValueError`, which names the
     variable or the file and never says what it holds.
     """
 
-    def value(match: re.Match[str]) -> str:
+    made, done = "", 0
+    values: list[tuple[int, int]] = []
+    for match in _PLACE.finditer(text):
+        made += text[done : match.start()]
+        done = match.end()
         if match["literal"]:
-            return "${"
-        name = match["name"]
-        if not match["end"]:
-            raise ValueError("'${' is not closed, write ${NAME}, or $${ for the text itself")
-        if name.startswith("file:"):
-            return _content(name.removeprefix("file:"), read)
-        if not _VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no variable, write ${{NAME}} or ${{file:PATH}}")
-        if name not in environ:
-            raise ValueError(f"the variable {name!r} is not set, set it or leave it out")
-        return environ[name]
+            made += "${"
+            continue
+        value = _value(match, environ, read)
+        values.append((len(made), len(made) + len(value)))
+        made += value
+    return Expanded(made + text[done:], tuple(values))
 
-    return _PLACE.sub(value, text)
+
+def _value(match: re.Match[str], environ: Mapping[str, str], read: Callable[[str], bytes]) -> str:
+    name = match["name"]
+    if not match["end"]:
+        raise ValueError("'${' is not closed, write ${NAME}, or $${ for the text itself")
+    if name.startswith("file:"):
+        return _content(name.removeprefix("file:"), read)
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} is no variable, write ${{NAME}} or ${{file:PATH}}")
+    if name not in environ:
+        raise ValueError(f"the variable {name!r} is not set, set it or leave it out")
+    return environ[name]
 
 
 def _content(path: str, read: Callable[[str], bytes]) -> str:

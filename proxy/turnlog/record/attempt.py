@@ -143,6 +143,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     definition: bytes
     arguments: bytes
     complete: bool
+    shown: bytes = b""
+    """`arguments` as they are recorded, where values of the upstream's URL are left out; else empty."""
     says_all: bool = True
     """Whether `arguments`, where complete, stands for the whole input: else it has no hash."""
     size: int
@@ -379,8 +381,8 @@ class Attempt(Struct, eq=False):
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""
         ask = self.ask
-        arguments = ask.arguments if ask.policy.looks else b""
-        self.ask = structs.replace(ask, arguments=arguments, canonical=None)
+        arguments, shown = (ask.arguments, ask.shown) if ask.policy.looks else (b"", b"")
+        self.ask = structs.replace(ask, arguments=arguments, shown=shown, canonical=None)
         self.intent = _settled(self.intent)
 
     def retire(self) -> None:

@@ -4,7 +4,7 @@ Safe to run in any thread. A fault in what reads content must not break a call: 
 says less.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -23,6 +23,7 @@ from turnlog.redaction.rule_redaction import Hidden, cut_json, cut_text, hidden
 from turnlog.rules.delta import Delta, changes
 from turnlog.rules.expression import Seen
 from turnlog.rules.model import Keep
+from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json.rawjson import value_of
 
@@ -38,6 +39,7 @@ _FOR_EVER: Final = 2**63 - 1
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
 """How a call stands of which only the arguments are known."""
 _NOTHING_SEEN: Final = Seen()
+_NO_MASKS: Final[Mapping[str, UrlMask]] = {}
 # Looking a member of an enum up costs more than all else in most of these lines.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -66,7 +68,8 @@ _UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not
 
 
 class Drafter:
-    """Makes drafts. `keyed` is HMAC under the store's key; `record_limit` bounds blobs, in bytes."""
+    """Makes drafts. `keyed` is HMAC under the store's key; `record_limit` bounds blobs, in bytes;
+    `masks` say what is shown of upstreams' URLs, by name."""
 
     def __init__(
         self,
@@ -76,12 +79,14 @@ class Drafter:
         report: Callable[[Exception], None],
         *,
         record_limit: int,
+        masks: Mapping[str, UrlMask] = _NO_MASKS,
     ) -> None:
         self._redactor = redactor
         self._clock = clock
         self._keyed = keyed
         self._report = report
         self._record_limit = record_limit
+        self._masks = masks
         self._hash_key = keyed(b"hashes of redacted content")
 
     def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
@@ -187,13 +192,15 @@ class Drafter:
 
     def _input(self, ask: Ask) -> Content:
         policy = ask.policy
+        masked = self._masked(ask)
+        is_masked = masked is not ask
         if not (policy.redact or policy.delta or ask.why):
-            return self._asked(ask, ask.arguments, touched=False)
-        looked = seen(ask, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
+            return self._asked(ask, masked.arguments, touched=is_masked)
+        looked = seen(masked, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
         what = hidden(policy.redact, looked)
-        cut = _cut_input(ask, what)
+        cut = _cut_input(masked, what)
         return structs.replace(
-            self._asked(ask, cut.data, touched=cut.touched),
+            self._asked(ask, cut.data, touched=cut.touched or is_masked),
             # Whoever ends the call without having seen its answer knows no more than this.
             delta=changes(policy.delta, looked, _BEGUN, partial(self._clean, what)),
             why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
@@ -213,14 +220,36 @@ class Drafter:
         """Cut out of a text what rules want to be cut, and secrets."""
         return self._redactor.text(cut_text(text, what)[0])[0]
 
+    def _masked(self, ask: Ask) -> Ask:
+        """Return what a call asks without values of its upstream's URL."""
+        mask = self._masks.get(ask.server)
+        if mask is None:
+            return ask
+        arguments = mask.cut_content(ask.shown or ask.arguments)
+        return ask if arguments == ask.arguments else structs.replace(ask, arguments=arguments)
+
+    def _masked_reply(self, ask: Ask, reply: Reply) -> Reply:
+        """Return an answer without values of its upstream's URL; the digest is that of the real one."""
+        mask = self._masks.get(ask.server)
+        if mask is None:
+            return reply
+        content, detail = mask.cut_content(reply.content), mask.cut(reply.detail)
+        if content == reply.content:
+            return structs.replace(reply, detail=detail)
+        digest = reply.digest or sha256(reply.content).digest()
+        return structs.replace(reply, content=content, detail=detail, digest=digest)
+
     def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
+        came = reply.content
+        ask, reply = self._masked(ask), self._masked_reply(ask, reply)
+        is_masked = reply.content is not came
         if not (ask.policy.redact or ask.policy.delta):
-            return self._read(reply, reply.content, reply.detail, touched=False)
+            return self._read(reply, reply.content, reply.detail, touched=is_masked)
         looked = seen(ask, reply)
         what = hidden(ask.policy.redact, looked)
         detail = cut_text(reply.detail, what)[0]
         cut = _cut_output(reply, looked, what)
-        read = self._read(reply, cut.data, detail, touched=cut.touched)
+        read = self._read(reply, cut.data, detail, touched=cut.touched or is_masked)
         delta = changes(ask.policy.delta, looked, ending, partial(self._clean, what))
         return structs.replace(read, delta=delta)
 

@@ -21,6 +21,7 @@ from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
 from turnlog.store.place import default_place
 
 from .model import Settings, Transport, Upstream
+from .upstream_url import UpstreamUrl
 from .values import is_loop, proxy_setting, upstream_url
 
 DEFAULT_UPSTREAM = "default"
@@ -194,12 +195,13 @@ def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> D
         except ValueError as error:
             raise document.error(steps, str(error)) from None
         try:
-            _READERS.get(steps[-1], str)(found)
+            _READERS.get(steps[-1], str)(found.text)
         except ValueError:
             # The reader's own words would show what stands elsewhere for a reason.
             message = f"{text!r} does not expand to a value that {steps[-1]!r} can have, correct it"
             raise document.error(steps, message) from None
-        layer: Plain = found
+        is_url = steps[-1] == "url"
+        layer: Plain = UpstreamUrl(found.text, found.values) if is_url else found.text
         for step in reversed(steps):
             layer = {step: layer}
         data = _laid_over(data, layer)
@@ -388,7 +390,7 @@ def _layer_of(layers: list[_Layer], name: str) -> _Layer:
 
 def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
     for name, upstream in settings.upstreams.items():
-        if upstream.command or not is_loop(settings.listen, upstream.url):
+        if upstream.url is None or not is_loop(settings.listen, upstream.url.text):
             continue
         steps = ("upstreams", name, "url")
         source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))

@@ -19,11 +19,13 @@ from turnlog.rules.circuit_breaker import Breaker
 from turnlog.rules.retry_quota import RetryQuota
 
 from .http_proxies import FROM_ENVIRONMENT
+from .upstream_url import UpstreamUrl
 from .values import (
     Address,
     address,
     allowed_host,
     allowed_origin,
+    expanded_url,
     folder,
     header_name,
     pack_name,
@@ -33,7 +35,6 @@ from .values import (
     secret_pattern,
     store_size,
     upstream_name,
-    upstream_url,
 )
 
 
@@ -71,7 +72,7 @@ class Share(StrEnum):
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tool server: an address, or a command that is started on demand."""
 
-    url: Annotated[str, reads(upstream_url)] = ""
+    url: Annotated[UpstreamUrl, reads(expanded_url)] | None = None
     command: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     """The program and its arguments; it speaks MCP over stdin and stdout."""
     env: dict[str, str] = {}

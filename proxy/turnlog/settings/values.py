@@ -21,6 +21,7 @@ from turnlog.rules.pattern import pattern
 from turnlog.wire.http.origin import normal_origin
 
 from .http_proxies import FROM_ENVIRONMENT, NONE, read_proxy
+from .upstream_url import UpstreamUrl
 
 RESERVED_NAMES = frozenset({"s", "turnlog"})
 """First path segments that are turnlog's own."""
@@ -148,6 +149,11 @@ def name_of_command(command: Sequence[str]) -> str:
         if name and name not in RESERVED_NAMES:
             return name
     return "command"
+
+
+def expanded_url(value: object) -> UpstreamUrl:
+    """Read the URL of a tool server; one whose values were put into it stays as it is."""
+    return value if isinstance(value, UpstreamUrl) else UpstreamUrl(upstream_url(value))
 
 
 def upstream_url(value: object) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from turnlog.core.target import COMMAND
 from turnlog.settings.http_proxies import HttpProxy
+from turnlog.settings.upstream_url import UrlMask
 from turnlog.wire.http.reference import origin_of, resolved
 
 OWN = "turnlog"
@@ -48,6 +49,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The proxy that leads there."""
     ca: str = ""
     """File of the certificates that its own is checked against; empty for the system's."""
+    mask: UrlMask | None = None
+    """What is shown of path and query; `None` where they are shown as they are."""
 
     @property
     def own_origin(self) -> str:
@@ -189,7 +192,14 @@ class Endpoints:
         return (route.target.name, route.path) in self._known
 
 
-def target_of(name: str, url: str, *, proxy: HttpProxy | None = None, ca: str = "") -> Target:
+def target_of(
+    name: str,
+    url: str,
+    *,
+    proxy: HttpProxy | None = None,
+    ca: str = "",
+    mask: UrlMask | None = None,
+) -> Target:
     """Return the routing entry of a configured URL, whose form was checked before."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -204,6 +214,7 @@ def target_of(name: str, url: str, *, proxy: HttpProxy | None = None, ca: str = 
         place=(f"{parts.scheme}://{host}:{port}",),
         proxy=proxy,
         ca=ca,
+        mask=mask,
     )
 
 

@@ -58,7 +58,7 @@ def command(**given: Any) -> int:
     place = default_place(os.environ, Path.cwd())
     if place.hint and settings.data == place.path:
         complain(place.hint)
-    ways = {name: (up.proxy, up.url) for name, up in settings.upstreams.items() if up.url}
+    ways = {name: (up.proxy, up.url.text) for name, up in settings.upstreams.items() if up.url}
     for warning in unusable_proxies(ways, os.environ):
         complain(warning)
     from turnlog.store.folder import reach

@@ -46,7 +46,9 @@ def effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> byt
     effect = named_effect(wanted, arguments(), size=len(ask.arguments))
     if not effect:
         return b""
-    name = f"effect\0{ask.server}\0{ask.tool}\0".encode("utf-8", "surrogatepass")
+    # Where values are left out of the tool's name, the target has them.
+    tool = f"{ask.tool}\0{ask.target}" if ask.shown else ask.tool
+    name = f"effect\0{ask.server}\0{tool}\0".encode("utf-8", "surrogatepass")
     return keyed(name + effect)
 
 

@@ -360,6 +360,10 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     meant = request.meant(sessions, context.vendor_headers, client, target=request.upstream)
     session, identity = sessions.find(meant, client), meant.identity
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
+    mask, shown = request.route.target.mask, b""
+    if mask is not None:
+        place = mask.shown(path, query)
+        shown = http_input(*place, body, whole=whole, digest=context.store.keyed).text
 
     def read() -> object:
         return _said(asked.text, body, whole=whole)
@@ -371,6 +375,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         turn_source=identity.turn_source,
         call=context.recorder.new_call(),
         arguments=asked.text,
+        shown=shown,
         complete=not asked.cut,
         says_all=whole,
         size=size,

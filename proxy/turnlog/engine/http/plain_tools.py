@@ -43,7 +43,8 @@ class PlainTools:
             self._tools.clear()
         pathed = book.pathed(server)
         tool = tool_of_path(pathed, server, method, path) if pathed else None
-        tool = tool or http_tool(method, path)
+        mask = request.route.target.mask
+        tool = tool or http_tool(method, path if mask is None else mask.pattern(path))
         key = (server, request.credential, method, tool, request.asked.version)
         known = self._tools.get(key) if not pathed else None
         if known is not None:

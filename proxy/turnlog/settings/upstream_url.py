@@ -1,0 +1,108 @@
+"""The URL of an upstream, and what is shown in place of the values that were put into it.
+
+`${VARIABLE}` and `${file:PATH}` in a URL stand for secrets. Calls go to the real URL, and what tells
+one call from another is made of that; records, names and logs have it as `UrlMask` leaves it. Scheme,
+host and port are shown: without them nobody could tell what cannot be reached.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from turnlog.redaction.values import PLACEHOLDER
+
+SHORTEST: Final = 8
+"""Characters of a value that is cut wherever it stands. A shorter one is cut in its own place only: an
+`eu` or a `1` stands in many a text that has nothing to do with it."""
+_PARTS: Final = re.compile(r"[^:]*://[^/?]*(?P<path>[^?]*)\??(?P<query>.*)")
+_SEPARATORS: Final = re.compile(r"[/?&=]")
+_MARKED: Final = re.compile(r"\0+")
+
+
+class UpstreamUrl(Struct, frozen=True):
+    """The URL of a tool server, and where in it values of variables and files stand."""
+
+    text: str
+    values: tuple[tuple[int, int], ...] = ()
+    """Begin and end of each."""
+
+
+class UrlMask(Struct, frozen=True, kw_only=True):
+    """What is shown of the path and the query of a URL that values were put into."""
+
+    path: str
+    query: str
+    shown_path: str
+    shown_query: str
+    texts: tuple[str, ...]
+    """What is cut wherever it stands, the longest first."""
+
+    def shown(self, path: str, query: str) -> tuple[str, str]:
+        """Return path and query of a request to this upstream as they are shown."""
+        below = f"{self.path.rstrip('/')}/"
+        if path == self.path:
+            path = self.shown_path
+            if query.startswith(self.query):
+                query = self.shown_query + query[len(self.query) :]
+        elif path.startswith(below):
+            path = f"{self.shown_path.rstrip('/')}/{path[len(below) :]}"
+        return self.cut(path), self.cut(query)
+
+    def pattern(self, path: str) -> str:
+        """Return a path for a tool to be named by: a segment that holds a value is `*`."""
+        segments = self.shown(path, "")[0].split("/")
+        return "/".join("*" if PLACEHOLDER in segment else segment for segment in segments)
+
+    def cut(self, text: str) -> str:
+        """Return a text without the values."""
+        for value in self.texts:
+            text = text.replace(value, PLACEHOLDER)
+        return text
+
+    def cut_content(self, content: bytes) -> bytes:
+        """Return content without the values."""
+        for value in self.texts:
+            content = content.replace(value.encode(), PLACEHOLDER.encode())
+        return content
+
+
+def mask_of(url: UpstreamUrl) -> UrlMask | None:
+    """Return what is shown of an upstream's URL; `None` where no value stands in path or query."""
+    parts = _PARTS.fullmatch(url.text)
+    if parts is None or not any(end > parts.start("path") for _, end in url.values):
+        return None
+    marked = list(url.text)
+    for begin, end in url.values:
+        marked[begin:end] = "\0" * (end - begin)
+    shown = "".join(marked)
+    path, (begin, end) = parts["path"], parts.span("path")
+    # A path stays one: its slashes are shown.
+    slashed = "".join("/" if a == "/" else b for a, b in zip(path, shown[begin:end], strict=True))
+    values = [url.text[max(first, begin) : last] for first, last in url.values if last > begin]
+    return UrlMask(
+        path=path or "/",
+        query=parts["query"],
+        shown_path=_MARKED.sub(PLACEHOLDER, slashed) or "/",
+        shown_query=_MARKED.sub(PLACEHOLDER, shown[parts.start("query") :]),
+        texts=_texts(values),
+    )
+
+
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    """Return what to cut wherever it stands: long values and their long parts, however written."""
+    parts = {part for value in values for part in (value, *_SEPARATORS.split(value))}
+    found = {form for part in parts if len(part) >= SHORTEST for form in _forms(part)}
+    return tuple(sorted(found, key=lambda form: (-len(form), form)))
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Yield how a value of a URL is written: there, decoded, encoded, and each in a JSON string."""
+    plain = unquote(value)
+    for form in (value, plain, quote(plain, safe="")):
+        yield form
+        yield json.dumps(form)[1:-1]
+        yield json.dumps(form, ensure_ascii=False)[1:-1]
