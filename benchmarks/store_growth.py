@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from turnlog.core.commit import decode_link, digest
 from turnlog.core.kinds import Rung
-from turnlog.sessions.log import Query, Turns, find_session, read
-from turnlog.sessions.state.saving import AT_ONCE, Saving
+from turnlog.sessions.log import Query, TurnRange, find_session, read_rows
+from turnlog.sessions.state.backlog import AT_ONCE, StateBacklog
 from turnlog.sessions.state.state_at import head_of, read_state, saved_states
 from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -185,7 +185,7 @@ async def _calls(store: LmdbStore, sessions: list[SessionRef], commits: int) -> 
 
 def _save(store: LmdbStore, data: Path) -> float:
     """Fold sessions on as an idle proxy does; return us for each commit."""
-    saving, start, steps = Saving(saved_states(data)), time.thread_time(), 0
+    saving, start, steps = StateBacklog(saved_states(data)), time.thread_time(), 0
     with store.view() as view:
         saving.look(view)
     while saving.is_due:
@@ -253,7 +253,7 @@ def _states(data: Path, reader: LmdbReader) -> dict[str, float]:
     with reader.view() as view:
         session = find_session(view, _NAME)
         head = head_of(view, session)
-    query = Query(session=session, turns=Turns(-5, None), field="files_modified")
+    query = Query(session=session, turns=TurnRange(-5, None), field="files_modified")
     place = head * 593 // 997
     return {
         "first_state_ms": _timed(lambda: _state(reader, saved, session, head), times=1),
@@ -273,7 +273,7 @@ def _state(reader: LmdbReader, saved: SavedStates, session: bytes, at: int) -> N
 
 def _rows(reader: LmdbReader, query: Query) -> None:
     with reader.view() as view:
-        if not list(read(view, query)):
+        if not list(read_rows(view, query)):
             raise AssertionError(f"nothing was found for {query!r}")
 
 

@@ -20,7 +20,7 @@ from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, 
 from turnlog.core.note import Note
 from turnlog.core.operation import Operation
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.notes import Noter
+from turnlog.sessions.notes import NoteWriter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
 from turnlog.store.engine import FLUSH_EVERY
 from turnlog.store.lmdb import LmdbStore
@@ -79,7 +79,7 @@ async def written(data: Path, calls: Sequence[Call], *, flush_every: int = FLUSH
         for number, call in enumerate(calls):
             await _write(store, sessions[call.session], number, call)
             at = START + call.minute * MINUTE
-            noter = Noter(store, Redactor(), partial(int, at), partial(int, at))
+            noter = NoteWriter(store, Redactor(), partial(int, at), partial(int, at))
             for note in call.notes:
                 await noter.write(sessions[call.session], note)
     finally:

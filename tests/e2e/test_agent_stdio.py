@@ -23,7 +23,7 @@ from kit.upstreams import RawUpstream
 from turnlog.client import ErrorKind, outcome_of
 from turnlog.core import ids
 from turnlog.core.kinds import Rung
-from turnlog.sessions.listing import SessionLine, sessions
+from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.lmdb import LmdbReader
 
 MODES = ("2026-07-28", "legacy")
@@ -70,7 +70,7 @@ def said(data: Path, *lines: bytes, session: str = "work") -> list[Any]:
 
 def listed(data: Path) -> list[SessionLine]:
     with LmdbReader.open(data) as reader, reader.view() as view:
-        return list(sessions(view))
+        return list(list_sessions(view))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import lmdb
 import pytest
 
 from conformance.store.kit import intent, known, new_id, put, seqs, session
-from turnlog.sessions.verify import Verdict, verify
+from turnlog.sessions.verify import ChainVerdict, verify
 from turnlog.store.base import Corrupt, Filter, Flaw, FlawKind
 from turnlog.store.keys import number
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -68,4 +68,4 @@ async def test_a_damaged_run_of_bodies_is_found_by_verify(tmp_path: Path) -> Non
         assert seqs(view, ref) == [0, 1, 2, 3]
         result = verify(known(ref), view.headers(known(ref)))
     reader.close()
-    assert result.verdict is not Verdict.OK
+    assert result.verdict is not ChainVerdict.OK

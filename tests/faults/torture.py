@@ -26,7 +26,7 @@ from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, 
 from kit.family import store_processes
 from kit.proxy import Proxy, findings
 from turnlog.core.kinds import Flag, Status
-from turnlog.sessions.verify import Verdict
+from turnlog.sessions.verify import ChainVerdict
 
 AGENTS = 4
 RULES = """
@@ -293,7 +293,7 @@ def _stop_for_a_while(process: int, dice: random.Random) -> None:
 
 def _explained(proxy: Proxy, agents: Sequence[Agent], did: Counter[str]) -> list[Stalled]:
     for finding in findings(proxy.data):
-        assert finding.verdict is Verdict.OK, finding
+        assert finding.verdict is ChainVerdict.OK, finding
     table: list[Stalled] = []
     for manner in Manner:
         mine = [agent for agent in agents if agent.manner is manner]
@@ -317,7 +317,7 @@ def _explained(proxy: Proxy, agents: Sequence[Agent], did: Counter[str]) -> list
 
 def _checked(proxy: Proxy, agents: list[Agent], did: Counter[str], kills: int) -> Report:
     for finding in findings(proxy.data):
-        assert finding.verdict is Verdict.OK, finding
+        assert finding.verdict is ChainVerdict.OK, finding
     calls = repeated = replayed = 0
     for agent in agents:
         rows = session_rows(proxy.data, agent.session)

@@ -110,7 +110,7 @@ def session_rows(data: Path, name: str) -> list[Row]:
     try:
         with reader.view() as view:
             found = [one.session for one in view.sessions() if name in _names(one.aliases)]
-            return [row for one in found for row in log.read(view, Query(session=one))]
+            return [row for one in found for row in log.read_rows(view, Query(session=one))]
     finally:
         reader.close()
 

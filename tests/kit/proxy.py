@@ -182,7 +182,7 @@ def rows(data: Path) -> list[Row]:
     reader = LmdbReader.open(data)
     try:
         with reader.view() as view:
-            return list(log.read(view, Query()))
+            return list(log.read_rows(view, Query()))
     finally:
         reader.close()
 

@@ -14,7 +14,7 @@ from e2e.stores import MINUTE, START, Call, session_id, written
 from kit.commits import changed
 from property.test_store_index import folder
 from turnlog.core.kinds import Flag, Status
-from turnlog.sessions.log import Query, Turns, read
+from turnlog.sessions.log import Query, TurnRange, read_rows
 from turnlog.store.base import Filter, View
 from turnlog.store.lmdb import LmdbReader
 
@@ -39,8 +39,8 @@ NARROW: list[dict[str, Any]] = [
     {"path": "/src/*"},
     {"path": "/src/a.py"},
     {"session": WORK},
-    {"turns": Turns(2, None)},
-    {"turns": Turns(None, 2)},
+    {"turns": TurnRange(2, None)},
+    {"turns": TurnRange(None, 2)},
 ]
 
 
@@ -97,9 +97,9 @@ def turns_of(view: View) -> int:
 
 def slice_(view: View, wanted: Query) -> list[tuple[str, int]]:
     """Return the attempts that a query wants, the same from either end."""
-    found = [(row.session, row.intent_seq) for row in read(view, wanted)]
+    found = [(row.session, row.intent_seq) for row in read_rows(view, wanted)]
     newest = structs.replace(wanted, last=1000)
-    assert [(row.session, row.intent_seq) for row in read(view, newest)] == found
+    assert [(row.session, row.intent_seq) for row in read_rows(view, newest)] == found
     return found
 
 
@@ -144,6 +144,6 @@ def test_ranges_that_meet_are_the_whole(
         if newest < 2:
             return  # of one turn nothing can be cut off
         last = 1 + turn % (newest - 1)
-        earlier, later = Turns(None, last), Turns(last + 1, None)
+        earlier, later = TurnRange(None, last), TurnRange(last + 1, None)
         parts = [slice_(view, query({**mine, "turns": turns})) for turns in (earlier, later)]
         assert sorted(parts[0] + parts[1]) == sorted(whole)

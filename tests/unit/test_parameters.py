@@ -8,7 +8,7 @@ import pytest
 from e2e.stores import MINUTE, START, Call, fill, session_id
 from turnlog.api.parameters import BadParameterError, LogQuery, log_query, moment
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
-from turnlog.sessions.log import Query, Turns
+from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter, View
 from turnlog.store.lmdb import LmdbReader
 
@@ -31,7 +31,7 @@ def test_a_query_says_all_that_the_command_line_can(view: View) -> None:
     assert log_query(view, session_id("work"), asked, NOW) == Query(
         session=session_id("work"),
         last=7,
-        turns=Turns(-2, None),
+        turns=TurnRange(-2, None),
         match=Filter(
             after=3, before=9, tool="write_*", server="files", error="timeout",
             kind="response_timeout", flag="late", since=NOW - 10 * MINUTE,

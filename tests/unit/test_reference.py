@@ -27,7 +27,7 @@ from turnlog.packs.sources import RuleSource
 from turnlog.rules.model import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
 from turnlog.rules.model import Retry as RetryRule
 from turnlog.rules.policy import Policy
-from turnlog.sessions.payloads import Attempt, Entry
+from turnlog.sessions.call_detail import AttemptDetail, CommitEntry
 from turnlog.sessions.rows import Row
 from turnlog.settings.layers import LATER, VARIABLES, Flags
 from turnlog.settings.model import Settings, Upstream
@@ -132,9 +132,9 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
 def test_every_field_of_what_show_prints_is_described_in_order() -> None:
     names = [name for row in _rows("cli.md", "turnlog show")[:11] for name in row[0].split(", ")]
 
-    assert names == list(Attempt.__struct_fields__)
+    assert names == list(AttemptDetail.__struct_fields__)
     text = _page("cli.md").partition("\nA commit has ")[2].partition("\n\n")[0]
-    places = [text.index(f"`{name}`") for name in Entry.__struct_fields__]
+    places = [text.index(f"`{name}`") for name in CommitEntry.__struct_fields__]
     assert places == sorted(places)
 
 

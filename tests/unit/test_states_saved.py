@@ -12,7 +12,7 @@ from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.observe.clock import Clock
 from turnlog.record.state_saver import BUSY, Rounds
-from turnlog.sessions.state.saving import Saving
+from turnlog.sessions.state.backlog import StateBacklog
 from turnlog.sessions.state.state_at import EVERY, saved_states
 from turnlog.store.base import Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
@@ -31,7 +31,7 @@ class Script:
         self.thread = ThreadPoolExecutor(1)
         self.rounds = Rounds(
             self.store,
-            Saving(saved_states(data)),
+            StateBacklog(saved_states(data)),
             Clock(monotonic=lambda: self.now),
             self.thread,
         )

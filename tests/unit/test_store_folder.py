@@ -12,7 +12,7 @@ import pytest
 
 from conformance.store.kit import intent, new_id, put, session
 from turnlog.packs.lock import note_lock
-from turnlog.sessions.health import ServerHealth, write_health
+from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore

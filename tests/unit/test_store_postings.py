@@ -10,7 +10,7 @@ from e2e.stores import Call, fill, session_id
 from kit.commits import changed
 from turnlog.core.kinds import Status
 from turnlog.sessions import log
-from turnlog.sessions.log import Query, Turns
+from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
 from turnlog.store.folder import close_environment, open_environment
 from turnlog.store.lmdb import LmdbReader
@@ -67,7 +67,7 @@ def last(request: pytest.FixtureRequest) -> int | None:
 def found(data: Path, query: Query) -> list[tuple[str, str]]:
     """Return what a query finds, without having met any of the others."""
     with LmdbReader.open(data) as reader, reader.view() as view:
-        rows = list(log.read(view, query))
+        rows = list(log.read_rows(view, query))
         assert view.left_out == 0
     return [(row.delta[-1].op, row.delta[-1].key) for row in rows]
 
@@ -98,7 +98,9 @@ def test_in_a_session_only_its_own_changes_are_found(data: Path, last: int | Non
 
 
 def test_a_range_of_turns_reads_no_earlier_turn(data: Path, last: int | None) -> None:
-    query = Query(session=session_id("work"), turns=Turns(-1), field="files_modified", last=last)
+    query = Query(
+        session=session_id("work"), turns=TurnRange(-1), field="files_modified", last=last
+    )
     assert found(data, query) == [("modified", "/src/a.py")]
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 
 from turnlog.core import ids
 from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, Turn, UserInput
-from turnlog.sessions.notes import Noted, read_note
+from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
 from turnlog.sessions.state.state_at import SessionState
@@ -71,7 +71,7 @@ class Desk(Protocol):
         """Return what `work` finds in a snapshot, for the session; it runs in a thread."""
         ...
 
-    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk. Raises `Conflict`."""
         ...
 
@@ -182,7 +182,7 @@ _decode_note: Final = msgspec.json.Decoder(NoteArguments).decode
 def _read_note(data: bytes) -> NoteArguments:
     """Return the arguments of `note`; a note with a member that its kind has not is none."""
     found = _decode_note(data)
-    read_note(bytes(members(data)["note"]))
+    parse_note(bytes(members(data)["note"]))
     return found
 
 
@@ -247,7 +247,7 @@ TOOLS: Final = (
             "newest commit that you have seen (`at.seq` of `state`)."
         ),
         arguments=NoteArguments,
-        answer=Noted,
+        answer=WrittenNote,
         notes=True,
         read=_read_note,
         use=_note,

@@ -18,12 +18,9 @@ from msgspec import Struct
 from turnlog.engine.context import Context
 from turnlog.engine.http.downstream import Downstream
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
-from turnlog.packs.shape import mismatch
+from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch
 from turnlog.record.own_answers import Made, document, not_allowed, problem, with_headers
-from turnlog.sessions.errors import UnresolvableError
-from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.mistakes import UNREADABLE, mistake
-from turnlog.sessions.notes import NoteError
+from turnlog.sessions.errors import NoteError, NotFoundError, UnresolvableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.transport.routes import API
 
@@ -226,7 +223,7 @@ async def _body(down: Downstream, endpoint: Act) -> Any:
     try:
         return endpoint.read(body)
     except UNREADABLE as error:
-        said = mistake(error, body, endpoint.body, "it")
+        said = describe_json_error(error, body, endpoint.body, "it")
     except ValueError as error:
         said = str(error)
     raise _Refused(problem(400, "Bad Request", f"the body is not as it must be: {said}", {}))

@@ -16,24 +16,38 @@ from turnlog.core.note import Note
 from turnlog.core.state.state_view import Field
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved
-from turnlog.sessions.dangling import Wanted
-from turnlog.sessions.listing import SessionLine, session_line
-from turnlog.sessions.log import NotFoundError, Turns, find_session, parse_turns
-from turnlog.sessions.notes import Noted, Noter, known_session, read_note
+from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
+from turnlog.sessions.dangling import DanglingFilter
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import TurnRange, find_session, parse_turns
+from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref
+from turnlog.sessions.overview import SessionLine, session_line
 from turnlog.sessions.pages import (
     DanglingPage,
     LogPage,
     SessionsPage,
-    around,
     dangling_page,
     log_page,
+    page_around,
     sessions_page,
 )
-from turnlog.sessions.payloads import Attempt, attempts, find_call, without_content
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
-from turnlog.sessions.state.changes import By, Changed, apart, between, ends_of_seqs, ends_of_turns
-from turnlog.sessions.state.state_at import Point, SessionState, end_of_turn, head_of, read_state
+from turnlog.sessions.state.changes import (
+    ContributingCommit,
+    StateChange,
+    changes_between,
+    seq_bounds,
+    session_differences,
+    turn_bounds,
+)
+from turnlog.sessions.state.state_at import (
+    CommitPoint,
+    SessionState,
+    end_of_turn,
+    head_of,
+    read_state,
+)
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
@@ -98,13 +112,13 @@ Endpoint = Read | Act
 class Difference(Struct, frozen=True, kw_only=True):
     """A `Changed`, whose values are told apart by its field alone: no schema says that."""
 
-    before_at: Point
-    after_at: Point
+    before_at: CommitPoint
+    after_at: CommitPoint
     field: Field
     key: str
     before: object
     after: object
-    commits: list[By]
+    commits: list[ContributingCommit]
 
 
 class Differences(Struct, frozen=True, kw_only=True):
@@ -117,7 +131,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """One call in full."""
 
     call: str
-    attempts: list[Attempt]
+    attempts: list[AttemptDetail]
     """The first first. Without `payloads` they have no texts, and no differences."""
 
 
@@ -148,14 +162,14 @@ def log_of(view: View, asked: Asked) -> LogPage:
     wanted = log_query(view, _named(view, asked), query, asked.now)
     payloads = isinstance(query, FullLogQuery) and query.payloads
     if wanted.around is not None:
-        return around(view, wanted, payloads=payloads)
+        return page_around(view, wanted, payloads=payloads)
     return log_page(view, wanted, query.order, query.cursor, query.limit, payloads=payloads)
 
 
 def dangling_of(view: View, asked: Asked) -> DanglingPage:
     """Return a page of calls without an answer."""
     query: DanglingQuery = asked.query
-    wanted = Wanted(
+    wanted = DanglingFilter(
         session=_named(view, asked),
         since=moment("since", query.since, asked.now),
         behind=query.cursor or 0,
@@ -167,7 +181,7 @@ def dangling_of(view: View, asked: Asked) -> DanglingPage:
 def _call(view: View, asked: Asked) -> Call:
     query: CallQuery = asked.query
     call = find_call(view, asked.names["call"])
-    found = attempts(view, call)
+    found = attempts_of_call(view, call)
     shown = found if query.payloads else [without_content(attempt) for attempt in found]
     return Call(call=ids.to_text(call), attempts=shown)
 
@@ -201,26 +215,26 @@ def diff_of(view: View, asked: Asked) -> Differences:
     if query.other is not None:
         other = find_session(view, query.other)
         heads = head_of(view, session), head_of(view, other)
-        return _differences(apart(view, asked.saved, session, other, heads))
-    name, found = "seq", read_text("seq", partial(ends_of_seqs, view, session), query.seq)
+        return _differences(session_differences(view, asked.saved, session, other, heads))
+    name, found = "seq", read_text("seq", partial(seq_bounds, view, session), query.seq)
     if found is None:
-        turns = read_text("turns", parse_turns, query.turns) or Turns()
-        name, found = "turns", ends_of_turns(view, session, turns)
+        turns = read_text("turns", parse_turns, query.turns) or TurnRange()
+        name, found = "turns", turn_bounds(view, session, turns)
     before, after = found
     if after < before:
         raise BadParameterError(name, f"commit {after} stands before {before}, exchange them")
-    return _differences(between(view, asked.saved, session, before, after))
+    return _differences(changes_between(view, asked.saved, session, before, after))
 
 
-def _differences(found: list[Changed]) -> Differences:
+def _differences(found: list[StateChange]) -> Differences:
     return Differences(items=[Difference(**structs.asdict(changed)) for changed in found])
 
 
-async def _note(context: Context, asked: Asked, note: Note) -> Noted:
+async def _note(context: Context, asked: Asked, note: Note) -> WrittenNote:
     query: NoteQuery = asked.query
     with context.store.view() as view:
-        session = known_session(view, asked.names["session"])
-    noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
+        session = session_ref(view, asked.names["session"])
+    noter = NoteWriter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
     # Who has the token is the operator, or a runtime that acts as one.
     return await noter.write(
         session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR
@@ -262,6 +276,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
     Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
     Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
-    Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, Noted, read_note, _note),
+    Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     Act("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

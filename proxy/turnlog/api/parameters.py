@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.core.state.state_view import Field
 from turnlog.core.text.timefmt import parse_moment
-from turnlog.sessions.log import Query, Turns, only_session, parse_turns
+from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.store.base import Filter, View
@@ -222,7 +222,7 @@ def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Q
         session=_session(view, session, asked),
         last=asked.limit,
         around=_around(asked),
-        turns=read_text("turns", parse_turns, asked.turns) or Turns(),
+        turns=read_text("turns", parse_turns, asked.turns) or TurnRange(),
         match=match,
         field=asked.field or "",
         path=asked.path or "",

@@ -27,7 +27,7 @@ from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.fit import names_effect
-from turnlog.sessions.tools.unruled import without_effects
+from turnlog.sessions.missing_rules import advice_on_effects
 from turnlog.settings.http_proxies import HttpProxy, proxy_for
 from turnlog.settings.model import LogFormat, Settings, Upstream
 from turnlog.settings.upstream_url import mask_of
@@ -144,7 +144,7 @@ class Proxy:
         if not names:
             return None
         with suppress(StoreError):  # it says less then
-            if found := without_effects(names, self._settings.data):
+            if found := advice_on_effects(names, self._settings.data):
                 return RulesMissing(upstreams=names, advice=found)
         return RulesMissing(upstreams=names, advice=_NO_RULES)
 

@@ -9,8 +9,7 @@ import click
 
 from turnlog.core.text.escapes import clean
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.sessions.errors import UnresolvableError
-from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.errors import NotFoundError, UnresolvableError
 from turnlog.store.base import StoreError
 
 FINE = 0

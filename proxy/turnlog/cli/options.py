@@ -14,7 +14,7 @@ import click
 
 from turnlog.core.state.state_view import Field
 from turnlog.core.text.timefmt import parse_moment
-from turnlog.sessions.log import Turns, parse_turns
+from turnlog.sessions.log import TurnRange, parse_turns
 from turnlog.store.base import View
 
 from .failures import complain, did_you_mean
@@ -173,7 +173,7 @@ class FolderName(click.ParamType[str]):
         return str(value)
 
 
-class Turn(click.ParamType[int]):
+class TurnType(click.ParamType[int]):
     """A turn: a whole number, where a negative one counts from the newest turn."""
 
     name = "turn"
@@ -202,14 +202,14 @@ class FieldName(click.ParamType[Field]):
         return Field(word)
 
 
-class TurnRange(click.ParamType[Turns]):
+class TurnRangeType(click.ParamType[TurnRange]):
     """`A..B`, either end open; negative numbers count from the newest turn."""
 
     name = "range"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Turns:
+    ) -> TurnRange:
         """Read `value`; a single number is that turn alone."""
         try:
             return parse_turns(str(value))

@@ -20,7 +20,7 @@ from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.rules.circuit_breaker import Circuit, Pass, State
 from turnlog.rules.retry_quota import Quota
-from turnlog.sessions.health import ServerHealth, remove_health, write_health
+from turnlog.sessions.overview import ServerHealth, remove_health, write_health
 from turnlog.settings.model import Upstream
 
 _NS: Final = 1_000_000_000

@@ -313,3 +313,30 @@ def called(steps: tuple[Step, ...]) -> str:
 
 def _in_words(names: str) -> str:
     return " or ".join(_WORDS.get(name.strip(), name.strip()) for name in names.split("|"))
+
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a JSON decoder raises."""
+
+
+def describe_json_error(error: Exception, data: bytes | str, kind: Any, whole: str) -> str:
+    """Return why a decoder of `kind` refused JSON, and what to write; `whole` names the JSON."""
+    if not isinstance(error, msgspec.ValidationError):
+        return _no_json(error, whole)
+    try:
+        plain = msgspec.json.decode(data)
+    except UNREADABLE as earlier:
+        return _no_json(earlier, whole)
+    found = mismatch(error, plain, kind)
+    return found.message if found.steps else found.message.replace(called(()), whole, 1)
+
+
+def _no_json(error: Exception, whole: str) -> str:
+    match error:
+        case RecursionError():
+            return f"{whole} is nested too deeply, use fewer levels"
+        case UnicodeDecodeError():
+            return f"{whole} is no UTF-8, encode it so"
+        case _:
+            reason = str(error).removeprefix("JSON is malformed: ")
+            return f"{whole} is no JSON ({reason[:1].lower()}{reason[1:]}), write a JSON object"

@@ -7,7 +7,7 @@ from typing import Final
 
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
-from turnlog.sessions.state.saving import Saving
+from turnlog.sessions.state.backlog import StateBacklog
 from turnlog.store.base import Store, StoreError, View
 from turnlog.store.states import SavedStates
 
@@ -21,7 +21,7 @@ SHARE: Final = 20
 
 async def save_states(store: Store, saved: SavedStates, clock: Clock, log: Log) -> None:
     """Save states for ever. What cannot be read is told once, and tried again when that has changed."""
-    saving = Saving(saved)
+    saving = StateBacklog(saved)
     told = ""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-states") as thread:
@@ -40,7 +40,7 @@ class Rounds:
     """Takes a look at what has grown, and folds it, as long as there is little else to do."""
 
     def __init__(
-        self, store: Store, saving: Saving, clock: Clock, thread: ThreadPoolExecutor
+        self, store: Store, saving: StateBacklog, clock: Clock, thread: ThreadPoolExecutor
     ) -> None:
         self._store = store
         self._saving = saving

@@ -1,6 +1,6 @@
-"""Calls that their agent has no answer to: what is recorded of each, or that nobody knows.
+"""Calls whose agent has no answer, with what is recorded about each.
 
-A runtime whose transcript holds a `tool_use` without a `tool_result` finds the facts here.
+For a runtime whose transcript holds a `tool_use` without a `tool_result`.
 """
 
 from collections import Counter
@@ -19,40 +19,40 @@ from turnlog.exchange.delivery import is_delivered, is_settling
 from turnlog.exchange.outliving import runs_on
 from turnlog.store.base import Filter, View
 
-from .contents import Kept, Payload, payload
+from .payloads import Payload, bodies_of, read_output
 from .rows import Row, row_of
 
 _NS: Final = 1_000_000_000
-_Left = dict[bytes, list[Commit]]
-"""Calls whose agent left, with all their commits."""
+_Abandoned = dict[bytes, list[Commit]]
+"""All commits of each call that was abandoned by its agent."""
 
 
-class Standing(StrEnum):
+class DanglingReason(StrEnum):
     """Why a call has no answer."""
 
     IN_FLIGHT = "in_flight"
-    """A living process waits for it."""
+    """A running process waits for its answer."""
     PARKED = "parked"
-    """It waits for more input, or for its task."""
+    """It waits for more input or for its task."""
     UNKNOWN = "unknown"
-    """Nobody knows whether it happened."""
+    """It is not known whether it happened."""
     UNDELIVERED = "undelivered"
-    """How it ended is recorded, and its agent was not told."""
+    """Its outcome is recorded, but the agent did not get it."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """Which calls are meant. Empty fields do not narrow."""
+class DanglingFilter(Struct, frozen=True, kw_only=True):
+    """Which calls to return. Empty fields do not narrow."""
 
     session: bytes | None = None
     since: int | None = None
-    """When the call began at the earliest, ns UTC."""
+    """Only calls that began at or after this time, ns UTC."""
     behind: int = 0
-    """Position of an intent: only later ones."""
+    """Only calls whose intent has a later position in the log."""
     now: int | None = None
-    """ns UTC: what ended just before may yet be delivered; `None` where nothing did."""
+    """The time, ns UTC: an answer that ended just before may still be delivered. `None`: none can be."""
 
     def covers(self, intent: Commit) -> bool:
-        """Tell whether the attempt that began so is meant."""
+        """Return whether the attempt with this intent matches."""
         return (
             self.session in (None, intent.link.session)
             and (self.since is None or intent.facts.at >= self.since)
@@ -61,76 +61,75 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Dangling(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog dangling --json`: a call by its newest attempt."""
+    """One line of `turnlog dangling --json`: a call and its newest attempt."""
 
-    standing: Standing
+    standing: DanglingReason
     abandoned: bool
-    """Whether the agent is known to have left, cancelled, or been answered before the end."""
+    """Whether the agent disconnected, cancelled, or was answered before the call ended."""
     row: Row
-    """As in the log; where nobody will finish an attempt, with the outcome that it is going to get."""
+    """As in the log; for an attempt of a dead process with the outcome that it will get."""
     preview: str
-    """Of the input."""
+    """Of the input, redacted."""
     output: Payload
-    """The recorded answer. Its text stands here only where it is whole and nothing was cut out."""
+    """The recorded answer; its text only when it is whole and nothing was redacted."""
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """A dangling call before anything of it is read that its headers do not say."""
+class DanglingCall(Struct, frozen=True, kw_only=True):
+    """A dangling call, by its commits' headers alone; `describe` reads the rest."""
 
-    standing: Standing
+    standing: DanglingReason
     abandoned: bool
     attempt: list[Commit]
-    """Its newest attempt: intent, then outcomes."""
+    """Its newest attempt: the intent, then outcomes."""
 
     @property
     def position(self) -> int:
-        """Where the intent stands in the log."""
+        """Position of the intent in the log."""
         return self.attempt[0].position
 
 
-def find(view: View, wanted: Wanted) -> list[Found]:
-    """Return the calls that dangle, in the order in which their newest attempts began."""
+def find_dangling(view: View, wanted: DanglingFilter) -> list[DanglingCall]:
+    """Return the dangling calls, in the order in which their newest attempts began."""
     left = {call: view.readable(call) for call in view.noted(NoteKind.ABANDONED)}
     sources = (
-        *_lost(view, wanted),
-        *_unheard(view, wanted),
-        *_left(left),
-        *_open(view, wanted, left),
+        *_recovered(view, wanted),
+        *_undelivered(view, wanted),
+        *_abandoned(left),
+        *_unsettled(view, wanted, left),
     )
     found = {one.attempt[0].facts.call: one for one in sources if wanted.covers(one.attempt[0])}
     return sorted(found.values(), key=lambda one: one.position)
 
 
-def dangling(view: View, wanted: Wanted) -> Iterator[Dangling]:
-    """Yield the calls that dangle, with what is recorded of them."""
-    return (described(view, one) for one in find(view, wanted))
+def dangling(view: View, wanted: DanglingFilter) -> Iterator[Dangling]:
+    """Yield the dangling calls with what is recorded about them."""
+    return (describe(view, one) for one in find_dangling(view, wanted))
 
 
-def count(view: View, now: int) -> dict[Standing, int]:
-    """Return how many calls dangle for which reason; `now` in ns UTC."""
-    found = Counter(one.standing for one in find(view, Wanted(now=now)))
-    return {standing: found[standing] for standing in Standing if found[standing]}
+def count_dangling(view: View, now: int) -> dict[DanglingReason, int]:
+    """Return the number of dangling calls by reason; `now` in ns UTC."""
+    found = Counter(one.standing for one in find_dangling(view, DanglingFilter(now=now)))
+    return {standing: found[standing] for standing in DanglingReason if found[standing]}
 
 
-def described(view: View, found: Found) -> Dangling:
-    """Return what is recorded of a call that dangles."""
+def describe(view: View, found: DanglingCall) -> Dangling:
+    """Return what is recorded about a dangling call."""
     intent, *outcomes = found.attempt
-    bodies = [outcome.body for outcome in reversed(outcomes) if outcome.body]
-    kept = payload(view, next((body.output_blob for body in bodies if body.output_blob), b""))
-    is_exact = kept.kept is Kept.WHOLE and not kept.redacted
+    output = read_output(view, bodies_of(outcomes))
     row = row_of(found.attempt)
-    is_lost = not outcomes and found.standing is not Standing.IN_FLIGHT
+    # The process that made the attempt is dead.
+    is_lost = not outcomes and found.standing is not DanglingReason.IN_FLIGHT
     return Dangling(
         standing=found.standing,
         abandoned=found.abandoned,
-        row=_closed(row, intent.facts.effect) if is_lost else row,
+        row=_as_recovered(row, intent.facts.effect) if is_lost else row,
         preview=intent.body.preview if intent.body else "",
-        output=kept if is_exact else structs.replace(kept, text=""),
+        output=output if output.is_exact else structs.replace(output, text=""),
     )
 
 
-def _closed(row: Row, effect: Effect) -> Row:
-    """Return a row with the outcome that the next process to open the store will write."""
+def _as_recovered(row: Row, effect: Effect) -> Row:
+    """Return a row with the outcome that recovery will write (semantics, section 1)."""
     ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, effect)
     return structs.replace(
         row,
@@ -143,48 +142,49 @@ def _closed(row: Row, effect: Effect) -> Row:
     )
 
 
-def _open(view: View, wanted: Wanted, left: _Left) -> Iterator[Found]:
-    """Yield the calls of `pending_actions`."""
+def _unsettled(view: View, wanted: DanglingFilter, left: _Abandoned) -> Iterator[DanglingCall]:
+    """Yield the calls whose last status is not final (`pending_actions` of the state)."""
     sessions = () if wanted.session is None else (wanted.session,)
-    # Attempts of one process come together: each is asked after once.
+    # `lives` tries to take a lock: once for each process is enough.
     lives = lru_cache(maxsize=None)(view.lives)
     for attempt in view.unsettled(sessions):
         intent = attempt[0]
         noted = left.get(intent.facts.call, ())
-        standing = _standing(attempt, noted, alive=lives(attempt[-1].link.epoch))
-        abandoned = _speaks(noted, NoteKind.ABANDONED, intent)
-        yield Found(standing=standing, abandoned=abandoned, attempt=attempt)
+        standing = _reason(attempt, noted, alive=lives(attempt[-1].link.epoch))
+        abandoned = _has_note(noted, NoteKind.ABANDONED, intent)
+        yield DanglingCall(standing=standing, abandoned=abandoned, attempt=attempt)
 
 
-def _standing(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> Standing:
-    """Return why the call of an attempt is open; `noted` is all of it, where its agent left.
+def _reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> DanglingReason:
+    """Return why the call of an attempt is open.
 
-    `alive` tells whether the process that wrote last of the attempt runs.
+    `noted` holds all commits of an abandoned call; `alive` says whether the process that wrote the
+    attempt's last commit is running.
     """
     last = attempt[-1]
     if len(attempt) > 1:
         if runs_on(noted, last, alive=alive):
-            return Standing.IN_FLIGHT
-        return Standing.PARKED if last.facts.status.parked else Standing.UNKNOWN
+            return DanglingReason.IN_FLIGHT
+        return DanglingReason.PARKED if last.facts.status.parked else DanglingReason.UNKNOWN
     if alive:
-        return Standing.IN_FLIGHT
+        return DanglingReason.IN_FLIGHT
     ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, last.facts.effect)
-    return Standing.UNKNOWN if ending.status is Status.UNKNOWN else Standing.UNDELIVERED
+    return DanglingReason.UNKNOWN if ending.status is Status.UNKNOWN else DanglingReason.UNDELIVERED
 
 
-def _left(left: _Left) -> Iterator[Found]:
-    """Yield the calls that have ended and whose agent had left."""
+def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
+    """Yield the ended calls that their agent had abandoned."""
     for commits in left.values():
         attempt = _newest(commits)
         if len(attempt) < 2 or attempt[-1].facts.status.unsettled:
             continue
-        abandoned = _speaks(commits, NoteKind.ABANDONED, attempt[0])
-        if abandoned and not _speaks(commits, NoteKind.DELIVERED, attempt[0]):
-            yield Found(standing=Standing.UNDELIVERED, abandoned=True, attempt=attempt)
+        abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
+        if abandoned and not _has_note(commits, NoteKind.DELIVERED, attempt[0]):
+            yield DanglingCall(standing=DanglingReason.UNDELIVERED, abandoned=True, attempt=attempt)
 
 
-def _unheard(view: View, wanted: Wanted) -> Iterator[Found]:
-    """Yield the calls that have ended, and of which no note says that the answer was delivered."""
+def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
+    """Yield the ended calls without a note that their answer was delivered."""
     lives = lru_cache(maxsize=None)(view.lives)
     for call in view.unheard():
         commits = view.readable(call)
@@ -196,38 +196,42 @@ def _unheard(view: View, wanted: Wanted) -> Iterator[Found]:
         alive = lives(outcome.link.epoch)
         on_its_way = is_settling(commits, outcome, alive=alive, ended=ended)
         if not on_its_way and not is_delivered(commits, outcome):
-            abandoned = _speaks(commits, NoteKind.ABANDONED, attempt[0])
-            yield Found(standing=Standing.UNDELIVERED, abandoned=abandoned, attempt=attempt)
+            abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
+            yield DanglingCall(
+                standing=DanglingReason.UNDELIVERED, abandoned=abandoned, attempt=attempt
+            )
 
 
-def _lost(view: View, wanted: Wanted) -> Iterator[Found]:
-    """Yield the calls that a store closed after their process, and that leave nothing to settle."""
-    # The kind narrows more than the session, of which the store would read all attempts.
+def _recovered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
+    """Yield the calls that recovery closed as safe to repeat, so that nothing is left to resolve."""
+    # Filtering by kind reads fewer attempts than filtering by session.
     match = Filter(kind=ErrorKind.OUTCOME_UNKNOWN, since=wanted.since, behind=wanted.behind)
     for attempt in view.attempts(match, newest_first=False):
         intent, last = attempt[0], attempt[-1].facts
         is_lost = last.actor is Actor.TURNLOG and last.status is Status.ERROR
         if is_lost and wanted.covers(intent) and _newest(view.readable(last.call))[:1] == [intent]:
-            yield Found(standing=Standing.UNDELIVERED, abandoned=False, attempt=attempt)
+            yield DanglingCall(
+                standing=DanglingReason.UNDELIVERED, abandoned=False, attempt=attempt
+            )
 
 
 def _newest(commits: list[Commit]) -> list[Commit]:
-    """Return the newest attempt of a call's commits: intent, then outcomes."""
+    """Return the newest attempt among a call's commits: the intent, then outcomes."""
     attempts: dict[tuple[int, int], list[Commit]] = {}
     for commit in commits:
-        place = commit.facts.leg, commit.facts.attempt
+        key = commit.facts.leg, commit.facts.attempt
         match commit.facts.kind:
             case CommitKind.INTENT:
-                attempts[place] = [commit]
-            case CommitKind.OUTCOME if place in attempts:
-                attempts[place].append(commit)
+                attempts[key] = [commit]
+            case CommitKind.OUTCOME if key in attempts:
+                attempts[key].append(commit)
             case _:
                 pass
     return attempts[max(attempts)] if attempts else []
 
 
-def _speaks(commits: Iterable[Commit], note: NoteKind, intent: Commit) -> bool:
-    """Tell whether a note of this kind speaks of the attempt, or of what came of it."""
+def _has_note(commits: Iterable[Commit], note: NoteKind, intent: Commit) -> bool:
+    """Return whether a note of this kind refers to the attempt or one of its outcomes."""
     return any(
         commit.facts.note == note and (commit.link.ref or 0) >= intent.link.seq
         for commit in commits

@@ -1,22 +1,37 @@
-"""Why a call cannot be resolved. By itself, because every command knows the error."""
+"""Errors of the use cases in this package.
+
+Every command imports them, so nothing heavy may be imported here.
+"""
 
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class NotFoundError(Exception):
+    """A name matches nothing in the store, or several things. The message says which."""
+
+
+class NotRecallableError(Exception):
+    """The log cannot give an answer back. The message says why."""
+
+
+class NoteError(ValueError):
+    """The given data is not a valid note. The message says what is wrong."""
+
+
+class UnresolvableReason(StrEnum):
     """Why a call cannot be resolved."""
 
     IN_FLIGHT = "in_flight"
-    """A living process waits for its answer."""
+    """A running process waits for its answer."""
     KNOWN = "known"
-    """How it ended is recorded."""
+    """Its outcome is recorded."""
     RESOLVED = "resolved"
-    """An operator has done it before."""
+    """An operator resolved it before."""
 
 
 class UnresolvableError(Exception):
-    """A call is not one of which nobody knows. The message says what it is."""
+    """The outcome of a call is not unknown. The message says what it is."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: UnresolvableReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason

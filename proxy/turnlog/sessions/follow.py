@@ -1,4 +1,4 @@
-"""Follow the log: what each look at the store finds that no look before it found."""
+"""Follow the log: poll the store for attempts that got an outcome since the last look."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -7,48 +7,49 @@ from msgspec import Struct, structs
 
 from turnlog.store.base import Filter, Reader, StoreAbsent, View
 
-from .log import Query, find_session, read
+from .log import Query, find_session, read_rows
 from .rows import Row, row_of
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """What a follower wants to see. Empty fields do not narrow."""
+class FollowQuery(Struct, frozen=True, kw_only=True):
+    """Which attempts to follow. Empty fields do not narrow."""
 
     session: str = ""
-    """An id, the beginning of one, or a name; the session may be still to come."""
+    """An id, the beginning of one, or a name; the session need not exist yet."""
     last: int = 0
-    """How many attempts of the past come first."""
+    """Number of past attempts to begin with."""
     match: Filter = Filter()
 
 
 class News(Struct, frozen=True, kw_only=True):
-    """What one look found."""
+    """The result of one look at the store."""
 
     rows: list[Row] = []
     left_out: int = 0
-    """Damaged records that were done without."""
+    """Number of damaged records that were left out."""
     behind: bool = False
-    """Whether there is more already, so that nobody needs to wait before the next look."""
+    """Whether there is more already, so that the next look need not wait."""
     awaited: str = ""
-    """What is not there yet, and what to do; empty when nothing is missing."""
+    """What does not exist yet and what to do; empty when nothing is missing."""
 
 
 def follow(
-    open_store: Callable[[], Reader], wanted: Wanted, *, at_once: int = 1000
+    open_store: Callable[[], Reader], wanted: FollowQuery, *, at_once: int = 1000
 ) -> Generator[News]:
-    """Yield what each look finds: an attempt whenever it got an outcome, in the order of outcomes.
+    """Yield the result of each look: attempts that got an outcome, in the order of outcomes.
 
-    The first look is the present. A store that is there only later, or takes the place of another,
-    is new from its first commit on. The caller waits between looks; no snapshot is open then, and
-    none covers more than `at_once` commits. Raises `NotFoundError` and `StoreError`.
+    The caller decides how long to wait between looks. A store that appears later, or replaces
+    another, is read from its first commit. Raises `NotFoundError` and `StoreError`.
     """
+    # While the caller waits no snapshot is open, and none covers more than `at_once` commits: an
+    # open snapshot keeps LMDB from reusing freed pages.
     anew = False
     awaited = ""
     while True:
         try:
             reader = open_store()
         except StoreAbsent as error:
-            # A folder that is on its way to be a store is no other thing to wait for.
+            # A folder in which a store is just being made changes the text, not what is awaited.
             awaited = awaited or str(error)
             yield News(awaited=awaited)
         else:
@@ -58,8 +59,10 @@ def follow(
         anew = True
 
 
-def _follow_one(reader: Reader, wanted: Wanted, *, anew: bool, at_once: int) -> Generator[News]:
-    """Yield news of one store until it is replaced."""
+def _follow_one(
+    reader: Reader, wanted: FollowQuery, *, anew: bool, at_once: int
+) -> Generator[News]:
+    """Yield the looks at one store until it is replaced."""
     after = 0
     match: Filter | None = None
     if not anew:
@@ -76,15 +79,15 @@ def _follow_one(reader: Reader, wanted: Wanted, *, anew: bool, at_once: int) -> 
         yield news
 
 
-def _past(view: View, wanted: Wanted, match: Filter | None) -> News:
+def _past(view: View, wanted: FollowQuery, match: Filter | None) -> News:
     if match is None or not wanted.last:
         return News(awaited=_awaited(wanted, match))
-    rows = list(read(view, Query(last=wanted.last, match=match)))
+    rows = list(read_rows(view, Query(last=wanted.last, match=match)))
     return News(rows=rows, left_out=view.left_out)
 
 
-def _between(view: View, wanted: Wanted, match: Filter | None, after: int, until: int) -> News:
-    # What a session that is in no table wrote is not in this snapshot either.
+def _between(view: View, wanted: FollowQuery, match: Filter | None, after: int, until: int) -> News:
+    # Without a session of that name in this snapshot, there are no commits of it either.
     ended = () if match is None else view.ended(match, after=after, until=until)
     return News(
         rows=[row_of(attempt) for attempt in ended],
@@ -94,8 +97,8 @@ def _between(view: View, wanted: Wanted, match: Filter | None, after: int, until
     )
 
 
-def _narrowed(view: View, wanted: Wanted) -> Filter | None:
-    """Return what to look for; `None` as long as there is no session of that name."""
+def _narrowed(view: View, wanted: FollowQuery) -> Filter | None:
+    """Return the filter with the session in it; `None` while no session has that name."""
     if not wanted.session:
         return wanted.match
     if not view.find_sessions(wanted.session):
@@ -104,5 +107,5 @@ def _narrowed(view: View, wanted: Wanted) -> Filter | None:
     return structs.replace(wanted.match, sessions=(session,))
 
 
-def _awaited(wanted: Wanted, match: Filter | None) -> str:
+def _awaited(wanted: FollowQuery, match: Filter | None) -> str:
     return f"no session is called {wanted.session!r} yet" if match is None else ""

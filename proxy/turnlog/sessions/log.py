@@ -1,4 +1,4 @@
-"""Read the log: which attempts a reader wants, and in what order they come."""
+"""Read the log: find attempts by session, range, turns, filter and change."""
 
 import re
 from collections.abc import Iterator
@@ -12,29 +12,23 @@ from turnlog.core.commit import Commit
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.store.base import Filter, SessionRow, View
 
+from .errors import NotFoundError
 from .rows import Row, row_of
 
 _TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50
-"""Attempts that a reader gets who did not say how many."""
+"""Number of attempts when the reader names none."""
 
 
-class NotFoundError(Exception):
-    """What a reader named is not in the store, or is several things. The message says which."""
-
-
-class Turns(Struct, frozen=True):
-    """A range of turns, both ends included; `None` is open, negative counts from the newest."""
+class TurnRange(Struct, frozen=True):
+    """A range of turns, both ends included; `None` is an open end, negative counts from the newest."""
 
     first: int | None = None
     last: int | None = None
 
 
-def parse_turns(text: str) -> Turns:
-    """Return the range that `A..B` means, either end open; a number alone is that turn.
-
-    Raises `ValueError`.
-    """
+def parse_turns(text: str) -> TurnRange:
+    """Return the range written as `A..B`, `A..`, `..B` or `A`. Raises `ValueError`."""
     match = _TURNS.fullmatch(text)
     if match is None or not (match[1] or match[3]):
         raise ValueError(f"{text!r} is no range of turns, write 3..7, -5.. or 4")
@@ -42,34 +36,34 @@ def parse_turns(text: str) -> Turns:
     last = int(match[3]) if match[3] else None
     if _ends_before(first, last):
         raise ValueError(f"{text!r} ends before it begins, write the older turn first")
-    return Turns(first, last) if match[2] else Turns(first, first)
+    return TurnRange(first, last) if match[2] else TurnRange(first, first)
 
 
 def _ends_before(first: int | None, last: int | None) -> bool:
-    """Tell whether a range is empty, whatever there is; of -1..3 only a session knows."""
+    """Return whether a range is empty in every session; -1..3 is in some only."""
     if first is None or last is None:
         return False
     return (first < 0) == (last < 0) and last < first
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """What a reader of the log wants to see. Empty fields do not narrow."""
+    """Which attempts to read. Empty fields do not narrow."""
 
     session: bytes | None = None
     last: int | None = None
-    """How many attempts; `None` for all that the rest names."""
+    """Number of attempts; `None` for all that match."""
     around: int | None = None
-    """seq in the middle of what is wanted; needs `last`."""
-    turns: Turns = Turns()
+    """The seq in the middle of the result; needs `last`."""
+    turns: TurnRange = TurnRange()
     match: Filter = Filter()
     field: str = ""
-    """Only attempts that changed, or may have changed, something in this field of the state."""
+    """Only attempts that changed, or may have changed, this field of the state."""
     path: str = ""
-    """Only attempts that changed something whose name, old or new, matches this glob."""
+    """Only attempts that changed something whose old or new name matches this glob."""
 
 
 def find_session(view: View, name: str) -> bytes:
-    """Return the session that `name` means. Raises `NotFoundError`."""
+    """Return the session with this id, beginning of an id, or name. Raises `NotFoundError`."""
     found = view.find_sessions(name)
     if len(found) == 1:
         return found[0]
@@ -80,18 +74,18 @@ def find_session(view: View, name: str) -> bytes:
 
 
 def only_session(view: View) -> bytes | None:
-    """Return the store's session when there is exactly one."""
+    """Return the session of the store when there is exactly one."""
     rows = list(islice(view.sessions(), 2))
     return rows[0].session if len(rows) == 1 else None
 
 
-def read(view: View, query: Query) -> Iterator[Row]:
-    """Yield attempts, oldest first. Raises `NotFoundError` for an unknown session."""
-    return map(row_of, read_commits(view, query))
+def read_rows(view: View, query: Query) -> Iterator[Row]:
+    """Yield the rows of attempts, oldest first. Raises `NotFoundError`."""
+    return map(row_of, read_attempts(view, query))
 
 
-def read_commits(view: View, query: Query) -> Iterator[list[Commit]]:
-    """Yield the commits of each attempt, oldest first. Raises `NotFoundError`."""
+def read_attempts(view: View, query: Query) -> Iterator[list[Commit]]:
+    """Yield attempts as lists of their commits, oldest first. Raises `NotFoundError`."""
     wanted = filter_of(view, query)
     if query.around is not None:
         return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
@@ -110,12 +104,12 @@ def _attempts(
 
 
 def is_wanted(row: Row, query: Query) -> bool:
-    """Tell whether an attempt changed what a query wants to have been changed."""
+    """Return whether an attempt made a change that the query asks for."""
     return not (query.field or query.path) or bool(changes_of(row, query))
 
 
 def changes_of(row: Row, query: Query) -> list[Operation]:
-    """Return what an attempt changed, as far as a query speaks of it."""
+    """Return the changes of an attempt that match the query's field and path."""
     return [
         operation
         for operation in row.delta
@@ -135,7 +129,7 @@ def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[list[C
 
 
 def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[Commit]]:
-    """Return `count` attempts with the one that holds the query's seq in the middle."""
+    """Return `count` attempts, the one with the query's seq in the middle."""
     seq = query.around or 0
     if query.session is not None and view.get(query.session, seq) is None:
         row = view.session(query.session)
@@ -147,13 +141,13 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[C
 
 
 def filter_of(view: View, query: Query) -> Filter:
-    """Return what a query asks of the store. Raises `NotFoundError` where turns count from no end."""
-    # Each attempt uses its tool: no index tells more of that.
+    """Return the store's filter for a query. Raises `NotFoundError` for turns that do not exist."""
+    # Every attempt uses a tool, so an index of that field would not narrow.
     field = "" if query.field == TOOLS_USED else query.field
     wanted = structs.replace(query.match, field=field, path=query.path)
     if query.session is not None:
         wanted = structs.replace(wanted, sessions=(query.session,))
-    if query.turns == Turns():
+    if query.turns == TurnRange():
         return wanted
     newest = _newest_turn(view, query)
     return structs.replace(
@@ -164,7 +158,7 @@ def filter_of(view: View, query: Query) -> Filter:
 
 
 def turn_number(turn: int, newest: int) -> int:
-    """Return the number of a turn; -1 is the newest. Raises `NotFoundError` where there is none."""
+    """Return a turn counted from 1; -1 is the newest. Raises `NotFoundError` if there is no such turn."""
     number = newest + 1 + turn if turn < 0 else turn
     if 1 <= number <= newest:
         return number
@@ -172,15 +166,15 @@ def turn_number(turn: int, newest: int) -> int:
     raise NotFoundError(f"the session has no turn {turn}, {known}")
 
 
-def reaches_back(turns: Turns, newest: int) -> bool:
-    """Tell whether a range begins before the first turn: the last five, of three, are all."""
+def reaches_back(turns: TurnRange, newest: int) -> bool:
+    """Return whether a range begins before the first turn, like the last five of three."""
     first = turns.first
     if first is None or first == turns.last:
         return False
     return first == 0 or (first < 0 and newest + 1 + first < 1)
 
 
-def _begin(turns: Turns, newest: int | None) -> int | None:
+def _begin(turns: TurnRange, newest: int | None) -> int | None:
     if newest is not None and reaches_back(turns, newest):
         return 1
     return _number(turns.first, newest)
@@ -191,7 +185,7 @@ def _number(turn: int | None, newest: int | None) -> int | None:
 
 
 def _newest_turn(view: View, query: Query) -> int | None:
-    """Return the number of the session's newest turn; `None` where all sessions are asked."""
+    """Return the number of the session's newest turn; `None` when it is not needed."""
     turns = (query.turns.first, query.turns.last)
     if query.session is None and not any(turn is not None and turn < 0 for turn in turns):
         return None

@@ -1,4 +1,4 @@
-"""Write a note to a session: checked, without secrets, once for each id that its writer gives."""
+"""Write notes to sessions: validated, redacted, and at most once per note id."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,24 +12,21 @@ from turnlog.core.commit import Body, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.core.note import Fact, Note, Turn, decode_note, encode_note, kind_of
 from turnlog.core.text.summary import SUMMARY_BYTES, preview
+from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Draft, SessionRef, Store, View
 
+from .errors import NoteError
 from .log import find_session
-from .mistakes import UNREADABLE, mistake
 
 NOTE_BYTES: Final = 64 * 1024
-"""Of one note, as it is stored."""
+"""Largest note, as it is stored."""
 ID_CHARS: Final = 512
-"""Of the id that a note's writer gives it."""
+"""Longest id that a note may be given."""
 
 
-class NoteError(ValueError):
-    """What was given is no note. The message says what is wrong with it."""
-
-
-class Noted(Struct, frozen=True, kw_only=True):
-    """Where a note stands; `known` tells that it was there before, under the same id."""
+class WrittenNote(Struct, frozen=True, kw_only=True):
+    """Where a note was written; `known` says that the id existed before and nothing was written."""
 
     session: str
     seq: int
@@ -39,8 +36,8 @@ class Noted(Struct, frozen=True, kw_only=True):
     known: bool
 
 
-class Noter:
-    """Writes notes to a store. `wall` and `monotonic` are clocks, ns."""
+class NoteWriter:
+    """Writes notes to a store; `wall` and `monotonic` are clocks, ns."""
 
     def __init__(
         self,
@@ -62,11 +59,11 @@ class Noter:
         note_id: str = "",
         head: int | None = None,
         actor: Actor = Actor.AGENT,
-    ) -> Noted:
-        """Append a note and wait for the disk; one that the session has under `note_id` is not repeated.
+    ) -> WrittenNote:
+        """Append a note and wait until it is durable; return the existing one for a known `note_id`.
 
-        `head` is the newest commit that the writer of a fact has seen. Raises `Conflict` where
-        another note has said something of it since, `NoteError`, `StoreError`.
+        `head` is the newest commit that the writer of a fact has seen: raises `Conflict` when the
+        fact was changed after it. Also raises `NoteError` and `StoreError`.
         """
         draft = self._draft(session, note, note_id, actor)
         draft.seen = head
@@ -75,7 +72,7 @@ class Noter:
         except ValueError as error:
             raise NoteError(f"the note cannot be stored: {error}") from error
         commit = await ticket.done()
-        return Noted(
+        return WrittenNote(
             session=ids.to_text(commit.link.session),
             seq=commit.link.seq,
             turn=commit.link.turn,
@@ -90,7 +87,7 @@ class Noter:
                 f"the id of the note has {len(note_id)} characters, give {ID_CHARS} or less"
             )
         try:
-            kept = cleaned(note, self._redactor)
+            kept = redact_note(note, self._redactor)
             data = encode_note(kept)
             key = self._store.keyed(b"note\0" + note_id.encode()) if note_id else b""
             fact = kept.id if isinstance(kept, Fact) else ""
@@ -119,27 +116,29 @@ class Noter:
         )
 
 
-def read_note(data: bytes | str) -> Note:
-    """Return the note that a JSON object is. Raises `NoteError`."""
+def parse_note(data: bytes | str) -> Note:
+    """Return the note in a JSON object. Raises `NoteError`."""
     try:
         note = _decode_note(data)
         strange = _decode_names(data).keys() - {"kind", *note.__struct_fields__}
     except UNREADABLE as error:
-        raise NoteError(f"this is no note: {mistake(error, data, Note, 'it')}") from error
+        raise NoteError(
+            f"this is no note: {describe_json_error(error, data, Note, 'it')}"
+        ) from error
     if strange:
         raise NoteError(f"a note of kind {kind_of(note).value!r} has no {min(strange)!r}")
     return note
 
 
-def known_session(view: View, name: str) -> SessionRef:
-    """Return a session that is there, for writing to. Raises `NotFoundError`."""
+def session_ref(view: View, name: str) -> SessionRef:
+    """Return a reference to an existing session, for writing. Raises `NotFoundError`."""
     found = SessionRef(candidate=find_session(view, name), rung=Rung.IMPLICIT)
     found.id = found.candidate
     return found
 
 
-def cleaned(note: Note, redactor: Redactor) -> Note:
-    """Return a note without the secrets in its texts; a value is held against its name, too."""
+def redact_note(note: Note, redactor: Redactor) -> Note:
+    """Return a note with secrets removed, by the form of a value and by its name."""
     told = {name: _cleaned(redactor, getattr(note, name)) for name in note.__struct_fields__}
     if isinstance(note, Fact):
         value = _value(redactor, note.id, note.value)
@@ -176,13 +175,13 @@ def _decode_note(data: bytes | str) -> Note:
 
 
 def _value(redactor: Redactor, name: str, text: str) -> str:
-    """Return a value without secrets: what is called a password is one."""
+    """Return a value with secrets removed; under a name like `password` all of it is one."""
     found = redactor.json(_encode({name: text})).data
     return next(iter(_decode(found).values()), "")
 
 
 def _summary(note: Note) -> str:
-    """Return one line that says what a note says."""
+    """Return the content of a note in one line."""
     told = msgspec.to_builtins(note)
     words = [f"{name}={value}" for name, value in told.items() if value and name != "kind"]
     return preview(" ".join([kind_of(note), *words]).encode(), SUMMARY_BYTES)

@@ -1,8 +1,6 @@
-"""Pages of the log and of the list of sessions, and the cursors that lead from one to the next.
+"""Pages of the log, of sessions and of dangling calls, with cursors from one page to the next."""
 
-A cursor is a position in the log. Positions never change, so that a page that was read stays what
-it was, whatever is written meanwhile.
-"""
+# A cursor is a position in the log. Positions never change, so new commits do not shift pages.
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,45 +11,44 @@ from msgspec import Struct, structs
 
 from turnlog.store.base import View
 
-from .contents import Payload
-from .dangling import Dangling, Wanted, described, find
-from .listing import SessionLine, session_line
-from .log import Query, filter_of, is_wanted, read_commits
-from .payloads import with_payloads
-from .rows import Row, row_of
+from .dangling import Dangling, DanglingFilter, describe, find_dangling
+from .log import Query, filter_of, is_wanted, read_attempts
+from .overview import SessionLine, session_line
+from .payloads import Payload
+from .rows import Row, row_of, with_payloads
 
 PAGE_BYTES: Final = 16 << 20
-"""Bytes of inputs and outputs that one page holds, but for the last attempt on it."""
+"""Bytes of inputs and outputs after which a page ends."""
 
 
 class Order(StrEnum):
-    """From which end a reader goes through the log."""
+    """The end of the log that the first page begins at."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
 
 
 class LogPage(Struct, frozen=True, kw_only=True):
-    """Some attempts, the newest last."""
+    """A page of attempts, newest last."""
 
     items: list[Row]
     next: str | None
-    """Cursor of the page behind this one; from the oldest on it may be asked again for what is new."""
+    """Cursor of the next page; in order `oldest` it can be used again later for new attempts."""
     more: bool
-    """Whether there is something on that page by now."""
+    """Whether the next page has attempts now."""
     left_out: int
-    """Damaged records that were done without."""
+    """Number of damaged records that were left out."""
 
 
 class SessionsPage(Struct, frozen=True, kw_only=True):
-    """Some sessions, the most recently active first."""
+    """A page of sessions, the most recently active first."""
 
     items: list[SessionLine]
     next: str | None
 
 
 class DanglingPage(Struct, frozen=True, kw_only=True):
-    """Some calls that dangle, in the order in which they began."""
+    """A page of dangling calls, in the order in which they began."""
 
     items: list[Dangling]
     next: str | None
@@ -67,9 +64,9 @@ def log_page(
     *,
     payloads: bool = False,
 ) -> LogPage:
-    """Return the page that begins at `cursor`. Raises `NotFoundError`.
+    """Return the page of the log that begins at `cursor`. Raises `NotFoundError`.
 
-    With `payloads` a page ends early where inputs and outputs come to more than `PAGE_BYTES`.
+    With `payloads`, a page ends early when its inputs and outputs exceed `PAGE_BYTES`.
     """
     newest_first = order is Order.NEWEST
     match = filter_of(view, query)
@@ -98,17 +95,17 @@ def log_page(
     )
 
 
-def around(view: View, query: Query, *, payloads: bool = False) -> LogPage:
-    """Return the attempts around a commit: a page without another. Raises `NotFoundError`."""
+def page_around(view: View, query: Query, *, payloads: bool = False) -> LogPage:
+    """Return the attempts around a commit as a single page. Raises `NotFoundError`."""
     rows = [
         with_payloads(view, attempt) if payloads else row_of(attempt)
-        for attempt in read_commits(view, query)
+        for attempt in read_attempts(view, query)
     ]
     return LogPage(items=rows, next=None, more=False, left_out=view.left_out)
 
 
 def sessions_page(view: View, cursor: int | None, limit: int) -> SessionsPage:
-    """Return the sessions that were last active before `cursor`."""
+    """Return the page of sessions that were last active before `cursor`."""
     rows = (row for row in view.sessions() if cursor is None or row.position < cursor)
     found = list(islice(rows, limit + 1))
     shown = found[:limit]
@@ -118,12 +115,12 @@ def sessions_page(view: View, cursor: int | None, limit: int) -> SessionsPage:
     )
 
 
-def dangling_page(view: View, wanted: Wanted, limit: int) -> DanglingPage:
-    """Return the first calls that are wanted and dangle."""
-    found = find(view, wanted)
+def dangling_page(view: View, wanted: DanglingFilter, limit: int) -> DanglingPage:
+    """Return the first page of dangling calls that match."""
+    found = find_dangling(view, wanted)
     shown = found[:limit]
     return DanglingPage(
-        items=[described(view, one) for one in shown],
+        items=[describe(view, one) for one in shown],
         next=_next([one.position for one in shown], more=len(found) > limit),
         left_out=view.left_out,
     )

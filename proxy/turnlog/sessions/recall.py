@@ -1,4 +1,4 @@
-"""Fetch back the recorded answer of a call, for the model that no longer sees it."""
+"""Return the recorded answer of a call to a model that no longer sees it."""
 
 from typing import Final
 
@@ -9,53 +9,50 @@ from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
 from turnlog.core.text.times import timestamp
-from turnlog.sessions.state.state_at import endings
+from turnlog.sessions.state.state_at import outcomes_of_key
 from turnlog.store.base import View
 from turnlog.wire.result.content import blocks_of_result, only_text
 
-from .contents import Kept, Payload, payload
-
-
-class NotRecallableError(Exception):
-    """The log cannot give an answer back. The message says why."""
+from .errors import NotRecallableError
+from .payloads import Payload, PayloadState, read_payload
 
 
 class Recalled(Struct, frozen=True, kw_only=True):
-    """The answer of a call, as it was recorded."""
+    """The recorded answer of a call."""
 
     key: str
     call: str
     seq: int
-    """Of the outcome."""
+    """The seq of the outcome."""
     turn: int
     server: str
     tool: str
     timestamp: str
-    """When it came, RFC 3339, UTC."""
+    """When the answer came, RFC 3339, UTC."""
     status: Status
     error: str | None
-    """The family of the error that the answer was."""
+    """The error family, for an answer that was an error."""
     text: str
-    """Its texts; all of it where it is more than texts."""
+    """The text of its content blocks; the whole answer when it has other blocks."""
 
 
-class Answer(Struct, frozen=True):
-    """A recalled answer with its blocks of content; without any where it was no result of MCP."""
+class RecalledAnswer(Struct, frozen=True):
+    """A recalled answer with its content blocks, which only a result of an MCP tool has."""
 
     recalled: Recalled
     blocks: list[Raw]
 
 
-def recall(view: View, session: bytes, key: str) -> Answer:
-    """Return the newest answer that a key stands for: a call's id, or the seq of one of its commits.
+def recall(view: View, session: bytes, key: str) -> RecalledAnswer:
+    """Return the newest recorded answer of a call. Raises `NotRecallableError`.
 
-    Raises `NotRecallableError`.
+    The key is the id of the call, or the seq of one of its commits.
     """
     why = f"{key!r} is no call of this session that has ended: give its id or the seq of its row"
-    for number, commit in enumerate(endings(view, session, key)):
+    for number, commit in enumerate(outcomes_of_key(view, session, key)):
         handle = commit.body.output_blob if commit.body else b""
-        found = payload(view, handle)
-        blob = view.blob(handle) if _is_exact(found) else None
+        found = read_payload(view, handle)
+        blob = view.blob(handle) if found.is_exact else None
         if blob is not None:
             asked = view.get(session, commit.link.ref) if commit.link.ref is not None else None
             return _answer(asked or commit, commit, key, blob.data)
@@ -63,19 +60,15 @@ def recall(view: View, session: bytes, key: str) -> Answer:
     raise NotRecallableError(why)
 
 
-def _is_exact(found: Payload) -> bool:
-    return found.kept is Kept.WHOLE and not found.redacted
-
-
 _WHY_NOT: Final = {
-    Kept.NONE: "left no answer in the log",
-    Kept.WHOLE: "was answered, and its secrets were cut out: it is not given back",
-    Kept.CUT: "was answered, and only the first {size} bytes were recorded",
-    Kept.TRIMMED: "was answered, and that was trimmed: given up for room",
-    Kept.EXPIRED: "was answered, and that has expired: it was kept for a time only",
-    Kept.PURGED: "was answered, and that was purged by an operator",
-    Kept.UNSAVED: "was answered, and that is unsaved: it never came to the disk",
-    Kept.DAMAGED: "was answered, and that is damaged: it is not what was recorded",
+    PayloadState.NONE: "left no answer in the log",
+    PayloadState.WHOLE: "was answered, and its secrets were cut out: it is not given back",
+    PayloadState.CUT: "was answered, and only the first {size} bytes were recorded",
+    PayloadState.TRIMMED: "was answered, and that was trimmed: given up for room",
+    PayloadState.EXPIRED: "was answered, and that has expired: it was kept for a time only",
+    PayloadState.PURGED: "was answered, and that was purged by an operator",
+    PayloadState.UNSAVED: "was answered, and that is unsaved: it never came to the disk",
+    PayloadState.DAMAGED: "was answered, and that is damaged: it is not what was recorded",
 }
 
 
@@ -83,7 +76,7 @@ def _why_not(key: str, found: Payload) -> str:
     return f"the call {key!r} {_WHY_NOT[found.kept].format(size=found.size)}"
 
 
-def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> Answer:
+def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> RecalledAnswer:
     try:
         whole = data.decode()
     except UnicodeDecodeError:
@@ -102,7 +95,7 @@ def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> Answer:
         error=facts.error or None,
         text=(only_text(data) or whole) if is_result else whole,
     )
-    return Answer(recalled, blocks_of_result(data) if is_result else [])
+    return RecalledAnswer(recalled, blocks_of_result(data) if is_result else [])
 
 
 def _is_json(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Settle a call of which nobody knows whether it happened, by the word of an operator."""
+"""Record an operator's statement whether a call of unknown outcome happened."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,21 +12,20 @@ from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Executed, Flag, Ret
 from turnlog.exchange.outliving import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
-from .errors import Reason, UnresolvableError
-from .log import NotFoundError
-from .payloads import find_call
+from .call_detail import find_call
+from .errors import NotFoundError, UnresolvableError, UnresolvableReason
 from .rows import Row, row_of
 
 LONGEST_WHY = 2000
-"""Characters of a reason."""
+"""Most characters of the operator's reason."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """What an operator found out. Times are ns, wall clock and monotonic."""
+    """What an operator found out. Times are ns, wall clock (`at`) and monotonic (`clock`)."""
 
     happened: bool
     why: str = ""
-    """Without secrets, at most `LONGEST_WHY` characters."""
+    """The reason, redacted, at most `LONGEST_WHY` characters."""
     at: int
     clock: int
 
@@ -34,12 +33,12 @@ class Claim(Struct, frozen=True, kw_only=True):
 async def resolve(
     store: Store, name: str, claim: Claim, *, runs: Callable[[bytes], bool] = lambda _: False
 ) -> Row:
-    """Append the outcome that a claim is; return the attempt as it stands then.
+    """Append the outcome that an operator claims; return the attempt with it.
 
-    `runs` tells of a call that runs on in this process, before anything on disk says so.
-    Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
+    `runs` returns whether a call is still running in this process without its caller, which the
+    store may not know yet. Raises `NotFoundError`, `UnresolvableError`, `StoreError`.
     """
-    # What a dead process left in flight is unknown, and is called that first.
+    # Attempts of dead processes become `outcome_unknown` first.
     await store.recover()
     with store.view() as view:
         call = find_resolvable(view, name)
@@ -49,18 +48,18 @@ async def resolve(
     draft = _draft(attempt, claim)
     placed = await store.submit(draft, wait=True).done()
     if placed.facts != draft.facts:
-        # Another outcome took the number inside the transaction: it came first.
+        # Another process appended its outcome first.
         raise _refused(call, placed)
-    # Read again it could fail, and what is written must not be told as if it were not.
+    # Not read back: a failing read would report an error for a claim that was written.
     return row_of([*attempt, placed])
 
 
 def find_resolvable(view: View, name: str) -> bytes:
-    """Return the call that `name` means: of several that it begins, the one that can be settled.
+    """Return the call with this id, or the only resolvable one whose id begins so.
 
-    Ids begin with the clock, so that one beginning names all calls of a minute. Raises
-    `NotFoundError`.
+    Raises `NotFoundError`.
     """
+    # Ids begin with the time, so a short beginning fits all calls of the same minute.
     if len(view.find_calls(name)) < 2:
         return find_call(view, name)
     found = [call for call in _resolvable(view) if ids.begins(call, name)]
@@ -77,7 +76,7 @@ def find_resolvable(view: View, name: str) -> bytes:
 
 
 def _resolvable(view: View) -> list[bytes]:
-    """Return the calls that are unknown or parked, or whose process has died."""
+    """Return the calls that are unknown or parked, or whose process is dead."""
     lives = lru_cache(maxsize=None)(view.lives)
     return [
         attempt[0].facts.call
@@ -87,7 +86,7 @@ def _resolvable(view: View) -> list[bytes]:
 
 
 def _open_attempt(view: View, call: bytes) -> list[Commit]:
-    """Return the attempt that leaves a call open: intent, then outcomes. Raises `UnresolvableError`."""
+    """Return the open attempt of a call: intent, then outcomes. Raises `UnresolvableError`."""
     attempt = view.standing(call)
     if not attempt:
         outcomes = [c for c in view.call(call) if c.facts.kind is CommitKind.OUTCOME]
@@ -134,18 +133,20 @@ def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
 
 def _in_flight(call: bytes) -> UnresolvableError:
     return UnresolvableError(
-        Reason.IN_FLIGHT,
+        UnresolvableReason.IN_FLIGHT,
         f"call {ids.to_text(call)} is in flight, a running turnlog waits for its answer",
     )
 
 
 def _refused(call: bytes, newest: Commit) -> UnresolvableError:
-    """Return the error for a call whose newest outcome settles it."""
+    """Return the error for a call whose newest outcome is final."""
     facts, name = newest.facts, ids.to_text(call)
     if Flag.RESOLVED in facts.flags:
         how = "it happened" if facts.executed is Executed.YES else "it did not happen"
-        return UnresolvableError(Reason.RESOLVED, f"call {name} was resolved before: {how}")
+        return UnresolvableError(
+            UnresolvableReason.RESOLVED, f"call {name} was resolved before: {how}"
+        )
     how = facts.error_kind or facts.error or facts.status
     return UnresolvableError(
-        Reason.KNOWN, f"call {name} ended as {how}, only unknown calls are resolved"
+        UnresolvableReason.KNOWN, f"call {name} ended as {how}, only unknown calls are resolved"
     )

@@ -1,4 +1,4 @@
-"""One attempt as people, scripts and the API see it: an intent joined with its last outcome."""
+"""One attempt as a row of the log: its intent joined with its last outcome."""
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -9,8 +9,9 @@ from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase,
 from turnlog.core.operation import Operation, had_effect, used
 from turnlog.core.recorded import OperationKind, is_call, operation_of
 from turnlog.core.text.times import timestamp
+from turnlog.store.base import View
 
-from .contents import Payload
+from .payloads import Payload, bodies_of, read_input, read_output
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
@@ -20,7 +21,7 @@ _NO_RESULT = frozenset(
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
-    """What the tool server spoke, and its answer's codes."""
+    """The server's protocol, and the codes of its answer."""
 
     protocol: str | None
     code: int | None
@@ -29,11 +30,11 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog log --json`. Empty is `null`; names as in the reference."""
+    """One line of `turnlog log --json`; docs/reference/cli.md describes the fields."""
 
     session: str
     seq: int
-    """Of the newest commit of this attempt."""
+    """The seq of the newest commit of this attempt."""
     intent_seq: int
     turn: int
     turn_source: TurnSource
@@ -48,13 +49,13 @@ class Row(Struct, frozen=True, kw_only=True):
     operation: OperationKind
     input_hash: str | None
     input_summary: str
-    """What was asked: the beginning of the input as redaction left it, at most 200 bytes."""
+    """The beginning of the redacted input, at most 200 bytes."""
     output_summary: str
     delta: list[Operation]
-    """That the tool was used, then what the call changed."""
+    """The use of the tool, then the changes that the call made."""
     status: Status
     tool_result: UnsetType | None = UNSET
-    """`None` where the tool gave no result; absent where there is one."""
+    """`null` when the tool gave no result; absent when it gave one."""
     error: str | None
     kind: str | None
     retry: str | None
@@ -75,16 +76,16 @@ class Row(Struct, frozen=True, kw_only=True):
     actor: Actor
     """Who wrote the newest commit."""
     client: str | None
-    """What the caller calls itself."""
+    """The name that the caller gives itself."""
     epoch: int
-    """Which process wrote the newest commit: each proxy has a number of its own."""
+    """The process that wrote the newest commit: each proxy has its own number."""
     input: UnsetType | Payload = UNSET
-    """What was asked, as redaction left it; absent unless payloads are asked for."""
+    """The redacted input; absent unless payloads are asked for."""
     output: UnsetType | Payload = UNSET
 
 
 def row_of(attempt: list[Commit]) -> Row:
-    """Join `[intent, outcome, later outcome, ...]`; the last outcome speaks."""
+    """Return the row of an attempt: an intent and its outcomes, of which the last counts."""
     intent, last = attempt[0], attempt[-1]
     facts = last.facts
     pending = last.facts.kind is CommitKind.INTENT
@@ -115,12 +116,12 @@ def row_of(attempt: list[Commit]) -> Row:
         retry_after_ms=facts.retry_after_ms,
         effect=intent.facts.effect,
         phase=facts.phase,
-        # An intent is written before it is sent: without an outcome nobody knows how far it came.
+        # The intent is written before the call is sent, so without an outcome it may have run.
         executed=Executed.MAYBE if pending else facts.executed,
         leg=intent.facts.leg,
         flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
         provenance=facts.provenance or intent.facts.provenance or None,
-        # No attempt takes no time: whoever closed it did not see it end.
+        # 0 means that the process which closed the attempt did not see it end.
         duration_ms=round(facts.duration / _NS_PER_MS, 3) if facts.duration else None,
         upstream=_upstream(intent.facts, facts),
         hash=f"sha256:{last.hash.hex()}",
@@ -134,6 +135,13 @@ def row_of(attempt: list[Commit]) -> Row:
     )
 
 
+def with_payloads(view: View, attempt: list[Commit]) -> Row:
+    """Return the row of an attempt with its redacted input and output."""
+    bodies = bodies_of(attempt)
+    row = row_of(attempt)
+    return structs.replace(row, input=read_input(view, bodies), output=read_output(view, bodies))
+
+
 def _delta(attempt: list[Commit]) -> list[Operation]:
     intent = attempt[0].facts
     uses = [used(intent.server, intent.tool)] if is_call(intent.method) else []
@@ -141,7 +149,7 @@ def _delta(attempt: list[Commit]) -> list[Operation]:
 
 
 def changes(attempt: list[Commit]) -> list[Operation]:
-    """Return what an attempt changed, or may have: what the last of its commits say that saw it."""
+    """Return the changes that an attempt made or may have made, by its last commit that lists any."""
     facts = attempt[-1].facts
     ended = facts.kind is CommitKind.OUTCOME
     if ended and not had_effect(facts.executed, facts.status, facts.error_kind):
@@ -154,7 +162,7 @@ def changes(attempt: list[Commit]) -> list[Operation]:
 
 
 def _has_result(facts: Facts) -> bool:
-    """Tell whether the tool gave a result, be it an error's (`isError`)."""
+    """Return whether the tool gave a result, including one with `isError`."""
     if facts.kind is CommitKind.INTENT or facts.status is Status.UNKNOWN:
         return False
     if not _NO_RESULT.isdisjoint(facts.flags):

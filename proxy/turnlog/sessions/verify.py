@@ -1,8 +1,8 @@
-"""Check a session's chain: a pure function over what is stored.
+"""Check the hash chain of a session. Pure: it gets the stored records as arguments.
 
-What it proves: any change that does not also rewrite every later header. (The newest has none; the
-store's seals speak for it.) Against an anchor that was exported earlier and kept elsewhere, that
-too. Bodies and stored content may be gone, not other than they were.
+It finds any change that does not also rewrite every later header of the session; the store's seals
+cover the newest. With an anchor that was kept elsewhere it also finds those up to the anchor.
+Bodies and payloads may be missing, but not changed.
 """
 
 from collections import Counter
@@ -25,15 +25,15 @@ from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Gone
 
 Stored = tuple[int, bytes, bytes | None]
-"""Position, header bytes, body bytes or `None` where the body is gone."""
+"""Position, header bytes, and body bytes or `None` when the body was deleted."""
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding damaged bytes raises."""
 
 
-class Verdict(StrEnum):
-    """What became of a session's log."""
+class ChainVerdict(StrEnum):
+    """The state of a session's log."""
 
     OK = "ok"
     REDACTED_OK = "redacted_ok"
@@ -45,31 +45,31 @@ class Verdict(StrEnum):
 
     @property
     def intact(self) -> bool:
-        """Tell whether nothing was changed but by turnlog's own redaction."""
-        return self is Verdict.OK or self is Verdict.REDACTED_OK
+        """Whether nothing changed except by turnlog's own deletion of bodies."""
+        return self is ChainVerdict.OK or self is ChainVerdict.REDACTED_OK
 
 
 class Anchor(Struct, frozen=True):
-    """A commit that is known to have been there."""
+    """The hash of a commit, recorded elsewhere."""
 
     seq: int
     hash: bytes
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """The result for one session. `seq` is the first bad one, or `None`."""
+    """The result for one session; `seq` is that of the first bad commit, if any."""
 
-    verdict: Verdict
+    verdict: ChainVerdict
     commits: int
     bodies_dropped: int = 0
     seq: int | None = None
     detail: str = ""
     gone: dict[Gone, int] = {}
-    """How many payloads cannot be read any more, by the reason."""
+    """Number of payloads that can no longer be read, by reason."""
 
 
-class _Problem(Struct, frozen=True):
-    verdict: Verdict
+class _BadCommit(Struct, frozen=True):
+    verdict: ChainVerdict
     seq: int
     detail: str
 
@@ -83,9 +83,9 @@ def verify(
 ) -> Finding:
     """Check a session's records, given in seq order.
 
-    `gone` says why the content under a handle cannot be read.
+    `gone` returns why the payload under a handle cannot be read, or `None` if it can.
     """
-    walk = _Walk(session, anchors, gone)
+    walk = _ChainCheck(session, anchors, gone)
     rest = iter(records)
     for record in rest:
         problem = walk.step(record, rest)
@@ -94,8 +94,8 @@ def verify(
     return walk.finding(walk.end())
 
 
-class _Walk:
-    """What the records so far have shown."""
+class _ChainCheck:
+    """The check of one session, record by record."""
 
     def __init__(
         self,
@@ -112,15 +112,15 @@ class _Walk:
         self.prev = GENESIS
         self.dropped = 0
         self.unexplained: list[int] = []
-        """seqs whose body is gone, with no redact commit yet behind them."""
+        """seqs of deleted bodies without a later redact commit so far."""
 
-    def step(self, record: Stored, rest: Iterator[Stored]) -> _Problem | None:
-        """Check one record against those before it; `rest` is read only after a bad one."""
+    def step(self, record: Stored, rest: Iterator[Stored]) -> _BadCommit | None:
+        """Check one record against those before it; `rest` is read only to explain a bad one."""
         position, header, body = record
         link = _link(header)
         if link is None:
-            return _Problem(Verdict.MUTATED, self.count, "it cannot be read")
-        # Decoding what a commit says costs three times its link; only a lost body asks for it.
+            return _BadCommit(ChainVerdict.MUTATED, self.count, "it cannot be read")
+        # Decoding a whole header costs three times its link, and only a deleted body needs it.
         if self.unexplained and _is_redact(header):
             self.unexplained.clear()
         hash_ = digest(header)
@@ -134,78 +134,73 @@ class _Walk:
         self.count += 1
         return problem
 
-    def _misplaced(self, position: int, link: Link, rest: Iterator[Stored]) -> _Problem | None:
+    def _misplaced(self, position: int, link: Link, rest: Iterator[Stored]) -> _BadCommit | None:
         if link.session != self.session:
-            return _Problem(Verdict.MUTATED, self.count, "another session's commit stands here")
+            return _BadCommit(
+                ChainVerdict.MUTATED, self.count, "another session's commit stands here"
+            )
         if link.seq < self.count or position <= self.position:
-            return _Problem(Verdict.REORDERED, link.seq, "it stands in another's place")
+            return _BadCommit(ChainVerdict.REORDERED, link.seq, "it stands in another's place")
         if link.seq == self.count:
             return None
         found = f"seq {link.seq} stands in its place"
         links = (_link(header) for _, header, _ in rest)
         later = any(other.seq == self.count for other in links if other)
-        return _Problem(Verdict.REORDERED if later else Verdict.GAP, self.count, found)
+        return _BadCommit(ChainVerdict.REORDERED if later else ChainVerdict.GAP, self.count, found)
 
-    def _unchained(self, link: Link, hash_: bytes, rest: Iterator[Stored]) -> _Problem | None:
+    def _unchained(self, link: Link, hash_: bytes, rest: Iterator[Stored]) -> _BadCommit | None:
         if link.prev == self.prev:
             return None
         after = next(rest, None)
-        # The commit behind this one says whether this one is as it was; if so, the one before
-        # was changed. At the end of the log the earlier one is named.
+        # The next commit's `prev` shows whether this one is unchanged; if it is, the previous one
+        # was changed. At the end of the log the previous one is named.
         following = _link(after[1]) if after else None
         changed_here = following is not None and following.prev != hash_
         seq = link.seq if changed_here else max(link.seq - 1, 0)
-        return _Problem(Verdict.MUTATED, seq, "its hash is not what the next commit says")
+        return _BadCommit(ChainVerdict.MUTATED, seq, "its hash is not what the next commit says")
 
-    def _changed(self, link: Link, hash_: bytes, body: bytes | None) -> _Problem | None:
+    def _changed(self, link: Link, hash_: bytes, body: bytes | None) -> _BadCommit | None:
         if link.body_hash and not body:
             self.dropped += 1
             self.unexplained.append(link.seq)
         elif body_digest(body or b"") != link.body_hash:
-            return _Problem(Verdict.MUTATED, link.seq, "its body was changed")
+            return _BadCommit(ChainVerdict.MUTATED, link.seq, "its body was changed")
         if self.anchors.get(link.seq, hash_) != hash_:
-            return _Problem(Verdict.MUTATED, link.seq, "it is not what the anchor says")
-        for name, stored in _content(body):
+            return _BadCommit(ChainVerdict.MUTATED, link.seq, "it is not what the anchor says")
+        for name, stored in _payload_handles(body):
             why = self.why_gone(stored)
             if why is Gone.DAMAGED:
-                return _Problem(Verdict.MUTATED, link.seq, f"its {name} is {why}")
+                return _BadCommit(ChainVerdict.MUTATED, link.seq, f"its {name} is {why}")
             if why is not None:
                 self.gone[why] += 1
         return None
 
-    def end(self) -> _Problem | None:
-        """Check what only the whole can show."""
+    def end(self) -> _BadCommit | None:
+        """Check what only shows after the last record."""
         newest = max(self.anchors, default=-1)
         if newest >= self.count:
-            return _Problem(Verdict.TRUNCATED, self.count, f"seq {newest} was there once")
+            return _BadCommit(ChainVerdict.TRUNCATED, self.count, f"seq {newest} was there once")
         if self.unexplained:
             detail = "its body is gone and no redact commit says why"
-            return _Problem(Verdict.MUTATED, self.unexplained[0], detail)
+            return _BadCommit(ChainVerdict.MUTATED, self.unexplained[0], detail)
         return None
 
-    def finding(self, problem: _Problem | None) -> Finding:
-        """Return what was found out."""
-        if problem is None:
-            verdict = Verdict.REDACTED_OK if self.dropped else Verdict.OK
-            return Finding(
-                verdict=verdict,
-                commits=self.count,
-                bodies_dropped=self.dropped,
-                detail=", ".join(f"{_payloads(n)} {why}" for why, n in self.gone.items()),
-                gone=dict(self.gone),
-            )
+    def finding(self, problem: _BadCommit | None) -> Finding:
+        """Return the result."""
+        gone = ", ".join(f"{_counted(number)} {why}" for why, number in self.gone.items())
+        fine = ChainVerdict.REDACTED_OK if self.dropped else ChainVerdict.OK
         return Finding(
-            gone=dict(self.gone),
-            verdict=problem.verdict,
+            verdict=problem.verdict if problem else fine,
             commits=self.count,
             bodies_dropped=self.dropped,
-            seq=problem.seq,
-            detail=problem.detail,
+            seq=problem.seq if problem else None,
+            detail=problem.detail if problem else gone,
+            gone=dict(self.gone),
         )
 
 
-def _content(body: bytes | None) -> list[tuple[str, bytes]]:
-    """Return what a body names of stored content."""
+def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
+    """Return the payloads that a body refers to, with their handles."""
     try:
         said = decode_body(body) if body else None
     except UNREADABLE:
@@ -216,7 +211,7 @@ def _content(body: bytes | None) -> list[tuple[str, bytes]]:
     return [(name, handle) for name, handle in named if handle]
 
 
-def _payloads(number: int) -> str:
+def _counted(number: int) -> str:
     return "1 payload" if number == 1 else f"{number} payloads"
 
 

@@ -22,7 +22,7 @@ from turnlog.engine.http.downstream import Downstream
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
 from turnlog.record.own_answers import JSON, Made, not_allowed, problem, with_headers
-from turnlog.sessions.notes import Noted, Noter
+from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.store.base import SessionRef, View
 from turnlog.store.states import SavedStates
 from turnlog.transport.routes import AGENT_TOOLS, OWN, Route, Target
@@ -204,9 +204,11 @@ class _Desk:
         async with asyncio.timeout(_TIME):
             return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
-    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         context = self._context
-        noter = Noter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
+        noter = NoteWriter(
+            context.store, context.redactor, context.clock.wall, context.clock.monotonic
+        )
         return await noter.write(self._session, note, note_id=note_id, head=head)
 
 

@@ -23,11 +23,9 @@ from turnlog.api.agent_tools import (
 from turnlog.api.parameters import BadParameterError
 from turnlog.core.classify import failed
 from turnlog.core.kinds import Effect, ErrorKind, Phase
+from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.record.own_answers import envelope, tool_failure
-from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.mistakes import UNREADABLE, mistake
-from turnlog.sessions.notes import NoteError
-from turnlog.sessions.recall import NotRecallableError
+from turnlog.sessions.errors import NoteError, NotFoundError, NotRecallableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refused
@@ -122,7 +120,7 @@ class Dialogue:
         try:
             given = tool.read(arguments)
         except UNREADABLE as error:
-            said = mistake(error, arguments, tool.arguments, "the object")
+            said = describe_json_error(error, arguments, tool.arguments, "the object")
             return f"the arguments are not as they must be: {said}"
         except ValueError as error:
             return f"the arguments are not as they must be: {error}"

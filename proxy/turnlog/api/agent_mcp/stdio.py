@@ -16,7 +16,7 @@ from turnlog.core.kinds import Rung
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.notes import Noted, Noter
+from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.values import session_name
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, View, alias
@@ -137,7 +137,7 @@ class StoreDesk:
                 )
             return work(view, found)
 
-    async def note(self, note: Note, note_id: str, head: int | None) -> Noted:
+    async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk."""
         ref, limit = await asyncio.to_thread(self._place)
         clock = self._clock
@@ -145,7 +145,7 @@ class StoreDesk:
         if store.rekeyed:
             self._report(StoreError(store.rekeyed))
         try:
-            noter = Noter(store, self._redactor, clock.wall, clock.monotonic)
+            noter = NoteWriter(store, self._redactor, clock.wall, clock.monotonic)
             return await noter.write(ref, note, note_id=note_id, head=head)
         finally:
             await store.close()

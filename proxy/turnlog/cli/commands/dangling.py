@@ -15,7 +15,7 @@ from turnlog.cli.options import (
     warn_of_damage,
 )
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
-from turnlog.sessions.dangling import Dangling, Standing, Wanted, dangling
+from turnlog.sessions.dangling import Dangling, DanglingFilter, DanglingReason, dangling
 from turnlog.sessions.log import find_session
 from turnlog.store.base import View
 
@@ -30,7 +30,7 @@ _COLUMNS = (
     Column("RETRY", whole=True, spare=1),
     Column("INPUT"),
 )
-_STYLES = {Standing.UNKNOWN: Style.BAD, Standing.UNDELIVERED: Style.BAD}
+_STYLES = {DanglingReason.UNKNOWN: Style.BAD, DanglingReason.UNDELIVERED: Style.BAD}
 
 
 @click.command("dangling")
@@ -47,7 +47,7 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
     cut out. `turnlog resolve` settles an unknown one.
     """
     with printout() as write, open_view(data) as view:
-        wanted = Wanted(
+        wanted = DanglingFilter(
             session=find_session(view, session) if session is not None else None,
             since=since,
             now=time.time_ns(),

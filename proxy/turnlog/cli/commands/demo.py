@@ -182,7 +182,7 @@ class _Printer:
     def _new(self) -> list[Row]:
         """Return the attempts that were not printed yet: an outcome is on disk before its answer."""
         with open_view(self._data) as view:
-            rows = list(log.read(view, Query()))
+            rows = list(log.read_rows(view, Query()))
         new, self._rows = rows[len(self._rows) :], rows
         return new
 

@@ -6,14 +6,21 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from turnlog.cli.options import TurnRange, data_option, json_option, open_view, printout
+from turnlog.cli.options import TurnRangeType, data_option, json_option, open_view, printout
 from turnlog.cli.render import counted, json_line
 from turnlog.cli.values import described
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.escapes import clean
-from turnlog.sessions.log import NotFoundError, Turns, find_session
-from turnlog.sessions.payloads import Attempt, attempts, find_call
-from turnlog.sessions.state.changes import Changed, apart, between, ends_of_seqs, ends_of_turns
+from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import TurnRange, find_session
+from turnlog.sessions.state.changes import (
+    StateChange,
+    changes_between,
+    seq_bounds,
+    session_differences,
+    turn_bounds,
+)
 from turnlog.sessions.state.state_at import head_of, saved_states
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
@@ -56,7 +63,7 @@ def command(
     with printout() as write, open_view(data) as view:
         if call is not None:
             _refuse(bool(what) or seq is not None, "--call stands alone, a call has one session")
-            found = [_compared(a) for a in attempts(view, find_call(view, call))]
+            found = [_compared(a) for a in attempts_of_call(view, find_call(view, call))]
             lines = map(json_line, found[1:]) if as_json else _attempts(found)
         else:
             changes = _changes(view, saved, what, seq)
@@ -72,7 +79,7 @@ def _refuse(wrong: bool, message: str) -> None:
 
 def _changes(
     view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
-) -> list[Changed]:
+) -> list[StateChange]:
     _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
     _refuse(len(what) > 2, f"what is {what[-1]!r}? give SESSION and one thing more")
     _refuse(
@@ -83,17 +90,17 @@ def _changes(
     if seq is not None:
         before, after = _seqs(view, session, seq)
     elif len(what) == 1:
-        before, after = ends_of_turns(view, session, Turns())
+        before, after = turn_bounds(view, session, TurnRange())
     elif not _is_range(what[1]):
         other = find_session(view, what[1])
         heads = head_of(view, session), head_of(view, other)
-        return apart(view, saved, session, other, heads)
+        return session_differences(view, saved, session, other, heads)
     else:
-        turns = TurnRange().convert(what[1], None, None)
-        before, after = ends_of_turns(view, session, turns)
+        turns = TurnRangeType().convert(what[1], None, None)
+        before, after = turn_bounds(view, session, turns)
     if after < before:
         raise NotFoundError(f"commit {after} stands before {before}, write the older one first")
-    return between(view, saved, session, before, after)
+    return changes_between(view, saved, session, before, after)
 
 
 def _is_range(text: str) -> bool:
@@ -105,12 +112,12 @@ def _is_range(text: str) -> bool:
 
 def _seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
     try:
-        return ends_of_seqs(view, session, text)
+        return seq_bounds(view, session, text)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _compared(attempt: Attempt) -> Compared:
+def _compared(attempt: AttemptDetail) -> Compared:
     row = attempt.row
     return Compared(
         call=row.call,
@@ -130,7 +137,7 @@ def _attempts(found: Iterable[Compared]) -> Iterator[str]:
             yield text
 
 
-def _text(changes: list[Changed]) -> Iterator[str]:
+def _text(changes: list[StateChange]) -> Iterator[str]:
     for change in changes:
         named = f"{change.field} {change.key}"
         if not isinstance(change.before or change.after, Struct):

@@ -13,7 +13,7 @@ from turnlog.cli.options import (
     FieldName,
     Moment,
     Number,
-    TurnRange,
+    TurnRangeType,
     data_option,
     json_option,
     open_view,
@@ -24,9 +24,9 @@ from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
 from turnlog.cli.values import changed
 from turnlog.core.state.state_view import Field
 from turnlog.sessions import log
-from turnlog.sessions.log import DEFAULT_LAST, Query, Turns
-from turnlog.sessions.payloads import attempt_of, with_payloads
-from turnlog.sessions.rows import Row
+from turnlog.sessions.call_detail import attempt_detail
+from turnlog.sessions.log import DEFAULT_LAST, Query, TurnRange
+from turnlog.sessions.rows import Row, with_payloads
 from turnlog.store.base import Filter, View
 
 from .show import attempt_text
@@ -49,7 +49,7 @@ _SET_BY = {
 @click.option("--after", type=Number(0, MOST), metavar="SEQ", help="All after this commit.")
 @click.option("--before", type=Number(0, MOST), metavar="SEQ", help="The last before it.")
 @click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
-@click.option("--turns", type=TurnRange(), metavar="A..B", help="Turns; -5.. is the last five.")
+@click.option("--turns", type=TurnRangeType(), metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
 @click.option(
     "--field",
@@ -97,22 +97,22 @@ def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
     if wanted["field"] != Field.FILES_MODIFIED and not wanted["path"]:
         return ""
     # Most readers need none of what reads rules.
-    from turnlog.sessions.tools.unruled import without_changes
+    from turnlog.sessions.missing_rules import why_no_changes
 
     sessions = () if query.session is None else (query.session,)
-    return without_changes(view, structs.replace(query.match, sessions=sessions))
+    return why_no_changes(view, structs.replace(query.match, sessions=sessions))
 
 
 def _lines(
     view: View, query: Query, with_session: bool, *, payloads: bool, as_json: bool
 ) -> Iterable[str]:
     if not payloads:
-        rows = log.read(view, query)
+        rows = log.read_rows(view, query)
         return map(json_line, rows) if as_json else _text(rows, query, with_session)
-    found = log.read_commits(view, query)
+    found = log.read_attempts(view, query)
     if as_json:
         return (json_line(with_payloads(view, attempt)) for attempt in found)
-    return (attempt_text(attempt_of(view, attempt)) for attempt in found)
+    return (attempt_text(attempt_detail(view, attempt)) for attempt in found)
 
 
 def _check(wanted: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def _check(wanted: dict[str, Any]) -> None:
 
 def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) -> Query:
     session = log.find_session(view, name) if name is not None else None
-    turns: Turns = wanted["turns"] or Turns()
+    turns: TurnRange = wanted["turns"] or TurnRange()
     ranged = [n for n in ("after", "before", "around", "turns") if wanted[n] is not None]
     if ranged and session is None:
         session = log.only_session(view)

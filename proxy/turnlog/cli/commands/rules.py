@@ -180,12 +180,12 @@ def _refuse_stranger(server: str, sources: "Sources") -> None:
 
 
 def _input(text: str) -> dict[str, Any]:
-    from turnlog.sessions.mistakes import UNREADABLE, mistake
+    from turnlog.packs.shape import UNREADABLE, describe_json_error
 
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except UNREADABLE as error:
-        said = mistake(error, text, dict[str, Any], "--args")
+        said = describe_json_error(error, text, dict[str, Any], "--args")
         unquoted = not isinstance(error, (msgspec.ValidationError, RecursionError))
         quoting = ", and quote it for the shell" if unquoted else ""
         raise click.UsageError(f"{said}{quoting}") from None

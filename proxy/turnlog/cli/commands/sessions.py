@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from turnlog.cli.attempts import session_id_cell, time_cell
 from turnlog.cli.options import data_option, json_option, open_view, printout
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
-from turnlog.sessions.listing import SessionLine, sessions
+from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.base import View
 
 _COLUMNS = (
@@ -67,7 +67,7 @@ def list_(ctx: click.Context, data: str, as_json: bool) -> None:
 
 def _list(data: str, as_json: bool) -> None:
     with printout() as write, open_view(data) as view:
-        lines = sessions(view)
+        lines = list_sessions(view)
         for line in map(json_line, lines) if as_json else _text(view, lines):
             write(line)
 

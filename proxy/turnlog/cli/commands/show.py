@@ -10,9 +10,17 @@ from turnlog.core.answer_diff import Comparison
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.core.text.escapes import clean
-from turnlog.sessions.contents import Kept, Payload
-from turnlog.sessions.log import NotFoundError, find_session
-from turnlog.sessions.payloads import Attempt, Entry, attempts, entry, find_call, with_changes
+from turnlog.sessions.call_detail import (
+    AttemptDetail,
+    CommitEntry,
+    attempts_of_call,
+    commit_entry,
+    find_call,
+    with_pin_changes,
+)
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import find_session
+from turnlog.sessions.payloads import Payload, PayloadState
 from turnlog.store.base import View
 
 _SHOWN = 4096
@@ -36,7 +44,11 @@ def command(named: tuple[str, ...], full: bool, data: str, as_json: bool) -> Non
     with printout() as write, open_view(data) as view:
         for what in named:
             for found in _items(view, what):
-                item = found if isinstance(found, Entry) else with_changes(_folder(data), found)
+                item = (
+                    found
+                    if isinstance(found, CommitEntry)
+                    else with_pin_changes(_folder(data), found)
+                )
                 write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
 
 
@@ -44,10 +56,10 @@ def _folder(data: str) -> Path:
     return Path(data).expanduser()
 
 
-def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
+def _items(view: View, what: str) -> list[AttemptDetail] | list[CommitEntry]:
     name, colon, seq = what.rpartition(":")
     if not colon:
-        return attempts(view, find_call(view, what))
+        return attempts_of_call(view, find_call(view, what))
     if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
         raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
     session = find_session(view, name)
@@ -59,20 +71,20 @@ def _items(view: View, what: str) -> list[Attempt] | list[Entry]:
             f"session {name!r} has no commit {seq}{newest}; `turnlog log {name}` lists them"
         )
     if commit.facts.kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
-        return [entry(commit)]
-    found = attempts(view, commit.facts.call)
+        return [commit_entry(commit)]
+    found = attempts_of_call(view, commit.facts.call)
     return [a for a in found if any(c.seq == commit.link.seq for c in a.commits)]
 
 
-def _text(item: Attempt | Entry, shown: int | None) -> str:
+def _text(item: AttemptDetail | CommitEntry, shown: int | None) -> str:
     match item:
-        case Attempt():
+        case AttemptDetail():
             return attempt_text(item, shown)
-        case Entry():
+        case CommitEntry():
             return _entry(item)
 
 
-def _entry(item: Entry) -> str:
+def _entry(item: CommitEntry) -> str:
     fields = {
         "session": item.session,
         "commit": _commit(item),
@@ -95,7 +107,7 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else json_line(value)
 
 
-def attempt_text(item: Attempt, shown: int | None = None) -> str:
+def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
     """Return an attempt as lines, with at most so many characters of its input and of its output."""
     row = item.row
     upstream = row.upstream
@@ -165,14 +177,14 @@ def difference(found: Comparison | None) -> str:
     return "\n".join(lines)
 
 
-def _provenance(item: Attempt) -> str:
+def _provenance(item: AttemptDetail) -> str:
     if item.pinned is None:
         return item.row.provenance or ""
     what = ", ".join(item.changed) or "something that is not kept"
     return f"{item.row.provenance}: {what} differs from {item.pinned}, which was pinned"
 
 
-def _commit(item: Entry) -> str:
+def _commit(item: CommitEntry) -> str:
     by = "" if item.actor is Actor.AGENT else f" by {item.actor}"
     return f"{item.seq} {item.kind} {item.timestamp} {item.hash}{by}"
 
@@ -182,11 +194,11 @@ def _fields(fields: dict[str, str]) -> str:
 
 
 def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
-    if payload.kept is Kept.NONE or payload.kept.is_gone:
+    if payload.kept is PayloadState.NONE or payload.kept.is_gone:
         tail = f": {clean(preview)}" if preview else ""
         return f"{name:<12}{payload.kept}{tail}"
     notes = [f"{payload.size} bytes"]
-    notes += ["cut by limits.record"] if payload.kept is Kept.CUT else []
+    notes += ["cut by limits.record"] if payload.kept is PayloadState.CUT else []
     notes += ["redacted"] if payload.redacted else []
     text = clean_lines(payload.text[:shown])
     rest = len(payload.text) - len(payload.text[:shown])

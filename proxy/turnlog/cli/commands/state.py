@@ -8,7 +8,7 @@ from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
     FieldName,
     Number,
-    Turn,
+    TurnType,
     data_option,
     json_option,
     open_view,
@@ -32,7 +32,9 @@ from turnlog.store.base import View
 @click.command("state")
 @click.argument("session")
 @click.option("--at", type=Number(0, MOST), metavar="SEQ", help="After this commit.")
-@click.option("--turn", type=Turn(), metavar="N", help="At the end of this turn; -1 is the newest.")
+@click.option(
+    "--turn", type=TurnType(), metavar="N", help="At the end of this turn; -1 is the newest."
+)
 @click.option("--field", type=FieldName(), metavar="NAME", help="Only this field.")
 @data_option
 @json_option

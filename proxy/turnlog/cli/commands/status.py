@@ -10,9 +10,15 @@ from turnlog.cli.options import data_option, json_option, open_view, printout
 from turnlog.cli.render import Cell, Column, Style, counted, json_line, table, terminal_width
 from turnlog.core.text.escapes import clean
 from turnlog.core.text.times import timestamp
-from turnlog.sessions.dangling import count
-from turnlog.sessions.health import ServerHealth, read_health
-from turnlog.sessions.listing import StoreStatus, Writer, pending, writers
+from turnlog.sessions.dangling import count_dangling
+from turnlog.sessions.overview import (
+    ServerHealth,
+    StoreStatus,
+    StoreWriter,
+    pending_calls,
+    read_health,
+    store_writers,
+)
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Usage, View
 from turnlog.store.folder import translated
@@ -41,7 +47,7 @@ def command(data: str, as_json: bool) -> None:
     """
     with printout() as write, open_view(data) as view:
         folder = Path(data).expanduser()
-        running, usage = writers(view, folder), view.usage()
+        running, usage = store_writers(view, folder), view.usage()
         with translated("measure", folder):
             room = Room(folder, usage.limit or _NO_LIMIT)
             left, reserve = room.look(), room.reserve
@@ -51,8 +57,8 @@ def command(data: str, as_json: bool) -> None:
             room=left,
             reserve=reserve,
             writers=running,
-            pending=list(pending(view)),
-            dangling=count(view, time.time_ns()),
+            pending=list(pending_calls(view)),
+            dangling=count_dangling(view, time.time_ns()),
             servers=list(read_health(folder, [one.epoch for one in running])),
         )
         write(json_line(status) if as_json else _text(view, status))
@@ -115,7 +121,7 @@ def _room(status: StoreStatus) -> str:
     return f"none: calls are refused ({kept}); raise limits.store, or free space on the disk"
 
 
-def _writers(running: list[Writer]) -> str:
+def _writers(running: list[StoreWriter]) -> str:
     said = (
         f"{f'pid {w.pid}' if w.pid else 'pid not known here'} (epoch {w.epoch})" for w in running
     )

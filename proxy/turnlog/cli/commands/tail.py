@@ -15,7 +15,7 @@ from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
 from turnlog.cli.options import Number, data_option, json_option, warn_of_damage
 from turnlog.cli.render import Cell, Style, aligned, json_line, terminal_width
 from turnlog.cli.stream import pause, write_now
-from turnlog.sessions.follow import News, Wanted, follow
+from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.base import Reader
 
 _WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 24, 0)
@@ -53,7 +53,9 @@ def command(session: str | None, last: int, data: str, as_json: bool, **wanted: 
     """
     refuse_empty("session", session)
     match = filter_of(wanted)
-    follower = follow(lambda: _open(data), Wanted(session=session or "", last=last, match=match))
+    follower = follow(
+        lambda: _open(data), FollowQuery(session=session or "", last=last, match=match)
+    )
     # A shell that starts it in the background may have had it ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

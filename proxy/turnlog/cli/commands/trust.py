@@ -16,15 +16,15 @@ from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.target import joined, server_of
 from turnlog.core.text.escapes import clean
 from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
-from turnlog.sessions.tools.trust import (
+from turnlog.sessions.trust import (
     ChangeKind,
-    Difference,
-    Offer,
-    Wanted,
-    count,
-    differences,
-    offered,
-    pinned,
+    PinDifference,
+    ShownTools,
+    ToolSelection,
+    count_by_change,
+    pin_differences,
+    shown_tools,
+    with_pins,
 )
 
 _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
@@ -63,11 +63,11 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     path, folder = _places(given["config"], data)
     lock = read_lock(path)
     wanted = _wanted(what, _configured(given["config"], data), lock)
-    offer = offered(folder, wanted)
+    offer = shown_tools(folder, wanted)
     _refuse_unknown(what, wanted, offer, lock)
     _warn_of_another(path, folder)
     _tell_of_others(folder, wanted)
-    found = differences(lock, offer, wanted)
+    found = pin_differences(lock, offer, wanted)
     with printout() as write:
         for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
             write(line)
@@ -82,8 +82,8 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     return FINE
 
 
-def _pin(found: Sequence[Difference], path: Path, lock: LockFile, offer: Offer) -> None:
-    write_lock(path, pinned(lock, offer, found))
+def _pin(found: Sequence[PinDifference], path: Path, lock: LockFile, offer: ShownTools) -> None:
+    write_lock(path, with_pins(lock, offer, found))
     complain(f"{_counts(found)}: wrote {str(path)!r}")
 
 
@@ -126,11 +126,11 @@ def _configured(config: str | None, data: str | None) -> frozenset[str]:
     return frozenset(settings.upstreams)
 
 
-def _tell_of_others(folder: Path, wanted: Wanted) -> None:
+def _tell_of_others(folder: Path, wanted: ToolSelection) -> None:
     """Name the servers whose tools are left out, because the configuration does not have them."""
     if wanted.among is None:
         return
-    shown = {server_of(server) for server, _ in offered(folder, Wanted()).shown}
+    shown = {server_of(server) for server, _ in shown_tools(folder, ToolSelection()).shown}
     others = sorted(shown - wanted.among)
     if others:
         names = ", ".join(map(repr, others))
@@ -139,16 +139,18 @@ def _tell_of_others(folder: Path, wanted: Wanted) -> None:
         )
 
 
-def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> Wanted:
+def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> ToolSelection:
     """Return what is looked at: what is named, else what is configured, or pinned already."""
     if what is None:
         pinned = set(map(server_of, lock.servers))
-        return Wanted(among=configured | pinned if configured else None)
+        return ToolSelection(among=configured | pinned if configured else None)
     server, slash, tool = what.partition("/")
-    return Wanted(server, tool if slash else None)
+    return ToolSelection(server, tool if slash else None)
 
 
-def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFile) -> None:
+def _refuse_unknown(
+    what: str | None, wanted: ToolSelection, offer: ShownTools, lock: LockFile
+) -> None:
     """Refuse a name that nobody has heard of: to compare nothing must not look like success."""
     pins = [(server, tool) for server, tools in lock.servers.items() for tool in tools]
     if what is None or any(wanted.covers(*place) for place in (*offer.shown, *pins)):
@@ -158,7 +160,7 @@ def _refuse_unknown(what: str | None, wanted: Wanted, offer: Offer, lock: LockFi
     )
 
 
-def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
+def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
     """Yield what differs; `brief` without the definitions of what is only there, or only pinned."""
     places = {(one.server, one.target) for one in found}
     several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
@@ -173,7 +175,7 @@ def _text(found: Sequence[Difference], *, brief: bool) -> Iterator[str]:
         yield ""
 
 
-def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
+def _checked(found: Sequence[PinDifference], offer: ShownTools, path: Path) -> int:
     if not offer.shown:
         complain(_nothing(offer, path))
         return FAILED
@@ -183,7 +185,7 @@ def _checked(found: Sequence[Difference], offer: Offer, path: Path) -> int:
     return FAILED if differs else FINE
 
 
-def _nothing(offer: Offer, path: Path) -> str:
+def _nothing(offer: ShownTools, path: Path) -> str:
     if not offer.shown:
         return "no tools were shown yet, let an agent list them through turnlog"
     count = len(offer.shown)
@@ -191,11 +193,11 @@ def _nothing(offer: Offer, path: Path) -> str:
     return f"{tools} as pinned in {str(path)!r}"
 
 
-def _counts(found: Sequence[Difference]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in count(found).items())
+def _counts(found: Sequence[PinDifference]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in count_by_change(found).items())
 
 
-def _confirmed(found: Sequence[Difference], path: Path, *, yes: bool) -> bool:
+def _confirmed(found: Sequence[PinDifference], path: Path, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():

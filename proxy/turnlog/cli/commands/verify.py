@@ -14,7 +14,7 @@ from turnlog.cli.options import data_option, json_option, printout
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
-from turnlog.sessions.verify import Anchor, Finding, Verdict, verify
+from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
 from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
 from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed, seconds_for
 from turnlog.store.lmdb import LmdbReader
@@ -45,7 +45,7 @@ class _Line(Struct, frozen=True, kw_only=True):
 
     session: str | None
     """`None` for what lies in the log and belongs to no session that can be told."""
-    verdict: Verdict
+    verdict: ChainVerdict
     commits: int
     bodies_dropped: int
     bad_seq: int | None
@@ -174,7 +174,7 @@ def _examined(
 
 def _damaged(problem: str, advice: str = "") -> _CheckedLine:
     detail = f"{problem}; {advice}" if advice else problem
-    line = _line(None, Finding(verdict=Verdict.DAMAGED, commits=0, detail=detail))
+    line = _line(None, Finding(verdict=ChainVerdict.DAMAGED, commits=0, detail=detail))
     return _CheckedLine(line, _cells(None, line))
 
 
@@ -198,7 +198,7 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
 def _unplaced(flaw: Flaw) -> Finding:
     one = flaw.first == flaw.last
     where = f"position {flaw.first}" if one else f"positions {flaw.first} to {flaw.last}"
-    verdict = Verdict.TRUNCATED if flaw.kind is FlawKind.MISSING else Verdict.MUTATED
+    verdict = ChainVerdict.TRUNCATED if flaw.kind is FlawKind.MISSING else ChainVerdict.MUTATED
     return Finding(verdict=verdict, commits=0, detail=f"{where} of the log {_SAID[flaw.kind]}")
 
 

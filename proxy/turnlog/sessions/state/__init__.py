@@ -1,1 +1,1 @@
-"""The states of sessions, saved and compared."""
+"""States of sessions: at any commit, their differences, and saving them."""

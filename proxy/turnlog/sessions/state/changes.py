@@ -1,4 +1,4 @@
-"""What is different between two states, by which commits, and why they were made."""
+"""Differences between two states, with the commits that made them and their reasons."""
 
 from collections.abc import Iterable
 from itertools import takewhile
@@ -8,62 +8,71 @@ from msgspec import Struct
 from turnlog.core.state.fold import Cause, explain
 from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import Field, Table, Value, diff, table
-from turnlog.sessions.log import Turns, reaches_back, turn_number
+from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
-from .state_at import Point, commit_at, end_of, end_of_turn, head_of, newest_turn, point, state_at
+from .state_at import (
+    CommitPoint,
+    commit_at,
+    end_of,
+    end_of_turn,
+    head_of,
+    newest_turn,
+    point_of,
+    state_at,
+)
 
 
-class By(Struct, frozen=True, kw_only=True):
-    """A commit that had a part in a change."""
+class ContributingCommit(Struct, frozen=True, kw_only=True):
+    """A commit that contributed to a change."""
 
     seq: int
     what: str
-    """The tool, or the kind of the note."""
+    """The tool, or the kind of note."""
     why: str
-    """The reason that was recorded; empty for none."""
+    """The recorded reason; empty for none."""
 
 
-class Changed(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog diff --json`: something that is not what it was."""
+class StateChange(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog diff --json`: one changed entry of the state."""
 
-    before_at: Point
-    after_at: Point
+    before_at: CommitPoint
+    after_at: CommitPoint
     field: Field
     key: str
     before: Value
     after: Value
-    commits: list[By]
-    """Of the later session's, oldest first; none for `usage`, which each call changes."""
+    commits: list[ContributingCommit]
+    """Commits of the later state's session, oldest first; empty for `usage`, which every call changes."""
 
 
-def between(
+def changes_between(
     view: View, saved: SavedStates, session: bytes, before: int, after: int
-) -> list[Changed]:
-    """Return what commits behind `before`, up to `after`, changed. Raises `NotFoundError`."""
+) -> list[StateChange]:
+    """Return what the commits after `before`, up to `after`, changed. Raises `NotFoundError`."""
     start, end = commit_at(view, session, before), commit_at(view, session, after)
     first = state_at(view, saved, session, before)
     commits = takewhile(lambda c: c.link.seq <= after, view.commits(session, after=before))
     last, told = explain(first, commits)
-    return _changed(point(start), point(end), table(first), table(last), told)
+    return _changed(point_of(start), point_of(end), table(first), table(last), told)
 
 
-def apart(
+def session_differences(
     view: View, saved: SavedStates, one: bytes, other: bytes, at: tuple[int, int]
-) -> list[Changed]:
-    """Return what the state of another session has that is not as in one. Raises `NotFoundError`."""
+) -> list[StateChange]:
+    """Return how the state of `other` differs from that of `one`. Raises `NotFoundError`."""
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
     commits = takewhile(lambda c: c.link.seq <= at[1], view.commits(other))
     last, told = explain(State(), commits)
-    return _changed(point(start), point(end), table(first), table(last), told)
+    return _changed(point_of(start), point_of(end), table(first), table(last), told)
 
 
-def ends_of_turns(view: View, session: bytes, turns: Turns) -> tuple[int, int]:
-    """Return the commits whose states a range of turns lies between; one turn is that turn alone.
+def turn_bounds(view: View, session: bytes, turns: TurnRange) -> tuple[int, int]:
+    """Return the commits before and at the end of a range of turns. Raises `NotFoundError`.
 
-    Raises `NotFoundError`.
+    The range A..B begins with the state at the end of turn A; a single turn with the one before it.
     """
     newest, first, last = newest_turn(view, session), turns.first, turns.last
     if first is not None and first == last:
@@ -75,8 +84,8 @@ def ends_of_turns(view: View, session: bytes, turns: Turns) -> tuple[int, int]:
     )
 
 
-def ends_of_seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
-    """Return the commits that `A..B` names; an open end is the newest. Raises `ValueError`."""
+def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
+    """Return the commits of a range `A..B`; an open end is the newest. Raises `ValueError`."""
     first, dots, last = text.partition("..")
     numbers = [part for part in (first, last) if part]
     if not dots or not all(n.isascii() and n.isdigit() and len(n) < 13 for n in numbers):
@@ -85,14 +94,14 @@ def ends_of_seqs(view: View, session: bytes, text: str) -> tuple[int, int]:
 
 
 def _changed(
-    start: Point, end: Point, before: Table, after: Table, told: Iterable[Cause]
-) -> list[Changed]:
-    causes: dict[tuple[str, str], list[By]] = {}
+    start: CommitPoint, end: CommitPoint, before: Table, after: Table, told: Iterable[Cause]
+) -> list[StateChange]:
+    causes: dict[tuple[str, str], list[ContributingCommit]] = {}
     for cause in told:
-        by = By(seq=cause.seq, what=cause.what, why=cause.why)
+        by = ContributingCommit(seq=cause.seq, what=cause.what, why=cause.why)
         causes.setdefault((cause.field, cause.key), []).append(by)
     return [
-        Changed(
+        StateChange(
             before_at=start,
             after_at=end,
             field=change.field,

@@ -15,25 +15,28 @@ from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 from turnlog.core.state.state_view import Field, table
 from turnlog.core.text.times import timestamp
-from turnlog.sessions.contents import Kept, Payload, payload
-from turnlog.sessions.log import NotFoundError, turn_number
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import turn_number
+from turnlog.sessions.payloads import Payload, read_payload
 from turnlog.store.base import SessionRow, View
 from turnlog.store.states import SavedStates
 
+_SEQ_DIGITS: Final = 18
+"""A seq has 64 bits, so a longer number is not one."""
 EVERY: Final = 1024
-"""Commits between two states that are saved."""
+"""Commits between two saved states."""
 
 
 class EvictedKey(Struct, frozen=True, kw_only=True):
-    """What the model no longer sees, and whether the log can give it back."""
+    """A key that the model no longer sees, and whether the log can give its content back."""
 
     seq: int
     reason: str
     retrievable: bool
 
 
-class Point(Struct, frozen=True, kw_only=True):
-    """A commit of a session."""
+class CommitPoint(Struct, frozen=True, kw_only=True):
+    """A commit of a session, as the place of a state."""
 
     session: str
     seq: int
@@ -44,18 +47,18 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 class SessionState(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog state --json`: the state after the commit `at`."""
+    """The output of `turnlog state --json`: the state after the commit `at`."""
 
-    at: Point
+    at: CommitPoint
     state_hash: str
     bodies_gone: int
-    """Commits whose content was dropped before it could be folded in."""
+    """Commits whose body was deleted before it was folded into a saved state."""
     state: dict[str, dict[str, object]]
-    """Fields of things by name."""
+    """The fields of the state, each a mapping of its entries."""
 
 
 def saved_states(data: Path) -> SavedStates:
-    """Return the saved states of the store in a folder."""
+    """Return the saved states of the store in a data folder."""
     return SavedStates(data, VERSION)
 
 
@@ -72,12 +75,12 @@ def read_state(
             key: EvictedKey(
                 seq=evicted.seq,
                 reason=evicted.reason,
-                retrievable=recalled(view, session, key) is not None,
+                retrievable=recallable_output(view, session, key) is not None,
             )
             for key, evicted in found.evicted_keys.items()
         }
     return SessionState(
-        at=point(commit),
+        at=point_of(commit),
         state_hash=state_hash(state),
         bodies_gone=state.bodies_gone,
         state=entries,
@@ -85,7 +88,7 @@ def read_state(
 
 
 def state_at(view: View, saved: SavedStates, session: bytes, at: int) -> State:
-    """Return a session's state after the commit `at`; save some of those on the way."""
+    """Return a session's state after the commit `at`, saving every `EVERY`th one on the way."""
     state = nearest(view, saved, session, at)
     later = takewhile(lambda c: c.link.seq <= at, view.commits(session, after=state.seq))
     while batch := list(islice(later, EVERY - (state.seq + 1) % EVERY)):
@@ -96,7 +99,7 @@ def state_at(view: View, saved: SavedStates, session: bytes, at: int) -> State:
 
 
 def nearest(view: View, saved: SavedStates, session: bytes, at: int) -> State:
-    """Return the newest state that is saved and fits the log; else what is before all commits."""
+    """Return the newest saved state up to `at` that fits the log, else the empty state."""
     for found in saved.newest(session, at):
         commit = view.get(session, found.seq)
         state = decode_state(found.read()) if commit and found.fits(commit.hash) else None
@@ -105,9 +108,9 @@ def nearest(view: View, saved: SavedStates, session: bytes, at: int) -> State:
     return State()
 
 
-def point(commit: Commit) -> Point:
-    """Return where a commit stands."""
-    return Point(
+def point_of(commit: Commit) -> CommitPoint:
+    """Return the place of a commit."""
+    return CommitPoint(
         session=ids.to_text(commit.link.session),
         seq=commit.link.seq,
         turn=commit.link.turn,
@@ -133,20 +136,17 @@ def head_of(view: View, session: bytes) -> int:
 
 
 def end_of_turn(view: View, session: bytes, turn: int) -> int:
-    """Return the last commit before a later turn than this one began; -1 is the newest turn.
-
-    Raises `NotFoundError` for a turn that the session does not have.
-    """
+    """Return the last commit of a turn; -1 is the newest turn. Raises `NotFoundError`."""
     return end_of(view, session, turn_number(turn, newest_turn(view, session)))
 
 
 def newest_turn(view: View, session: bytes) -> int:
-    """Return the number of the turn that a session is in. Raises `NotFoundError`."""
+    """Return the number of a session's newest turn. Raises `NotFoundError`."""
     return _row(view, session).place.turn
 
 
 def end_of(view: View, session: bytes, number: int) -> int:
-    """Return the last commit before a later turn than `number` began; of 0, that which opened it."""
+    """Return the last commit before a turn after `number` began; 0 gives the session's first commit."""
     low, high = 0, head_of(view, session)
     while low < high:
         middle = (low + high + 1) // 2
@@ -158,11 +158,9 @@ def end_of(view: View, session: bytes, number: int) -> int:
 
 
 def _turn_at(view: View, session: bytes, seq: int) -> int:
-    """Return the turn that the session was in: the newest that had begun.
-
-    Outcomes, further attempts and notes about a call stand in the turn of their call, which may
-    have been an earlier one.
-    """
+    """Return the newest turn that had begun by a commit."""
+    # Outcomes, further attempts and notes about a call have the turn of their call, which may be
+    # an earlier one; so commits with a `ref` are skipped.
     for number in range(seq, 0, -1):
         commit = view.get(session, number)
         if commit is None or commit.link.ref is not None:
@@ -172,36 +170,32 @@ def _turn_at(view: View, session: bytes, seq: int) -> int:
     return 0
 
 
-def recalled(view: View, session: bytes, key: str) -> Payload | None:
-    """Return the recorded output that an evicted key stands for: whole, without redaction.
+def recallable_output(view: View, session: bytes, key: str) -> Payload | None:
+    """Return the exact recorded output for an evicted key, if there is one.
 
     A key is the id of a call of the session, or the seq of one of its commits.
     """
-    for commit in endings(view, session, key):
+    for commit in outcomes_of_key(view, session, key):
         handle = commit.body.output_blob if commit.body else b""
-        found = payload(view, handle)
-        if found.kept is Kept.WHOLE and not found.redacted:
+        found = read_payload(view, handle)
+        if found.is_exact:
             return found
     return None
 
 
-def endings(view: View, session: bytes, key: str) -> Iterator[Commit]:
-    """Yield the outcomes that a key may stand for, the newest first."""
+def outcomes_of_key(view: View, session: bytes, key: str) -> Iterator[Commit]:
+    """Yield the outcomes of the call that a key names, newest first."""
     call = b""
     if key.isascii() and key.isdigit() and len(key) < _SEQ_DIGITS:
         named = view.get(session, int(key))
         call = named.facts.call if named else b""
     else:
-        # What begins like the id of a call may be any word of the runtime's.
+        # A runtime may use any text as a key; only a call id or a seq leads to a call.
         with suppress(ValueError):
             call = ids.from_text(key)
     for commit in reversed(view.call(call)) if call else ():
         if commit.link.session == session and commit.facts.kind is CommitKind.OUTCOME:
             yield commit
-
-
-_SEQ_DIGITS: Final = 18
-"""A longer number is no seq: they have 64 bits."""
 
 
 def _row(view: View, session: bytes) -> SessionRow:

@@ -1,4 +1,4 @@
-"""`sessions.state.saving`: long sessions are folded on, a little at a time, before anybody asks."""
+"""`sessions.state.backlog`: states of long sessions are saved in the background, step by step."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
-from turnlog.sessions.state.saving import AT_ONCE, Saving
+from turnlog.sessions.state.backlog import AT_ONCE, StateBacklog
 from turnlog.sessions.state.state_at import EVERY, saved_states, state_at
 from turnlog.store.base import Corrupt, Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -46,12 +46,12 @@ def data(tmp_path: Path) -> Path:
     return data
 
 
-def look(data: Path, saving: Saving) -> None:
+def look(data: Path, saving: StateBacklog) -> None:
     with LmdbReader.open(data) as reader, reader.view() as view:
         saving.look(view)
 
 
-def rest(data: Path, saving: Saving) -> int:
+def rest(data: Path, saving: StateBacklog) -> int:
     """Take the steps that are due, each on a snapshot of its own; return how many they were."""
     steps = 0
     with LmdbReader.open(data) as reader:
@@ -77,10 +77,10 @@ def spoil(data: Path, until: int) -> None:
     assert keys
 
 
-def test_who_asks_first_reads_no_more_than_the_newest_commits(data: Path) -> None:
+def test_after_saving_a_read_folds_only_the_newest_commits(data: Path) -> None:
     with LmdbReader.open(data) as reader, reader.view() as view:
         whole = fold(State(), view.commits(LONG))
-    saving = Saving(saved_states(data))
+    saving = StateBacklog(saved_states(data))
     look(data, saving)
     # A step of a hundred commits takes no time from calls.
     assert rest(data, saving) == 2 * EVERY // AT_ONCE
@@ -91,8 +91,8 @@ def test_who_asks_first_reads_no_more_than_the_newest_commits(data: Path) -> Non
         assert state_at(view, saved_states(data), LONG, 2499) == whole
 
 
-def test_a_session_is_folded_on_as_it_grows_and_by_whoever_finds_it(data: Path) -> None:
-    saving = Saving(saved_states(data))
+def test_any_process_folds_a_growing_session(data: Path) -> None:
+    saving = StateBacklog(saved_states(data))
     look(data, saving)
     rest(data, saving)
     look(data, saving)
@@ -101,15 +101,15 @@ def test_a_session_is_folded_on_as_it_grows_and_by_whoever_finds_it(data: Path) 
     look(data, saving)
     assert rest(data, saving) == EVERY // AT_ONCE
     assert saved(data, LONG) == [3 * EVERY - 1, 2 * EVERY - 1, EVERY - 1]
-    other = Saving(saved_states(data))
+    other = StateBacklog(saved_states(data))
     look(data, other)
     assert not other.is_due
 
 
-def test_a_session_that_cannot_be_read_holds_up_no_other(data: Path) -> None:
+def test_an_unreadable_session_does_not_block_others(data: Path) -> None:
     grow(data, SHORT, EVERY)
     spoil(data, 1000)
-    saving = Saving(saved_states(data))
+    saving = StateBacklog(saved_states(data))
     look(data, saving)
     with pytest.raises(Corrupt):
         rest(data, saving)
@@ -117,9 +117,9 @@ def test_a_session_that_cannot_be_read_holds_up_no_other(data: Path) -> None:
     assert (saved(data, LONG), saved(data, SHORT)) == ([], [EVERY - 1])
 
 
-def test_where_nothing_can_be_saved_nothing_is_folded_again(data: Path) -> None:
+def test_a_session_whose_state_cannot_be_saved_is_not_folded_again(data: Path) -> None:
     (data / "states").write_text("in the way")
-    saving = Saving(saved_states(data))
+    saving = StateBacklog(saved_states(data))
     look(data, saving)
     assert rest(data, saving) == EVERY // AT_ONCE
     grow(data, LONG, EVERY)

@@ -1,4 +1,4 @@
-"""`sessions.recall`: what the log gives back of a call, from a real store."""
+"""`sessions.recall`: recorded answers from a real store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from e2e.stores import Call, call_id, fill, session_id
 from turnlog.core import ids
 from turnlog.core.kinds import Status
-from turnlog.sessions.recall import NotRecallableError, recall
+from turnlog.sessions.errors import NotRecallableError
+from turnlog.sessions.recall import recall
 from turnlog.store.base import Gone, View
 from turnlog.store.lmdb import LmdbReader
 
@@ -44,7 +45,7 @@ def why_not(view: View, key: str) -> str:
 
 
 @pytest.mark.parametrize("key", [ids.to_text(call_id(0)), "1", "2"])
-def test_a_result_comes_back_with_its_texts_and_its_blocks(view: View, key: str) -> None:
+def test_a_result_is_recalled_with_its_text_and_blocks(view: View, key: str) -> None:
     found = recall(view, WORK, key)
     told = found.recalled
     assert (told.key, told.text, told.tool, told.server, told.seq) == (
@@ -56,18 +57,18 @@ def test_a_result_comes_back_with_its_texts_and_its_blocks(view: View, key: str)
     ]
 
 
-def test_a_result_of_more_than_texts_stands_there_as_json(view: View) -> None:
+def test_a_result_with_other_blocks_is_recalled_as_json(view: View) -> None:
     found = recall(view, WORK, "3")
     assert found.recalled.text == IMAGE.decode()
     assert len(found.blocks) == 1
 
 
-def test_what_is_no_json_comes_back_as_text_alone(view: View) -> None:
+def test_an_answer_that_is_not_json_is_recalled_as_text(view: View) -> None:
     found = recall(view, WORK, "9")
     assert (found.recalled.text, found.blocks) == ('{"content": NaN', [])
 
 
-def test_an_earlier_answer_stands_in_where_the_newest_left_none(view: View) -> None:
+def test_an_earlier_answer_is_recalled_when_the_newest_has_none(view: View) -> None:
     found = recall(view, WORK, "13")
     assert (found.recalled.text, found.recalled.error) == ('{"content":[]}', "connection")
 
@@ -84,12 +85,12 @@ def test_an_earlier_answer_stands_in_where_the_newest_left_none(view: View) -> N
         (ids.to_text(call_id(6)), "is no call of this session that has ended"),
     ],
 )
-def test_what_cannot_come_back_says_why(view: View, key: str, why: str) -> None:
+def test_the_error_says_why_an_answer_cannot_be_recalled(view: View, key: str, why: str) -> None:
     assert why in why_not(view, key)
 
 
 @pytest.mark.parametrize("why", Gone)
-def test_an_answer_that_is_gone_says_why(tmp_path: Path, why: Gone) -> None:
+def test_the_error_says_why_an_answer_is_gone(tmp_path: Path, why: Gone) -> None:
     fill(tmp_path, CALLS[:1])
     for bucket in (tmp_path / "blobs").iterdir():
         bucket.rename(tmp_path / bucket.name)

@@ -15,13 +15,13 @@ from turnlog.core.note import Decision, Evict, EvictReason, Turn, encode_note
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import Field
-from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.state_at import (
     EVERY,
     EvictedKey,
     end_of_turn,
     read_state,
-    recalled,
+    recallable_output,
     saved_states,
     state_at,
 )
@@ -57,7 +57,7 @@ def test_a_turn_ends_before_the_next_one_begins(view: View, turn: int, seq: int)
     assert end_of_turn(view, WORK, turn) == seq
 
 
-def test_what_is_to_come_has_no_state(view: View, tmp_path: Path) -> None:
+def test_a_later_commit_has_no_state(view: View, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="has no turn 4, its newest is 3"):
         end_of_turn(view, WORK, 4)
     with pytest.raises(NotFoundError, match="has no turn -4, its newest is 3"):
@@ -82,7 +82,7 @@ def test_a_line_names_its_commit_and_the_hash_of_the_state(view: View, tmp_path:
     assert read_state(view, saved_states(tmp_path), WORK, 3).state_hash != found.state_hash
 
 
-def test_the_log_gives_back_what_was_evicted(tmp_path: Path) -> None:
+def test_evicted_keys_can_be_recalled(tmp_path: Path) -> None:
     first, second = (ids.to_text(call_id(number)) for number in range(2))
     keys = (first, "2", second, "a.txt", "9" * 18, "77", "0", first[:8])
     fill(
@@ -100,10 +100,10 @@ def test_the_log_gives_back_what_was_evicted(tmp_path: Path) -> None:
         assert entries[first] == EvictedKey(seq=7, reason="budget", retrievable=True)
         given = [key for key, e in entries.items() if isinstance(e, EvictedKey) and e.retrievable]
         assert given == [first, "2"]
-        output = recalled(view, WORK, "1")
+        output = recallable_output(view, WORK, "1")
         assert output is not None
         assert output.text == CALLS[0].output.decode()
-        assert recalled(view, WORK, ids.to_text(call_id(3))) is None
+        assert recallable_output(view, WORK, ids.to_text(call_id(3))) is None
 
 
 async def _many(data: Path, notes: int) -> None:
@@ -130,7 +130,7 @@ def saved_seqs(saved: SavedStates) -> list[int]:
     return [found.seq for found in saved.newest(WORK, 10**6)]
 
 
-def test_states_are_saved_on_the_way_and_folded_on_from(long: Path, tmp_path: Path) -> None:
+def test_saved_states_are_reused(long: Path, tmp_path: Path) -> None:
     saved = saved_states(tmp_path)
     head = 2 * EVERY + 10
     with LmdbReader.open(long) as reader, reader.view() as view:
@@ -143,7 +143,7 @@ def test_states_are_saved_on_the_way_and_folded_on_from(long: Path, tmp_path: Pa
         assert state_at(view, saved, WORK, EVERY + 1).decisions["d"].seq == EVERY + 1
 
 
-def test_a_saved_state_that_does_not_fit_the_log_is_passed_over(long: Path, tmp_path: Path) -> None:
+def test_a_saved_state_that_does_not_fit_the_log_is_ignored(long: Path, tmp_path: Path) -> None:
     saved = saved_states(tmp_path)
     with LmdbReader.open(long) as reader, reader.view() as view:
         right = state_at(view, saved, WORK, EVERY + 5)

@@ -1,4 +1,4 @@
-"""`sessions.resolve`: an operator settles what nobody knows, and nothing else."""
+"""`sessions.resolve`: an operator settles calls of unknown outcome, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,9 +14,8 @@ from turnlog.core.commit import Body
 from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
 from turnlog.core.state.state_view import table
-from turnlog.sessions.dangling import Wanted, find
-from turnlog.sessions.errors import Reason, UnresolvableError
-from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.dangling import DanglingFilter, find_dangling
+from turnlog.sessions.errors import NotFoundError, UnresolvableError, UnresolvableReason
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
 from turnlog.sessions.state.state_at import saved_states, state_at
@@ -43,13 +42,13 @@ async def unknown(store: LmdbStore, status: Status = Status.UNKNOWN) -> str:
     return ids.to_text(call)
 
 
-async def refused(store: LmdbStore, call: str) -> tuple[Reason, str]:
+async def refused(store: LmdbStore, call: str) -> tuple[UnresolvableReason, str]:
     with pytest.raises(UnresolvableError) as caught:
         await resolve(store, call, HAPPENED)
     return caught.value.reason, str(caught.value)
 
 
-async def test_a_call_that_happened_is_ok_and_has_changed_what_it_was_to(store: LmdbStore) -> None:
+async def test_a_call_resolved_as_happened_is_ok_and_has_its_changes(store: LmdbStore) -> None:
     row = await resolve(store, await unknown(store), HAPPENED)
     assert (row.status, row.executed, row.error, row.retry) == ("ok", "yes", None, None)
     assert row.flags == [Flag.RESOLVED]
@@ -61,7 +60,7 @@ async def test_a_call_that_happened_is_ok_and_has_changed_what_it_was_to(store: 
 @pytest.mark.parametrize(
     ("claim", "wanted"), [(HAPPENED, {"/b": ("renamed", False)}), (DID_NOT, {})]
 )
-async def test_the_state_holds_what_happened_and_nothing_else(
+async def test_the_state_holds_only_changes_of_calls_that_happened(
     tmp_path: Path, store: LmdbStore, claim: Claim, wanted: dict[str, tuple[str, bool]]
 ) -> None:
     await resolve(store, await unknown(store), claim)
@@ -73,7 +72,7 @@ async def test_the_state_holds_what_happened_and_nothing_else(
     assert table(state).pending_actions == {}
 
 
-async def test_a_call_that_did_not_happen_is_an_error_that_is_safe_to_repeat(
+async def test_a_call_resolved_as_not_happened_is_a_safe_error(
     store: LmdbStore,
 ) -> None:
     row = await resolve(store, await unknown(store), DID_NOT)
@@ -82,12 +81,12 @@ async def test_a_call_that_did_not_happen_is_an_error_that_is_safe_to_repeat(
     assert (row.flags, row.tool_result, row.delta[1:]) == ([Flag.RESOLVED], None, [])
 
 
-async def test_the_outcome_is_an_operators_and_follows_the_intent(store: LmdbStore) -> None:
+async def test_the_outcome_is_an_operators_and_refers_to_the_intent(store: LmdbStore) -> None:
     name = await unknown(store)
     await resolve(store, name, HAPPENED)
     with store.view() as view:
         begun, before, said = view.call(bytes.fromhex(name.replace("-", "")))
-        assert find(view, Wanted()) == []
+        assert find_dangling(view, DanglingFilter()) == []
         assert view.usage().pending == 0
     assert (said.facts.actor, said.facts.n, before.facts.n) == ("operator", 1, 0)
     assert (said.link.ref, said.link.turn) == (begun.link.seq, begun.link.turn)
@@ -96,15 +95,15 @@ async def test_the_outcome_is_an_operators_and_follows_the_intent(store: LmdbSto
 
 
 @pytest.mark.parametrize("status", [Status.ACCEPTED, Status.INPUT_REQUIRED])
-async def test_a_call_that_is_parked_can_be_settled(store: LmdbStore, status: Status) -> None:
+async def test_a_parked_call_can_be_resolved(store: LmdbStore, status: Status) -> None:
     row = await resolve(store, await unknown(store, status), DID_NOT)
     assert (row.status, row.executed) == ("error", "no")
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.ERROR])
-async def test_a_call_whose_end_is_known_is_refused(store: LmdbStore, status: Status) -> None:
+async def test_a_call_with_a_known_outcome_is_refused(store: LmdbStore, status: Status) -> None:
     reason, text = await refused(store, await unknown(store, status))
-    assert reason is Reason.KNOWN
+    assert reason is UnresolvableReason.KNOWN
     assert f"ended as {status}, only unknown calls are resolved" in text
 
 
@@ -112,10 +111,10 @@ async def test_a_call_in_flight_is_refused(store: LmdbStore) -> None:
     call = new_id()
     await begin(store, intent(session(), call))
     reason, text = await refused(store, ids.to_text(call))
-    assert (reason, "is in flight" in text) == (Reason.IN_FLIGHT, True)
+    assert (reason, "is in flight" in text) == (UnresolvableReason.IN_FLIGHT, True)
 
 
-async def test_a_call_that_runs_on_after_its_time_is_refused_until_it_is_given_up(
+async def test_a_timed_out_call_is_refused_while_it_still_runs(
     store: LmdbStore,
 ) -> None:
     ref, call = session(), new_id()
@@ -124,14 +123,12 @@ async def test_a_call_that_runs_on_after_its_time_is_refused_until_it_is_given_u
     told = store.submit(timed_out, wait=True)
     await told.done()
     await put(store, note(ref, call, NoteKind.ABANDONED, told))
-    assert (await refused(store, ids.to_text(call)))[0] is Reason.IN_FLIGHT
+    assert (await refused(store, ids.to_text(call)))[0] is UnresolvableReason.IN_FLIGHT
     await put(store, note(ref, call, NoteKind.CANCEL_FORWARDED, ticket))
     assert (await resolve(store, ids.to_text(call), DID_NOT)).executed == "no"
 
 
-async def test_what_a_dead_process_left_in_flight_is_settled(
-    tmp_path: Path, store: LmdbStore
-) -> None:
+async def test_a_call_of_a_dead_process_can_be_resolved(tmp_path: Path, store: LmdbStore) -> None:
     other, call = LmdbStore.open(tmp_path / "data"), new_id()
     await begin(other, intent(session(), call))
     await other.close()
@@ -139,17 +136,17 @@ async def test_what_a_dead_process_left_in_flight_is_settled(
     assert (row.call, row.status) == (ids.to_text(call), "ok")
 
 
-async def test_nothing_is_settled_twice(store: LmdbStore) -> None:
+async def test_a_call_cannot_be_resolved_twice(store: LmdbStore) -> None:
     name = await unknown(store)
     await resolve(store, name, DID_NOT)
     reason, text = await refused(store, name)
     assert (reason, text) == (
-        Reason.RESOLVED,
+        UnresolvableReason.RESOLVED,
         f"call {name} was resolved before: it did not happen",
     )
 
 
-async def test_of_operators_who_speak_at_once_one_is_heard(
+async def test_only_one_of_several_simultaneous_claims_is_recorded(
     tmp_path: Path, store: LmdbStore
 ) -> None:
     name = await unknown(store)
@@ -165,10 +162,10 @@ async def test_of_operators_who_speak_at_once_one_is_heard(
         commits = view.call(bytes.fromhex(name.replace("-", "")))
     await other.close()
     assert (len(rows), len(errors), len(commits)) == (1, 7, 3)
-    assert {error.reason for error in errors} == {Reason.RESOLVED}
+    assert {error.reason for error in errors} == {UnresolvableReason.RESOLVED}
 
 
-async def test_an_answer_that_comes_all_the_same_stands_behind_it(store: LmdbStore) -> None:
+async def test_a_late_answer_is_recorded_after_the_claim(store: LmdbStore) -> None:
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call))
     await put(store, outcome(ref, call, ticket, status=Status.UNKNOWN))
@@ -176,10 +173,10 @@ async def test_an_answer_that_comes_all_the_same_stands_behind_it(store: LmdbSto
     late = await put(store, outcome(ref, call, ticket, n=1, flags=(Flag.LATE,)))
     assert (late.facts.n, late.facts.flags) == (2, (Flag.LATE,))
     reason, _ = await refused(store, ids.to_text(call))
-    assert reason is Reason.KNOWN
+    assert reason is UnresolvableReason.KNOWN
 
 
-async def test_a_beginning_names_the_one_call_of_its_minute_that_can_be_settled(
+async def test_an_id_prefix_finds_the_only_resolvable_call(
     store: LmdbStore,
 ) -> None:
     for status in (Status.OK, Status.ERROR):
@@ -192,7 +189,7 @@ async def test_a_beginning_names_the_one_call_of_its_minute_that_can_be_settled(
         await resolve(store, open_ended[:4], HAPPENED)
 
 
-async def test_only_calls_that_can_be_settled_are_named_where_a_beginning_is_not_enough(
+async def test_an_ambiguous_prefix_error_names_only_resolvable_calls(
     store: LmdbStore,
 ) -> None:
     settled = await unknown(store, Status.OK)
@@ -202,6 +199,6 @@ async def test_only_calls_that_can_be_settled_are_named_where_a_beginning_is_not
     assert [name in str(caught.value) for name in (settled, *names)] == [False, True, True]
 
 
-async def test_a_call_that_is_not_there_is_not_found(store: LmdbStore) -> None:
+async def test_an_unknown_call_is_not_found(store: LmdbStore) -> None:
     with pytest.raises(NotFoundError, match="no call begins with '0123'"):
         await resolve(store, "0123", HAPPENED)

@@ -1,4 +1,4 @@
-"""`sessions.pages`: pages, end to end, are the whole; what is written meanwhile moves nothing."""
+"""`sessions.pages`: pages add up to the whole, whatever is written meanwhile."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,9 +8,16 @@ import pytest
 from conformance.store.kit import begin, intent, known, new_id, outcome, put, session, whole_call
 from turnlog.core import ids
 from turnlog.core.kinds import Status
-from turnlog.sessions.dangling import Wanted
+from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.log import Query
-from turnlog.sessions.pages import LogPage, Order, around, dangling_page, log_page, sessions_page
+from turnlog.sessions.pages import (
+    LogPage,
+    Order,
+    dangling_page,
+    log_page,
+    page_around,
+    sessions_page,
+)
 from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbStore
 
@@ -40,7 +47,7 @@ def calls(page: LogPage) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["all", "session", "tool", "status"])
-async def test_pages_from_the_newest_are_the_whole(store: LmdbStore, by: str) -> None:
+async def test_pages_from_the_newest_add_up_to_the_log(store: LmdbStore, by: str) -> None:
     ref, other = session(), session()
     wanted = [
         ids.to_text(await whole_call(store, ref, status=Status.ERROR, error="timeout"))
@@ -63,7 +70,9 @@ async def test_pages_from_the_newest_are_the_whole(store: LmdbStore, by: str) ->
     assert third.next is None
 
 
-async def test_from_the_oldest_on_the_last_page_leads_to_what_comes_later(store: LmdbStore) -> None:
+async def test_the_cursor_of_the_last_page_from_the_oldest_finds_later_attempts(
+    store: LmdbStore,
+) -> None:
     nothing = page(store, Order.OLDEST, None)
     assert (nothing.items, nothing.next, nothing.more) == ([], "0", False)
     ref = session()
@@ -77,15 +86,15 @@ async def test_from_the_oldest_on_the_last_page_leads_to_what_comes_later(store:
     assert calls(page(store, Order.OLDEST, second.next)) == [later]
 
 
-async def test_what_surrounds_a_commit_is_one_page(store: LmdbStore) -> None:
+async def test_around_returns_a_single_page(store: LmdbStore) -> None:
     ref = session()
     written = [ids.to_text(await whole_call(store, ref)) for _ in range(5)]
     with store.view() as view:
-        found = around(view, Query(session=known(ref), around=5, last=3))
+        found = page_around(view, Query(session=known(ref), around=5, last=3))
     assert (calls(found), found.next, found.more) == (written[1:4], None, False)
 
 
-async def test_pages_of_sessions_are_the_whole(store: LmdbStore) -> None:
+async def test_pages_of_sessions_add_up_to_the_list(store: LmdbStore) -> None:
     refs = [session(str(number)) for number in range(5)]
     for ref in refs:
         await whole_call(store, ref)
@@ -102,7 +111,7 @@ async def test_pages_of_sessions_are_the_whole(store: LmdbStore) -> None:
     assert [line.session for line in found] == [ids.to_text(known(ref)) for ref in refs[::-1]]
 
 
-async def test_pages_of_calls_that_dangle_are_the_whole(store: LmdbStore) -> None:
+async def test_pages_of_dangling_calls_add_up_to_the_list(store: LmdbStore) -> None:
     wanted: list[str] = []
     for number in range(5):
         ref, call = session(), new_id()
@@ -114,7 +123,7 @@ async def test_pages_of_calls_that_dangle_are_the_whole(store: LmdbStore) -> Non
     cursor: str | None = "0"
     while cursor is not None:
         with store.view() as view:
-            part = dangling_page(view, Wanted(behind=int(cursor)), 2)
+            part = dangling_page(view, DanglingFilter(behind=int(cursor)), 2)
         assert len(part.items) <= 2
         found, cursor = found + [one.row.call for one in part.items], part.next
     assert found == wanted

@@ -27,8 +27,8 @@ from turnlog.core.note import (
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.notes import ID_CHARS, NoteError, Noter, cleaned, known_session, read_note
+from turnlog.sessions.errors import NoteError, NotFoundError
+from turnlog.sessions.notes import ID_CHARS, NoteWriter, parse_note, redact_note, session_ref
 from turnlog.store.base import Conflict, SessionRef, Store, alias
 from turnlog.store.lmdb import LmdbStore
 
@@ -52,8 +52,8 @@ def session(name: str = "work") -> SessionRef:
     )
 
 
-def noter(store: Store) -> Noter:
-    return Noter(store, Redactor(), lambda: AT, lambda: 7)
+def noter(store: Store) -> NoteWriter:
+    return NoteWriter(store, Redactor(), lambda: AT, lambda: 7)
 
 
 def commits(store: Store, ref: SessionRef) -> list[Commit]:
@@ -89,7 +89,7 @@ def fact(action: FactAction, **more: str) -> Fact:
     return Fact(id="port", action=action, subject="port", **more)
 
 
-async def test_a_fact_is_changed_by_who_has_seen_what_was_said_of_it(store: Store) -> None:
+async def test_a_fact_is_changed_only_with_its_newest_version_as_head(store: Store) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, fact(FactAction.ASSERT, value="80"))
     with pytest.raises(Conflict, match="commit 1 says something of the same fact") as refused:
@@ -109,7 +109,7 @@ async def test_a_fact_is_changed_by_who_has_seen_what_was_said_of_it(store: Stor
     assert [commit.link.seq for commit in commits(store, ref)] == list(range(6))
 
 
-async def test_a_note_that_is_repeated_needs_to_know_no_more_than_the_first_time(
+async def test_a_repeated_note_needs_no_newer_head(
     store: Store,
 ) -> None:
     ref, write = session(), noter(store).write
@@ -118,7 +118,7 @@ async def test_a_note_that_is_repeated_needs_to_know_no_more_than_the_first_time
     assert (again.seq, again.known) == (first.seq, True)
 
 
-async def test_of_notes_at_once_about_a_fact_one_is_written(store: Store) -> None:
+async def test_only_one_of_several_simultaneous_changes_of_a_fact_is_written(store: Store) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, fact(FactAction.ASSERT))
     actions = (FactAction.VERIFY, FactAction.DISPUTE, FactAction.RETRACT)
@@ -128,7 +128,7 @@ async def test_of_notes_at_once_about_a_fact_one_is_written(store: Store) -> Non
     assert len(commits(store, ref)) == 4
 
 
-async def test_a_fact_is_known_again_in_another_process(tmp_path: Path) -> None:
+async def test_fact_keys_are_the_same_in_another_process(tmp_path: Path) -> None:
     for seen, flush_every in ((None, 1), (1, 2000), (2, 1)):
         store = LmdbStore.open(tmp_path / "data", flush_every=flush_every)
         with pytest.raises(Conflict):
@@ -137,20 +137,20 @@ async def test_a_fact_is_known_again_in_another_process(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_turn_begins_under_its_name(store: Store) -> None:
+async def test_a_turn_note_begins_a_turn_with_its_name(store: Store) -> None:
     ref = session()
     await noter(store).write(ref, Turn(name="a"))
     noted = await noter(store).write(ref, Turn(name="b"))
     assert noted.turn == 2
 
 
-async def test_a_session_that_is_there_is_written_to_by_any_of_its_names(store: Store) -> None:
+async def test_an_existing_session_can_be_written_to_by_any_name(store: Store) -> None:
     ref = session()
     await noter(store).write(ref, DECIDED)
     with store.view() as view:
-        found = known_session(view, "work")
+        found = session_ref(view, "work")
         with pytest.raises(NotFoundError):
-            known_session(view, "play")
+            session_ref(view, "play")
     assert (await noter(store).write(found, DECIDED)).seq == 2
 
 
@@ -162,12 +162,14 @@ async def test_a_session_that_is_there_is_written_to_by_any_of_its_names(store: 
         (Recall(key="\n".join(["password: a"] * 42)), "too long"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused(store: Store, note: Note, message: str) -> None:
+async def test_notes_that_cannot_be_stored_are_refused(
+    store: Store, note: Note, message: str
+) -> None:
     with pytest.raises(NoteError, match=message):
         await noter(store).write(session(), note)
 
 
-async def test_an_id_has_a_longest_length(store: Store) -> None:
+async def test_an_overlong_note_id_is_refused(store: Store) -> None:
     with pytest.raises(NoteError, match=f"give {ID_CHARS} or less"):
         await noter(store).write(session(), DECIDED, note_id="x" * (ID_CHARS + 1))
 
@@ -200,8 +202,8 @@ CUT = "[redacted]"
         (Budget(calls=3), Budget(calls=3)),
     ],
 )
-def test_secrets_are_cut_out_of_notes(note: Note, left: Note) -> None:
-    assert cleaned(note, Redactor()) == left
+def test_secrets_are_removed_from_notes(note: Note, left: Note) -> None:
+    assert redact_note(note, Redactor()) == left
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_secrets_are_cut_out_of_notes(note: Note, left: Note) -> None:
     ],
 )
 def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
-    assert read_note(json.dumps(told)) == note
+    assert parse_note(json.dumps(told)) == note
 
 
 @pytest.mark.parametrize(
@@ -241,14 +243,14 @@ def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
         ('{"kind":"budget","calls":-1}', "'calls' must be at least 0"),
     ],
 )
-def test_what_is_no_note_is_refused_with_a_reason(told: str, message: str) -> None:
+def test_invalid_notes_are_refused_with_a_reason(told: str, message: str) -> None:
     with pytest.raises(NoteError, match=message):
-        read_note(told)
+        parse_note(told)
 
 
-def test_every_kind_that_may_be_given_is_named() -> None:
+def test_the_error_names_every_kind_of_note() -> None:
     with pytest.raises(NoteError) as refused:
-        read_note("{}")
+        parse_note("{}")
     bare = {
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,

@@ -1,11 +1,11 @@
-"""`sessions.listing`: who writes to a store."""
+"""`sessions.overview`: which processes write to a store."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from turnlog.sessions.listing import Writer, writers
+from turnlog.sessions.overview import StoreWriter, store_writers
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
 
@@ -16,9 +16,9 @@ async def test_writers_are_the_holders_of_epoch_locks(tmp_path: Path) -> None:
     for name in ("7.lock", "notes.txt"):
         (data / "epochs" / name).touch()
     with store.view() as view:
-        assert writers(view, data) == [Writer(epoch=store.epoch, pid=os.getpid())]
+        assert store_writers(view, data) == [StoreWriter(epoch=store.epoch, pid=os.getpid())]
     await store.close()
     reader = LmdbReader.open(data)
     with reader.view() as view:
-        assert writers(view, data) == []
+        assert store_writers(view, data) == []
     reader.close()

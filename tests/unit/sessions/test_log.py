@@ -5,7 +5,8 @@ import pytest
 from msgspec import structs
 
 from e2e.stores import Call, fill, session_id
-from turnlog.sessions.log import NotFoundError, Query, Turns, find_session, only_session, read
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import Query, TurnRange, find_session, only_session, read_rows
 from turnlog.store.base import Filter, View
 from turnlog.store.lmdb import LmdbReader
 
@@ -21,7 +22,7 @@ def view(tmp_path: Path) -> Iterator[View]:
 
 
 def _tools(view: View, query: Query) -> list[str]:
-    return [row.tool for row in read(view, query)]
+    return [row.tool for row in read_rows(view, query)]
 
 
 def test_all_attempts_come_oldest_first(view: View) -> None:
@@ -44,7 +45,7 @@ def test_the_last_few_come_oldest_first(view: View) -> None:
         (0, 2, ["t0", "t1"]),
     ],
 )
-def test_what_surrounds_a_commit_has_it_in_the_middle(
+def test_around_returns_the_commit_in_the_middle(
     view: View, seq: int, count: int, expected: list[str]
 ) -> None:
     assert _tools(view, Query(session=WORK, around=seq, last=count)) == expected
@@ -53,25 +54,25 @@ def test_what_surrounds_a_commit_has_it_in_the_middle(
 @pytest.mark.parametrize(
     ("turns", "expected"),
     [
-        (Turns(2, 3), ["t1", "t2"]),
-        (Turns(-2, None), ["t4", "t5"]),
-        (Turns(None, -5), ["t0", "t1"]),
-        (Turns(-99, 1), ["t0"]),
-        (Turns(4, 4), ["t3"]),
-        (Turns(5, 2), []),
+        (TurnRange(2, 3), ["t1", "t2"]),
+        (TurnRange(-2, None), ["t4", "t5"]),
+        (TurnRange(None, -5), ["t0", "t1"]),
+        (TurnRange(-99, 1), ["t0"]),
+        (TurnRange(4, 4), ["t3"]),
+        (TurnRange(5, 2), []),
     ],
 )
-def test_turns_count_from_either_end(view: View, turns: Turns, expected: list[str]) -> None:
+def test_turns_count_from_either_end(view: View, turns: TurnRange, expected: list[str]) -> None:
     assert _tools(view, Query(session=WORK, turns=turns)) == expected
 
 
-def test_a_session_is_found_by_any_name_or_not_at_all(view: View) -> None:
+def test_a_session_is_found_by_any_of_its_names(view: View) -> None:
     assert find_session(view, "work") == WORK
     with pytest.raises(NotFoundError, match="no session is called 'play'"):
         find_session(view, "play")
 
 
-def test_a_beginning_that_several_sessions_share_is_refused(tmp_path: Path) -> None:
+def test_an_ambiguous_session_prefix_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, [structs.replace(CALLS[0], session=name) for name in ("work", "krow")])
     with LmdbReader.open(tmp_path) as reader, reader.view() as view:
         with pytest.raises(NotFoundError, match="means 2 sessions, name one of: 01"):
@@ -85,4 +86,4 @@ def test_the_only_session_needs_no_name(view: View) -> None:
 
 def test_turns_from_the_end_need_a_session(view: View) -> None:
     with pytest.raises(NotFoundError, match="need a session"):
-        read(view, Query(session=bytes(16), turns=Turns(-1, None)))
+        read_rows(view, Query(session=bytes(16), turns=TurnRange(-1, None)))

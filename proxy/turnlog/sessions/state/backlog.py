@@ -1,4 +1,4 @@
-"""Fold sessions on while nobody asks, a little at a time, so that whoever asks finds states saved."""
+"""Save states of growing sessions in the background, a few commits at a time."""
 
 from itertools import islice, takewhile
 from typing import Final
@@ -12,31 +12,31 @@ from turnlog.store.states import SavedStates
 from .state_at import EVERY, nearest
 
 AT_ONCE: Final = 128
-"""Commits that one step folds: some 2 ms."""
+"""Commits that one step folds, about 2 ms."""
 _LOOKED_AT: Final = 256
-"""Sessions that one look takes in, the most recently active first."""
+"""Sessions checked in one look, the most recently active first."""
 
 
-class Saving:
-    """Knows which sessions have commits that no saved state comes near to. Not thread-safe."""
+class StateBacklog:
+    """Sessions with `EVERY` or more commits after their last saved state. Not thread-safe."""
 
     def __init__(self, saved: SavedStates) -> None:
         self._saved = saved
         self._seen = 0
         self._due: dict[bytes, int] = {}
-        """The seq up to which each session is to be folded."""
+        """The seq up to which each session must be folded."""
         self._state: tuple[bytes, State] | None = None
-        """The session that was folded last, and how far it has come."""
+        """The session folded last, and its state so far."""
         self._unsaved: set[bytes] = set()
-        """Sessions whose states cannot be saved: they are too large, or there is no place."""
+        """Sessions whose states cannot be saved: too large, or no space."""
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to fold."""
+        """Whether there are commits to fold."""
         return bool(self._due)
 
     def look(self, view: View) -> None:
-        """Take in which sessions have grown since the last look."""
+        """Add the sessions that have grown since the last look."""
         rows = takewhile(lambda row: row.position > self._seen, view.sessions())
         for row in islice(rows, _LOOKED_AT):
             last = (row.head_seq + 1) // EVERY * EVERY - 1
@@ -45,9 +45,9 @@ class Saving:
         self._seen = view.last
 
     def step(self, view: View) -> None:
-        """Fold a few commits of a session that is due, and save the state where one belongs.
+        """Fold a few commits of one session, and save the state when it is due.
 
-        A session that cannot be read is due again when it has grown. Raises `StoreError`.
+        Raises `StoreError`; that session is tried again when it has grown.
         """
         session, last = next(iter(self._due.items()))
         try:
@@ -59,7 +59,7 @@ class Saving:
             del self._due[session]
 
     def _fold(self, view: View, session: bytes, last: int) -> bool:
-        """Fold a few commits of a session; tell whether that was all."""
+        """Fold a few commits of a session; return whether it is done."""
         state = self._taken_up(view, session, last)
         most = min(AT_ONCE, EVERY - (state.seq + 1) % EVERY, last - state.seq)
         commits = list(islice(view.commits(session, after=state.seq), most))
@@ -81,9 +81,7 @@ class Saving:
         return nearest(view, self._saved, session, last)
 
     def _kept(self, session: bytes, last: int) -> int:
-        """Return the seq of the newest state that is saved, without a look into it."""
-        return (
-            next((found.seq for found in self._saved.newest(session, last)), -1)
-            if last > 0
-            else last
-        )
+        """Return the seq of the newest saved state, without reading it."""
+        if last <= 0:
+            return last
+        return next((found.seq for found in self._saved.newest(session, last)), -1)

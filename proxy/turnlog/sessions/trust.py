@@ -1,4 +1,4 @@
-"""What the servers showed last against what is pinned, and the lock that would pin it."""
+"""Compare the tools that servers listed last with turnlog.lock, and pin them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,80 +16,82 @@ from turnlog.wire.tools.differences import Part, diff, parts_changed
 
 
 class ChangeKind(StrEnum):
-    """How a tool that was shown differs from its pin."""
+    """How a listed tool differs from its pin."""
 
     NEW = "new"
     CHANGED = "changed"
     GONE = "gone"
-    """Pinned, and not in the newest whole list of its server."""
+    """Pinned, but missing in the server's newest complete list."""
     UNTARGETED = "untargeted"
-    """Pinned as it is by turnlog 0.1, which did not say of which server."""
+    """Pinned with the same definition by turnlog 0.1, which did not record the server's target."""
 
 
-class Difference(Struct, frozen=True, kw_only=True):
-    """One tool that is not as it is pinned; one line of `turnlog trust --json`."""
+class PinDifference(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog trust --json`: a tool that differs from its pin."""
 
     server: str
     target: str
-    """Where the server is: host or program, and a digest; empty where turnlog 0.1 pinned."""
+    """Host or program of the server, with a digest; empty for a pin of turnlog 0.1."""
     tool: str
     change: ChangeKind
     parts: list[Part]
-    """What has changed of a changed one."""
+    """The changed parts of a changed tool."""
     pinned: str | None
     """Hash of the definition in the lock."""
     shown: str | None
-    """Hash of the definition that the server showed last."""
+    """Hash of the definition that the server listed last."""
     diff: list[str]
     """Lines of a unified diff."""
 
 
-class Wanted(Struct, frozen=True):
-    """Which tools are meant; `None` for all."""
+class ToolSelection(Struct, frozen=True):
+    """Which tools to compare; `None` for all."""
 
     server: str | None = None
     tool: str | None = None
     among: frozenset[str] | None = None
-    """The servers that come into question at all."""
+    """Only tools of these servers."""
 
     def covers(self, server: str, tool: str) -> bool:
-        """Tell whether a tool is meant."""
+        """Return whether a tool is selected."""
         name = server_of(server)
         among = self.among is None or name in self.among
         return among and self.server in (None, name, server) and self.tool in (None, tool)
 
 
-class Offer(Struct, frozen=True):
-    """What the servers showed last, as far as it is wanted."""
+class ShownTools(Struct, frozen=True):
+    """The selected tools as the servers listed them last."""
 
     shown: dict[tuple[str, str], Pin]
     whole: set[str]
-    """Servers whose lists were seen to their end."""
+    """Servers whose complete list was seen."""
 
 
-def offered(data: Path, wanted: Wanted) -> Offer:
-    """Return what the store can offer to pin. Raises `StoreError`."""
+def shown_tools(data: Path, wanted: ToolSelection) -> ShownTools:
+    """Return the selected tools that the store has seen. Raises `StoreError`."""
     check(data)
     found = [one for one in definitions.shown(data) if wanted.covers(one.server, one.tool)]
     kept = definitions.find(data, {one.digest for one in found})
     pins = {(one.server, one.tool): _pin(one, kept.get(one.digest)) for one in found}
-    return Offer(pins, definitions.listed_whole(data))
+    return ShownTools(pins, definitions.listed_whole(data))
 
 
 def _pin(one: Shown, kept: Kept | None) -> Pin:
-    # Not kept: there was no room. The hash can be pinned all the same.
+    # Not kept, for lack of space; the hash can still be pinned.
     return pin(one.digest, kept or Kept(b'"[not kept]"', partial=True))
 
 
-def differences(lock: LockFile, offer: Offer, wanted: Wanted) -> list[Difference]:
-    """Return the tools that are not as they are pinned, by server and tool."""
+def pin_differences(
+    lock: LockFile, offer: ShownTools, wanted: ToolSelection
+) -> list[PinDifference]:
+    """Return the tools that differ from their pins, ordered by server and tool."""
     before = {
         (server, tool): one
         for server, tools in lock.servers.items()
         for tool, one in tools.items()
         if wanted.covers(server, tool)
     }
-    # A pin without a place stands for a tool wherever the server is now.
+    # A pin without a target (turnlog 0.1) is for the tool at any target of that server name.
     stands_for = {(server_of(server), tool) for server, tool in offer.shown}
     places = sorted({*(place for place in before if place not in stands_for), *offer.shown})
     found = (_difference(*place, before, offer) for place in places)
@@ -97,15 +99,15 @@ def differences(lock: LockFile, offer: Offer, wanted: Wanted) -> list[Difference
 
 
 def _difference(
-    server: str, tool: str, before: Mapping[tuple[str, str], Pin], offer: Offer
-) -> Difference | None:
+    server: str, tool: str, before: Mapping[tuple[str, str], Pin], offer: ShownTools
+) -> PinDifference | None:
     new, own = offer.shown.get((server, tool)), before.get((server, tool))
     old = own or before.get((server_of(server), tool))
     whole = any(server in (name, server_of(name)) for name in offer.whole)
     if (own and new and own.hash == new.hash) or (new is None and not whole):
         return None
     same = old is not None and new is not None and old.hash == new.hash
-    return Difference(
+    return PinDifference(
         server=server_of(server),
         target=place_shown(server),
         tool=tool,
@@ -127,8 +129,8 @@ def _definition(one: Pin | None) -> Json | None:
     return one.definition if one is not None else None
 
 
-def pinned(lock: LockFile, offer: Offer, found: Sequence[Difference]) -> LockFile:
-    """Return the lock with these differences settled as the servers have it."""
+def with_pins(lock: LockFile, offer: ShownTools, found: Sequence[PinDifference]) -> LockFile:
+    """Return the lock with the listed definitions of these tools."""
     servers = {server: dict(tools) for server, tools in lock.servers.items()}
     for one in found:
         name = joined(one.server, one.target)
@@ -139,7 +141,7 @@ def pinned(lock: LockFile, offer: Offer, found: Sequence[Difference]) -> LockFil
     return structs.replace(lock, servers={name: tools for name, tools in servers.items() if tools})
 
 
-def count(found: Iterable[Difference]) -> dict[ChangeKind, int]:
-    """Return how many differences there are of each kind."""
+def count_by_change(found: Iterable[PinDifference]) -> dict[ChangeKind, int]:
+    """Return the number of differences of each kind."""
     kinds = [one.change for one in found]
     return {kind: kinds.count(kind) for kind in ChangeKind if kind in kinds}

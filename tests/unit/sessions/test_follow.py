@@ -7,8 +7,8 @@ import pytest
 
 from conformance.store.kit import begin, intent, new_id, outcome, put, session, whole_call
 from turnlog.core.kinds import Flag, Status
-from turnlog.sessions.follow import News, Wanted, follow
-from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.base import Filter, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.view import LmdbView
@@ -27,8 +27,12 @@ async def store(tmp_path: Path) -> AsyncIterator[LmdbStore]:
 class Follower:
     """Looks at the store in a folder whenever a test says so."""
 
-    def __init__(self, data: Path, wanted: Wanted | None = None, *, at_once: int = 1000) -> None:
-        self._looks = follow(lambda: LmdbReader.open(data), wanted or Wanted(), at_once=at_once)
+    def __init__(
+        self, data: Path, wanted: FollowQuery | None = None, *, at_once: int = 1000
+    ) -> None:
+        self._looks = follow(
+            lambda: LmdbReader.open(data), wanted or FollowQuery(), at_once=at_once
+        )
 
     def look(self) -> News:
         """Look once."""
@@ -43,7 +47,7 @@ class Follower:
         self._looks.close()
 
 
-async def test_what_is_new_comes_once_and_nothing_of_the_past(
+async def test_new_attempts_come_once_and_past_ones_do_not(
     tmp_path: Path, store: LmdbStore
 ) -> None:
     ref = session()
@@ -60,9 +64,7 @@ async def test_what_is_new_comes_once_and_nothing_of_the_past(
     follower.close()
 
 
-async def test_an_attempt_comes_with_its_outcome_and_again_with_a_late_one(
-    tmp_path: Path, store: LmdbStore
-) -> None:
+async def test_an_attempt_comes_again_with_a_late_outcome(tmp_path: Path, store: LmdbStore) -> None:
     ref, call = session(), new_id()
     before = await begin(store, intent(ref, call))
     follower = Follower(tmp_path / "data")
@@ -93,7 +95,7 @@ async def test_two_outcomes_between_two_looks_are_two_rows(
     follower.close()
 
 
-async def test_many_commits_come_in_several_looks_without_a_gap(
+async def test_many_commits_come_in_several_looks_without_gaps(
     tmp_path: Path, store: LmdbStore
 ) -> None:
     follower = Follower(tmp_path / "data", at_once=4)
@@ -125,7 +127,7 @@ class _Remembering(LmdbReader):
 
 
 async def test_no_snapshot_is_open_between_looks(tmp_path: Path, store: LmdbStore) -> None:
-    looks = follow(lambda: _Remembering.open(tmp_path / "data"), Wanted(last=1))
+    looks = follow(lambda: _Remembering.open(tmp_path / "data"), FollowQuery(last=1))
     next(looks)
     await whole_call(store, session())
     assert len(next(looks).rows) == 1
@@ -137,12 +139,14 @@ async def test_no_snapshot_is_open_between_looks(tmp_path: Path, store: LmdbStor
     looks.close()
 
 
-async def test_the_last_attempts_may_come_first(tmp_path: Path, store: LmdbStore) -> None:
+async def test_past_attempts_come_first_on_request(tmp_path: Path, store: LmdbStore) -> None:
     ref = session()
     for tool in ("one", "two", "three"):
         await whole_call(store, ref, tool=tool)
     await begin(store, intent(ref, new_id(), tool="slow"))
-    follower = Follower(tmp_path / "data", Wanted(last=2, match=Filter(tool="t*", server="files")))
+    follower = Follower(
+        tmp_path / "data", FollowQuery(last=2, match=Filter(tool="t*", server="files"))
+    )
 
     assert follower.tools() == ["two", "three"]
     await whole_call(store, ref, tool="four")
@@ -151,8 +155,10 @@ async def test_the_last_attempts_may_come_first(tmp_path: Path, store: LmdbStore
     follower.close()
 
 
-async def test_a_session_may_be_still_to_come(tmp_path: Path, store: LmdbStore) -> None:
-    follower = Follower(tmp_path / "data", Wanted(session="mine"))
+async def test_a_session_that_does_not_exist_yet_is_awaited(
+    tmp_path: Path, store: LmdbStore
+) -> None:
+    follower = Follower(tmp_path / "data", FollowQuery(session="mine"))
     assert follower.look() == News(awaited="no session is called 'mine' yet")
     await whole_call(store, session("theirs"), tool="foreign")
     assert follower.look() == News(awaited="no session is called 'mine' yet")
@@ -170,12 +176,12 @@ async def test_a_session_may_be_still_to_come(tmp_path: Path, store: LmdbStore) 
 async def test_a_name_of_two_sessions_is_refused(tmp_path: Path, store: LmdbStore) -> None:
     await whole_call(store, session("mine", principal="a"))
     await whole_call(store, session("mine", principal="b"))
-    follower = Follower(tmp_path / "data", Wanted(session="mine"))
+    follower = Follower(tmp_path / "data", FollowQuery(session="mine"))
     with pytest.raises(NotFoundError, match="means 2 sessions"):
         follower.look()
 
 
-async def test_a_store_that_is_made_later_is_new_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_store_that_appears_later_is_read_from_its_first_commit(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "data")
     assert "no data folder at" in follower.look().awaited
     (tmp_path / "data" / "log").mkdir(parents=True)
@@ -190,7 +196,7 @@ async def test_a_store_that_is_made_later_is_new_from_its_beginning(tmp_path: Pa
     await store.close()
 
 
-async def test_a_store_in_the_place_of_another_is_followed_from_its_beginning(
+async def test_a_store_that_replaces_another_is_read_from_its_first_commit(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -210,7 +216,7 @@ async def test_a_store_in_the_place_of_another_is_followed_from_its_beginning(
     await store.close()
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear all")
     with pytest.raises(StoreError, match="is not a turnlog store"):
         Follower(tmp_path).look()

@@ -79,12 +79,12 @@ def test_an_intent_and_its_outcome_are_one_row() -> None:
     assert row.hash == "sha256:" + "04" * 32
 
 
-def test_a_row_says_how_long_to_wait() -> None:
+def test_a_row_has_the_retry_delay() -> None:
     asked = structs.replace(OUTCOME_FACTS, retry_after_ms=1500)
     assert row_of([INTENT, _commit(4, asked)]).retry_after_ms == 1500
 
 
-def test_the_last_of_several_outcomes_speaks() -> None:
+def test_the_last_of_several_outcomes_counts() -> None:
     lost = _commit(2, structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN, error="unknown"))
 
     row = row_of([INTENT, lost, OUTCOME])
@@ -100,7 +100,7 @@ def test_an_attempt_in_flight_is_pending_and_maybe_executed() -> None:
     assert row.tool_result is None
 
 
-def test_nobody_knows_how_long_an_attempt_took_whose_writer_died() -> None:
+def test_a_recovered_attempt_has_no_duration() -> None:
     closed = closing(INTENT_FACTS, at=9, clock=9, n=1, flags=())
 
     row = row_of([INTENT, _commit(4, closed)])
@@ -108,7 +108,7 @@ def test_nobody_knows_how_long_an_attempt_took_whose_writer_died() -> None:
     assert (row.kind, row.duration_ms) == ("outcome_unknown", None)
 
 
-def test_a_row_survives_the_loss_of_its_bodies() -> None:
+def test_a_row_needs_no_bodies() -> None:
     row = row_of([structs.replace(INTENT, body=None), structs.replace(OUTCOME, body=None)])
 
     assert (row.input_hash, row.output_summary, row.delta) == (None, "", [USED])
@@ -147,7 +147,7 @@ def test_tool_result_is_null_or_absent(
     ("changes", "code", "http_status"),
     [({}, 200, 200), ({"code": -32601, "http_status": 404}, -32601, 404), ({"http_status": 0}, None, None)],
 )  # fmt: skip
-def test_the_upstreams_code_is_json_rpcs_else_https(
+def test_the_upstream_code_is_that_of_json_rpc_or_else_of_http(
     changes: dict[str, object], code: int | None, http_status: int | None
 ) -> None:
     row = row_of([INTENT, _commit(4, structs.replace(OUTCOME_FACTS, **changes))])
@@ -157,7 +157,7 @@ def test_the_upstreams_code_is_json_rpcs_else_https(
     )  # fmt: skip
 
 
-def test_provenance_is_the_intents_and_null_where_an_older_turnlog_wrote() -> None:
+def test_provenance_comes_from_the_intent_and_is_null_in_older_stores() -> None:
     pinned = structs.replace(INTENT_FACTS, provenance="pinned")
 
     assert row_of([INTENT]).provenance is None
@@ -165,7 +165,7 @@ def test_provenance_is_the_intents_and_null_where_an_older_turnlog_wrote() -> No
     assert row_of([_commit(1, pinned), OUTCOME]).provenance == "pinned"
 
 
-def test_what_saw_the_call_says_what_it_changed() -> None:
+def test_changes_come_from_the_last_commit_that_lists_any() -> None:
     declared = structs.replace(MODIFIED, maybe=True)
     begun = _commit(1, INTENT_FACTS, Body(delta=(Raw(msgspec.msgpack.encode(declared)),)))
     assert row_of([begun]).delta == [USED, declared]

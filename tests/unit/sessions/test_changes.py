@@ -10,8 +10,13 @@ from kit.commits import changed
 from turnlog.core.note import Decision
 from turnlog.core.state.state_view import Change as TableChange
 from turnlog.core.state.state_view import Field, apply, table
-from turnlog.sessions.log import NotFoundError
-from turnlog.sessions.state.changes import By, Changed, apart, between
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.state.changes import (
+    ContributingCommit,
+    StateChange,
+    changes_between,
+    session_differences,
+)
 from turnlog.sessions.state.state_at import saved_states, state_at
 from turnlog.store.base import View
 from turnlog.store.lmdb import LmdbReader
@@ -38,47 +43,51 @@ def view(tmp_path: Path) -> Iterator[View]:
         yield view
 
 
-def named(changes: list[Changed]) -> dict[tuple[Field, str], Changed]:
+def named(changes: list[StateChange]) -> dict[tuple[Field, str], StateChange]:
     return {
         (change.field, change.key): change for change in changes if change.field is not Field.USAGE
     }
 
 
 def test_changes_name_their_commits_and_the_reasons(view: View, tmp_path: Path) -> None:
-    found = named(between(view, saved_states(tmp_path), WORK, 2, 5))
+    found = named(changes_between(view, saved_states(tmp_path), WORK, 2, 5))
     assert set(found) == {
         (Field.TOOLS_USED, "files.write"),
         (Field.FILES_MODIFIED, "/a"),
         (Field.DECISIONS_MADE, "d"),
     }
     assert found[Field.FILES_MODIFIED, "/a"].commits == [
-        By(seq=4, what="files.write", why="it was wrong")
+        ContributingCommit(seq=4, what="files.write", why="it was wrong")
     ]
-    assert found[Field.DECISIONS_MADE, "d"].commits == [By(seq=5, what="decision", why="simpler")]
+    assert found[Field.DECISIONS_MADE, "d"].commits == [
+        ContributingCommit(seq=5, what="decision", why="simpler")
+    ]
     at = found[Field.DECISIONS_MADE, "d"]
     assert (at.before_at.seq, at.after_at.seq) == (2, 5)
 
 
-def test_a_move_is_a_change_of_both_names(view: View, tmp_path: Path) -> None:
-    found = named(between(view, saved_states(tmp_path), WORK, 5, 7))
+def test_a_moved_file_changes_the_old_and_the_new_name(view: View, tmp_path: Path) -> None:
+    found = named(changes_between(view, saved_states(tmp_path), WORK, 5, 7))
     assert found[Field.FILES_MODIFIED, "/a"].after is None
     assert found[Field.FILES_MODIFIED, "/b"].before is None
     assert [by.seq for by in found[Field.FILES_MODIFIED, "/b"].commits] == [7]
 
 
-def test_changes_lead_from_one_state_to_the_other(view: View, tmp_path: Path) -> None:
+def test_applying_the_changes_to_the_first_state_gives_the_second(
+    view: View, tmp_path: Path
+) -> None:
     saved = saved_states(tmp_path)
     for before, after in ((0, 7), (2, 4), (3, 3)):
         told = [
             TableChange(field=c.field, key=c.key, before=c.before, after=c.after)
-            for c in between(view, saved, WORK, before, after)
+            for c in changes_between(view, saved, WORK, before, after)
         ]
         start, end = (table(state_at(view, saved, WORK, at)) for at in (before, after))
         assert apply(start, told) == end
 
 
-def test_two_sessions_are_told_apart(view: View, tmp_path: Path) -> None:
-    found = named(apart(view, saved_states(tmp_path), WORK, PLAY, (7, 2)))
+def test_the_states_of_two_sessions_are_compared(view: View, tmp_path: Path) -> None:
+    found = named(session_differences(view, saved_states(tmp_path), WORK, PLAY, (7, 2)))
     assert found[Field.FILES_MODIFIED, "/b"].after is None
     made = found[Field.FILES_MODIFIED, "/a"]
     assert (made.before, [by.seq for by in made.commits]) == (None, [2])
@@ -86,6 +95,6 @@ def test_two_sessions_are_told_apart(view: View, tmp_path: Path) -> None:
     assert made.before_at.session != made.after_at.session
 
 
-def test_commits_that_are_not_there_are_refused(view: View, tmp_path: Path) -> None:
+def test_a_range_of_missing_commits_is_refused(view: View, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no commit 99"):
-        between(view, saved_states(tmp_path), WORK, 0, 99)
+        changes_between(view, saved_states(tmp_path), WORK, 0, 99)

@@ -18,7 +18,7 @@ from turnlog.core.commit import (
     encode_header,
 )
 from turnlog.core.kinds import CommitKind, TurnSource
-from turnlog.sessions.verify import Anchor, Stored, Verdict, verify
+from turnlog.sessions.verify import Anchor, ChainVerdict, Stored, verify
 from turnlog.store.base import Gone
 
 SESSION = bytes(15) + b"\x01"
@@ -66,7 +66,7 @@ def _anchor(records: Records, seq: int) -> Anchor:
     return Anchor(seq, digest(records[seq][1]))
 
 
-def _verdict(records: Iterable[Stored], *anchors: Anchor) -> tuple[Verdict, int | None]:
+def _verdict(records: Iterable[Stored], *anchors: Anchor) -> tuple[ChainVerdict, int | None]:
     finding = verify(SESSION, records, anchors)
     assert bool(finding.detail) is not finding.verdict.intact
     return finding.verdict, finding.seq
@@ -77,12 +77,12 @@ def test_a_log_as_it_was_written_is_ok() -> None:
 
     finding = verify(SESSION, records, [_anchor(records, 3), _anchor(records, 5)])
 
-    assert (finding.verdict, finding.commits, finding.seq) == (Verdict.OK, 6, None)
+    assert (finding.verdict, finding.commits, finding.seq) == (ChainVerdict.OK, 6, None)
 
 
 def test_a_session_without_commits_is_ok_unless_an_anchor_knows_one() -> None:
-    assert _verdict([]) == (Verdict.OK, None)
-    assert _verdict([], Anchor(0, b"x")) == (Verdict.TRUNCATED, 0)
+    assert _verdict([]) == (ChainVerdict.OK, None)
+    assert _verdict([], Anchor(0, b"x")) == (ChainVerdict.TRUNCATED, 0)
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2, 4])
@@ -90,7 +90,7 @@ def test_a_missing_commit_is_a_gap(seq: int) -> None:
     records = _chain(6)
     del records[seq]
 
-    assert _verdict(records) == (Verdict.GAP, seq)
+    assert _verdict(records) == (ChainVerdict.GAP, seq)
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2, 4])
@@ -98,7 +98,7 @@ def test_a_changed_header_is_found_by_the_next(seq: int) -> None:
     records = _chain(6)
     records[seq] = _changed(records[seq], _retold)
 
-    assert _verdict(records) == (Verdict.MUTATED, seq)
+    assert _verdict(records) == (ChainVerdict.MUTATED, seq)
 
 
 @pytest.mark.parametrize("seq", [0, 1, 3])
@@ -108,7 +108,7 @@ def test_a_changed_link_is_blamed_on_its_own_commit(seq: int) -> None:
         records[seq], lambda link, facts: (structs.replace(link, prev=b"x" * 32), facts)
     )
 
-    assert _verdict(records) == (Verdict.MUTATED, seq)
+    assert _verdict(records) == (ChainVerdict.MUTATED, seq)
 
 
 def test_a_changed_newest_commit_needs_an_anchor() -> None:
@@ -116,8 +116,8 @@ def test_a_changed_newest_commit_needs_an_anchor() -> None:
     anchor = _anchor(records, 5)
     records[5] = _changed(records[5], _retold)
 
-    assert _verdict(records) == (Verdict.OK, None)
-    assert _verdict(records, anchor) == (Verdict.MUTATED, 5)
+    assert _verdict(records) == (ChainVerdict.OK, None)
+    assert _verdict(records, anchor) == (ChainVerdict.MUTATED, 5)
 
 
 def test_a_rewritten_rest_needs_an_anchor() -> None:
@@ -126,84 +126,84 @@ def test_a_rewritten_rest_needs_an_anchor() -> None:
     for seq in range(2, 6):
         records[seq] = _rechained(records[seq], digest(records[seq - 1][1]))
 
-    assert _verdict(records) == (Verdict.OK, None)
-    assert _verdict(records, anchor) == (Verdict.MUTATED, 4)
+    assert _verdict(records) == (ChainVerdict.OK, None)
+    assert _verdict(records, anchor) == (ChainVerdict.MUTATED, 4)
 
 
 def test_a_changed_body_is_found() -> None:
     records = _chain(6)
     records[3] = (*records[3][:2], encode_body(Body(summary="nothing happened")))
 
-    assert _verdict(records) == (Verdict.MUTATED, 3)
+    assert _verdict(records) == (ChainVerdict.MUTATED, 3)
 
 
-def test_a_body_where_none_was_is_found() -> None:
+def test_an_added_body_is_found() -> None:
     records = _chain(6)
     records[2] = (*records[2][:2], encode_body(Body()))
 
-    assert _verdict(records) == (Verdict.MUTATED, 2)
+    assert _verdict(records) == (ChainVerdict.MUTATED, 2)
 
 
-def test_bodies_that_turnlog_dropped_are_redacted_ok() -> None:
+def test_bodies_deleted_by_turnlog_are_redacted_ok() -> None:
     records = _chain(6, redact_at=4)
     records[1] = (*records[1][:2], None)
     records[3] = (*records[3][:2], None)
 
     finding = verify(SESSION, records)
 
-    assert (finding.verdict, finding.bodies_dropped) == (Verdict.REDACTED_OK, 2)
+    assert (finding.verdict, finding.bodies_dropped) == (ChainVerdict.REDACTED_OK, 2)
 
 
-def test_bodies_that_somebody_else_dropped_are_not() -> None:
+def test_bodies_deleted_by_others_are_mutated() -> None:
     records = _chain(6, redact_at=2)
     records[1] = (*records[1][:2], None)
     records[3] = (*records[3][:2], None)
 
-    assert _verdict(records) == (Verdict.MUTATED, 3)
+    assert _verdict(records) == (ChainVerdict.MUTATED, 3)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 4), (3, 4)])
-def test_commits_in_each_others_place_are_reordered(first: int, second: int) -> None:
+def test_swapped_commits_are_reordered(first: int, second: int) -> None:
     records = _chain(6)
     records[first], records[second] = records[second], records[first]
 
-    assert _verdict(records) == (Verdict.REORDERED, first)
+    assert _verdict(records) == (ChainVerdict.REORDERED, first)
 
 
-def test_a_commit_that_stands_twice_is_reordered() -> None:
+def test_a_duplicate_commit_is_reordered() -> None:
     records = _chain(4)
     records.insert(2, (4, *records[1][1:]))
 
-    assert _verdict(records) == (Verdict.REORDERED, 1)
+    assert _verdict(records) == (ChainVerdict.REORDERED, 1)
 
 
 def test_a_commit_at_an_earlier_position_is_reordered() -> None:
     records = _chain(4)
     records[2] = (1, *records[2][1:])
 
-    assert _verdict(records) == (Verdict.REORDERED, 2)
+    assert _verdict(records) == (ChainVerdict.REORDERED, 2)
 
 
-def test_a_log_that_was_cut_off_needs_an_anchor() -> None:
+def test_a_truncated_log_needs_an_anchor() -> None:
     records = _chain(6)
     anchor = _anchor(records, 5)
 
-    assert _verdict(records[:4]) == (Verdict.OK, None)
-    assert _verdict(records[:4], anchor) == (Verdict.TRUNCATED, 4)
+    assert _verdict(records[:4]) == (ChainVerdict.OK, None)
+    assert _verdict(records[:4], anchor) == (ChainVerdict.TRUNCATED, 4)
 
 
 def test_bytes_that_are_no_header_are_mutated() -> None:
     records = _chain(6)
     records[2] = (6, b"\xc1 no header", None)
 
-    assert _verdict(records) == (Verdict.MUTATED, 2)
+    assert _verdict(records) == (ChainVerdict.MUTATED, 2)
 
 
 def test_another_sessions_commit_is_mutated() -> None:
     records = _chain(3)
     records[1] = (3, _header(1, digest(records[0][1]), b"", CommitKind.NOTE, bytes(16)), None)
 
-    assert _verdict(records) == (Verdict.MUTATED, 1)
+    assert _verdict(records) == (ChainVerdict.MUTATED, 1)
 
 
 def test_garbage_behind_a_gap_does_not_hide_it() -> None:
@@ -211,7 +211,7 @@ def test_garbage_behind_a_gap_does_not_hide_it() -> None:
     records[4] = (12, b"garbage", None)
     del records[1]
 
-    assert _verdict(records) == (Verdict.GAP, 1)
+    assert _verdict(records) == (ChainVerdict.GAP, 1)
 
 
 @given(st.data())
@@ -235,7 +235,7 @@ def test_any_flipped_bit_of_a_commit_with_a_successor_is_found(data: st.DataObje
     ("name", "said"),
     [("input", Body(input_blob=b"d" * 32)), ("output", Body(output_blob=b"d" * 32))],
 )
-def test_content_that_is_not_what_its_body_names_is_found(name: str, said: Body) -> None:
+def test_a_changed_payload_is_found(name: str, said: Body) -> None:
     body = encode_body(said)
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
@@ -243,12 +243,12 @@ def test_content_that_is_not_what_its_body_names_is_found(name: str, said: Body)
     untouched = verify(SESSION, [first, second], gone=lambda _: None)
     changed = verify(SESSION, [first, second], gone=lambda _: Gone.DAMAGED)
 
-    assert untouched.verdict is Verdict.OK
-    assert (changed.verdict, changed.seq) == (Verdict.MUTATED, 1)
+    assert untouched.verdict is ChainVerdict.OK
+    assert (changed.verdict, changed.seq) == (ChainVerdict.MUTATED, 1)
     assert changed.detail == f"its stored {name} is damaged"
 
 
-def test_content_that_went_for_a_reason_is_counted_and_breaks_nothing() -> None:
+def test_payloads_gone_for_a_reason_are_counted() -> None:
     body = encode_body(Body(input_blob=b"d" * 32, output_blob=b"e" * 32))
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
@@ -256,5 +256,8 @@ def test_content_that_went_for_a_reason_is_counted_and_breaks_nothing() -> None:
 
     found = verify(SESSION, [first, second], gone=why.get)
 
-    assert (found.verdict, found.detail) == (Verdict.OK, "1 payload trimmed, 1 payload unsaved")
+    assert (found.verdict, found.detail) == (
+        ChainVerdict.OK,
+        "1 payload trimmed, 1 payload unsaved",
+    )
     assert found.gone == {Gone.TRIMMED: 1, Gone.UNSAVED: 1}

@@ -1,4 +1,4 @@
-"""Say which rules would tell more of the tools that were seen."""
+"""Advice on rules and packs that would fit the tools of a server."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -16,13 +16,13 @@ from turnlog.store import definitions
 from turnlog.store.base import Filter, View
 
 _LOOKED_AT: Final = 1000
-"""Newest attempts whose tools are looked at."""
+"""Number of newest attempts whose tools are considered."""
 
 
-def without_changes(view: View, among: Filter) -> str:
-    """Return why no attempt changed a file, where that is for want of rules; else nothing.
+def why_no_changes(view: View, among: Filter) -> str:
+    """Return why no attempt shows a changed file, when rules are missing for it; else empty.
 
-    Only the sessions and the server that `among` names are looked at.
+    Only the sessions and the server of the filter `among` are considered.
     """
     scope = Filter(sessions=among.sessions, server=among.server)
     changing = structs.replace(scope, field=Field.FILES_MODIFIED)
@@ -34,11 +34,11 @@ def without_changes(view: View, among: Filter) -> str:
     found = fitting(called, built_in(), names_change)
     names = ", ".join(map(repr, called))
     why = f"no rule with delta applied to a call of {names}, so nothing tells which files changed"
-    return f"{why}; {advice(found) or 'docs/reference/rules.md says how to write one'}"
+    return f"{why}; {advice(found) or '`turnlog rules schema` describes how to write one'}"
 
 
 def _called(view: View, scope: Filter) -> dict[str, set[str]]:
-    """Return the tools by server whose calls went well and may have changed something."""
+    """Return the tools, by server, with successful calls that may have changed something."""
     called: dict[str, set[str]] = {}
     for attempt in islice(view.attempts(scope, newest_first=True), _LOOKED_AT):
         facts = attempt[0].facts
@@ -49,10 +49,10 @@ def _called(view: View, scope: Filter) -> dict[str, set[str]]:
     return called
 
 
-def without_effects(servers: Iterable[str], data: Path) -> str:
-    """Return which packs fit servers whose tools no rule speaks of; empty for none.
+def advice_on_effects(servers: Iterable[str], data: Path) -> str:
+    """Return which packs fit servers, by the tools that they listed before; empty for none.
 
-    What their tools are is known from the lists that they gave before. Raises `StoreError`.
+    Raises `StoreError`.
     """
     wanted = set(servers)
     seen: dict[str, set[str]] = {}

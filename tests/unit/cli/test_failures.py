@@ -3,7 +3,7 @@ import pytest
 
 from turnlog.cli.failures import FAILURES, complain, describe
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.sessions.log import NotFoundError
+from turnlog.sessions.errors import NotFoundError
 from turnlog.store.base import Corrupt, StoreError, StoreFull
 
 

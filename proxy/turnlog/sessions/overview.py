@@ -1,0 +1,162 @@
+"""What a store holds now: sessions, pending calls, free space, writers and the health of servers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.kinds import Rung, TurnSource
+from turnlog.core.text.times import timestamp
+from turnlog.rules.circuit_breaker import State
+from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
+
+from .dangling import DanglingReason
+from .rows import Row, row_of
+
+
+class SessionLine(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog sessions --json`; `session`, `seq` and `hash` make it an anchor."""
+
+    session: str
+    seq: int
+    hash: str
+    named_by: Rung
+    names: list[str]
+    metadata: dict[str, str]
+    opened_at: str
+    active_at: str
+    turn: int
+    turn_source: TurnSource
+    in_flight: int
+
+
+class StoreWriter(Struct, frozen=True, kw_only=True):
+    """A running process that writes to the store."""
+
+    epoch: int
+    pid: int | None
+    """`None` for a process in another pid namespace (a container), and on systems without /proc/locks."""
+
+
+class ServerHealth(Struct, frozen=True, kw_only=True):
+    """What a running proxy reports about a server with problems. Times are ns UTC, 0 for none."""
+
+    server: str
+    state: State = State.CLOSED
+    """State of its circuit breaker."""
+    since: int = 0
+    until: int = 0
+    """When an open circuit lets the next attempt pass."""
+    retries_refused: int = 0
+    """Retries that its quota did not allow."""
+    missing: str = ""
+    """The program of its command, when there is no such program."""
+    uncovered_callers: int = 0
+    """Callers in whose sessions repeated calls cannot be recognised, since the proxy started."""
+
+
+class StoreStatus(Struct, frozen=True, kw_only=True):
+    """The output of `turnlog status --json`. Sizes are in bytes."""
+
+    data: str
+    usage: Usage
+    room: int
+    """Bytes that can be written before calls are refused; 0 when they are refused now."""
+    reserve: int
+    """Bytes of the limit or the disk that are reserved for outcomes."""
+    writers: list[StoreWriter]
+    pending: list[Row]
+    dangling: dict[DanglingReason, int]
+    """Number of calls without an answer, by reason; reasons without a call are left out."""
+    servers: list[ServerHealth] = []
+    """Servers whose circuit opened, or whose retry quota ran out, since their proxy started."""
+
+
+def list_sessions(view: View) -> Iterator[SessionLine]:
+    """Yield all sessions, the most recently active first."""
+    return map(session_line, view.sessions())
+
+
+def session_line(row: SessionRow) -> SessionLine:
+    """Return one session as `turnlog sessions` lists it."""
+    return SessionLine(
+        session=ids.to_text(row.session),
+        seq=row.head_seq,
+        hash=f"sha256:{row.head_hash.hex()}",
+        named_by=row.rung,
+        # The same name may lead to the session on several rungs, or for several principals.
+        names=list(dict.fromkeys(a.partition(ALIAS_SEPARATOR)[0] for a in row.aliases)),
+        metadata=row.metadata,
+        opened_at=timestamp(row.opened_at),
+        active_at=timestamp(row.place.active_at),
+        turn=row.place.turn,
+        turn_source=row.place.source,
+        in_flight=row.place.in_flight,
+    )
+
+
+def pending_calls(view: View) -> Iterator[Row]:
+    """Yield the newest attempt of each call whose last status is not final."""
+    return map(row_of, view.unsettled())
+
+
+def store_writers(view: View, data: Path) -> list[StoreWriter]:
+    """Return the running processes that write to the store in `data`."""
+    pids = _holders(data / "epochs")
+    # A held lock shows that a process lives, also in another pid namespace, where /proc/locks is silent.
+    living = {epoch for epoch in _epochs(data / "epochs") if view.lives(epoch)}
+    return [StoreWriter(epoch=epoch, pid=pids.get(epoch)) for epoch in sorted(living)]
+
+
+def _epochs(folder: Path) -> Iterator[int]:
+    return (int(path.stem) for path in folder.glob("*.lock") if path.stem.isdigit())
+
+
+def _holders(folder: Path) -> dict[int, int]:
+    """Return the process ids by epoch, as far as /proc/locks names them."""
+    # A line of proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`.
+    inodes: dict[int, int] = {}
+    for epoch in _epochs(folder):
+        # The lock file disappears when its proxy ends.
+        with suppress(FileNotFoundError):
+            inodes[(folder / f"{epoch}.lock").stat().st_ino] = epoch
+    held: dict[int, int] = {}
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if len(fields) < 6 or fields[1] != "FLOCK":
+                continue
+            epoch_held = inodes.get(int(fields[5].rpartition(":")[2]))
+            if epoch_held is not None and int(fields[4]) > 0:
+                held[epoch_held] = int(fields[4])
+    return held
+
+
+_HEALTH: Final = "health"
+
+
+def write_health(data: Path, epoch: int, servers: Sequence[ServerHealth]) -> None:
+    """Publish the health of a proxy's servers in the data folder. Raises `OSError`."""
+    # Named by epoch: a process id may stand for another process in each pid namespace.
+    folder = data / _HEALTH
+    folder.mkdir(mode=0o700, exist_ok=True)
+    new = folder / f"{epoch}.new"
+    new.write_bytes(msgspec.json.encode(servers))
+    new.replace(folder / f"{epoch}.json")
+
+
+def remove_health(data: Path, epoch: int) -> None:
+    """Remove what a proxy published, as it ends. Raises `OSError`."""
+    (data / _HEALTH / f"{epoch}.json").unlink(missing_ok=True)
+
+
+def read_health(data: Path, epochs: Iterable[int]) -> Iterator[ServerHealth]:
+    """Yield what the proxies of these epochs published; files of dead ones are not read."""
+    for epoch in sorted(set(epochs)):
+        with suppress(OSError, msgspec.DecodeError):
+            published = (data / _HEALTH / f"{epoch}.json").read_bytes()
+            yield from msgspec.json.decode(published, type=list[ServerHealth])

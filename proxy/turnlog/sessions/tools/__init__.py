@@ -1,1 +1,0 @@
-"""The tools that servers showed, beside pins and rules."""
