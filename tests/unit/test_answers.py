@@ -8,7 +8,7 @@ from kit.attempts import ask, session
 from turnlog.core import classify, ids
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.record.own_answers import Made, Unanswered, document, envelope, problem, with_tail
+from turnlog.record.own_answers import Made, Unanswered, envelope, problem, with_tail
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 SESSION, CALL = bytes(range(16)), bytes(range(16, 32))
@@ -191,7 +191,3 @@ def test_a_problem_has_the_members_of_rfc_9457() -> None:
         "detail": "why",
         "more": 1,
     }
-
-
-def test_a_document_is_json() -> None:
-    assert (document({"a": 1}).status, document({"a": 1}).body) == (200, b'{"a":1}')

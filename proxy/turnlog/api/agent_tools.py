@@ -20,7 +20,7 @@ from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 from turnlog.wire.json.rawjson import members
 
-from .endpoints import Asked, Differences, dangling_of, diff_of, log_of, state_of
+from .endpoints import ApiRequest, Differences, dangling_of, diff_of, log_of, state_of
 from .openapi import anything
 from .parameters import (
     DanglingQuery,
@@ -132,13 +132,13 @@ class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key: Key
 
 
-def _looking(read: Callable[[View, Asked], Struct]) -> Callable[[Desk, Any], Awaitable[Told]]:
+def _looking(read: Callable[[View, ApiRequest], Struct]) -> Callable[[Desk, Any], Awaitable[Told]]:
     """Return what answers from a snapshot as an endpoint of the API does."""
 
     async def use(desk: Desk, query: Struct) -> Told:
         def work(view: View, session: bytes) -> Told:
             names = {"session": ids.to_text(session)}
-            asked = Asked(names=names, query=query, now=desk.now, saved=desk.saved)
+            asked = ApiRequest(names=names, query=query, now=desk.now, saved=desk.saved)
             return _told(read(view, asked))
 
         return await desk.look(work)
@@ -155,7 +155,7 @@ def _told(answer: Struct, blocks: Sequence[Raw] = ()) -> Told:
     return Told(data, list(blocks))
 
 
-def _diff(view: View, asked: Asked) -> Differences:
+def _diff(view: View, asked: ApiRequest) -> Differences:
     query: DiffArguments = asked.query
     wanted = DiffQuery(turns=query.turns, seq=query.seq)
     return diff_of(view, msgspec.structs.replace(asked, query=wanted))

@@ -70,7 +70,7 @@ from .parameters import (
 )
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ApiRequest(Struct, frozen=True, kw_only=True):
     """What a request says."""
 
     names: dict[str, str]
@@ -82,17 +82,17 @@ class Asked(Struct, frozen=True, kw_only=True):
     saved: SavedStates
 
 
-class Read(Struct, frozen=True):
+class ReadEndpoint(Struct, frozen=True):
     """GET: `answer` from one snapshot of the store. `read` runs in a thread."""
 
     path: str
     title: str
     query: type[Struct]
     answer: type[Struct]
-    read: Callable[[View, Asked], Struct]
+    read: Callable[[View, ApiRequest], Struct]
 
 
-class Act(Struct, frozen=True):
+class WriteEndpoint(Struct, frozen=True):
     """POST: `body` says what to do, `answer` what came of it."""
 
     path: str
@@ -103,10 +103,10 @@ class Act(Struct, frozen=True):
     answer: type[Struct]
     read: Callable[[bytes], Any]
     """Reads a body. Raises `ValueError`."""
-    act: Callable[[Context, Asked, Any], Awaitable[Struct]]
+    write: Callable[[Context, ApiRequest, Any], Awaitable[Struct]]
 
 
-Endpoint = Read | Act
+Endpoint = ReadEndpoint | WriteEndpoint
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -138,25 +138,25 @@ class Call(Struct, frozen=True, kw_only=True):
 def method(endpoint: Endpoint) -> str:
     """Return the HTTP method of an endpoint."""
     match endpoint:
-        case Read():
+        case ReadEndpoint():
             return "GET"
-        case Act():
+        case WriteEndpoint():
             return "POST"
 
 
-def _sessions(view: View, asked: Asked) -> SessionsPage:
+def _sessions(view: View, asked: ApiRequest) -> SessionsPage:
     query: ListQuery = asked.query
     return sessions_page(view, query.cursor, query.limit)
 
 
-def _session(view: View, asked: Asked) -> SessionLine:
+def _session(view: View, asked: ApiRequest) -> SessionLine:
     row = view.session(find_session(view, asked.names["session"]))
     if row is None:
         raise NotFoundError(f"no session is called {asked.names['session']!r}")
     return session_line(row)
 
 
-def log_of(view: View, asked: Asked) -> LogPage:
+def log_of(view: View, asked: ApiRequest) -> LogPage:
     """Return a page of a log."""
     query: LogQuery = asked.query
     wanted = log_query(view, _named(view, asked), query, asked.now)
@@ -166,7 +166,7 @@ def log_of(view: View, asked: Asked) -> LogPage:
     return log_page(view, wanted, query.order, query.cursor, query.limit, payloads=payloads)
 
 
-def dangling_of(view: View, asked: Asked) -> DanglingPage:
+def dangling_of(view: View, asked: ApiRequest) -> DanglingPage:
     """Return a page of calls without an answer."""
     query: DanglingQuery = asked.query
     wanted = DanglingFilter(
@@ -178,7 +178,7 @@ def dangling_of(view: View, asked: Asked) -> DanglingPage:
     return dangling_page(view, wanted, query.limit)
 
 
-def _call(view: View, asked: Asked) -> Call:
+def _call(view: View, asked: ApiRequest) -> Call:
     query: CallQuery = asked.query
     call = find_call(view, asked.names["call"])
     found = attempts_of_call(view, call)
@@ -186,13 +186,13 @@ def _call(view: View, asked: Asked) -> Call:
     return Call(call=ids.to_text(call), attempts=shown)
 
 
-def _named(view: View, asked: Asked) -> bytes | None:
+def _named(view: View, asked: ApiRequest) -> bytes | None:
     """Return the session that the path names; `None` where it names none."""
     name = asked.names.get("session")
     return None if name is None else find_session(view, name)
 
 
-def state_of(view: View, asked: Asked) -> SessionState:
+def state_of(view: View, asked: ApiRequest) -> SessionState:
     """Return a session's state."""
     query: StateQuery = asked.query
     session = find_session(view, asked.names["session"])
@@ -206,7 +206,7 @@ def state_of(view: View, asked: Asked) -> SessionState:
     return read_state(view, asked.saved, session, at, fields)
 
 
-def diff_of(view: View, asked: Asked) -> Differences:
+def diff_of(view: View, asked: ApiRequest) -> Differences:
     """Return what changed in a session, or what is other in another one."""
     query: DiffQuery = asked.query
     session = find_session(view, asked.names["session"])
@@ -230,7 +230,7 @@ def _differences(found: list[StateChange]) -> Differences:
     return Differences(items=[Difference(**structs.asdict(changed)) for changed in found])
 
 
-async def _note(context: Context, asked: Asked, note: Note) -> WrittenNote:
+async def _note(context: Context, asked: ApiRequest, note: Note) -> WrittenNote:
     query: NoteQuery = asked.query
     with context.store.view() as view:
         session = session_ref(view, asked.names["session"])
@@ -241,7 +241,7 @@ async def _note(context: Context, asked: Asked, note: Note) -> WrittenNote:
     )
 
 
-async def _resolve(context: Context, asked: Asked, said: Resolution) -> Row:
+async def _resolve(context: Context, asked: ApiRequest, said: Resolution) -> Row:
     claim = Claim(
         happened=said.verdict is Verdict.HAPPENED,
         why=context.clean(said.why),
@@ -267,15 +267,15 @@ _resolution = msgspec.json.Decoder(Resolution).decode
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    Read("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
-    Read("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
-    Read("/sessions/{session}/log", "List a session's attempts", FullLogQuery, LogPage, log_of),
-    Read("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
-    Read("/log", "List attempts of all sessions", FullLogQuery, LogPage, log_of),
-    Read("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
-    Read("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
-    Read("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
-    Read("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
-    Act("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
-    Act("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
+    ReadEndpoint("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
+    ReadEndpoint("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
+    ReadEndpoint("/sessions/{session}/log", "List a session's attempts", FullLogQuery, LogPage, log_of),
+    ReadEndpoint("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    ReadEndpoint("/log", "List attempts of all sessions", FullLogQuery, LogPage, log_of),
+    ReadEndpoint("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    ReadEndpoint("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
+    ReadEndpoint("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
+    ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
+    WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
+    WriteEndpoint("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

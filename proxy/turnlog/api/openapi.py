@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .endpoints import Act, Endpoint, Read, method
+from .endpoints import Endpoint, ReadEndpoint, WriteEndpoint, method
 
 _REF: Final = "#/components/schemas/{name}"
 _NAME: Final = re.compile(r"\{(\w+)\}")
@@ -81,9 +81,9 @@ def anything(kind: type) -> dict[str, Any]:
 
 def _types(endpoint: Endpoint) -> tuple[Any, ...]:
     match endpoint:
-        case Read():
+        case ReadEndpoint():
             return (endpoint.answer,)
-        case Act():
+        case WriteEndpoint():
             return (endpoint.body, endpoint.answer)
 
 
@@ -102,7 +102,7 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[s
         "summary": endpoint.title,
         "parameters": [*named, *parameters(endpoint.query)],
     }
-    if isinstance(endpoint, Act):
+    if isinstance(endpoint, WriteEndpoint):
         operation["requestBody"] = {"required": True, "content": _json(schemas[endpoint.body])}
     answered = {"description": "OK", "content": _json(schemas[endpoint.answer])}
     problem = {"$ref": "#/components/responses/Problem"}

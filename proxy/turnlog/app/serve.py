@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -14,14 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from turnlog.api.agent_mcp.http import AgentTools
-from turnlog.api.api import Api
-from turnlog.api.router import Own
+from turnlog.api import application
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.command.commands import Commands
 from turnlog.engine.context import Context
 from turnlog.engine.http.agent_connection import AgentServer
 from turnlog.engine.http.handler import Handler
+from turnlog.engine.http.own_pages import APPLICATION, OwnPages
 from turnlog.engine.services import end, recording
 from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
@@ -207,11 +207,14 @@ async def serving(
         ) as commands,
         _threads() as threads,
     ):
-        api = Api(context, partial(read_token, settings.data), threads)
-        own = Own(context.store, context.stop, api, AgentTools(context, threads))
-        proxy = _proxy(settings, context, upstreams, commands, own)
-        async with _listening(proxy, settings):
-            yield proxy
+        secret = secrets.token_hex()
+        app = application.application(context, secret, partial(read_token, settings.data), threads)
+        async with application.serving(app) as server:
+            upstreams.add_here(APPLICATION, server)
+            own = OwnPages(context, upstreams, secret)
+            proxy = _proxy(settings, context, upstreams, commands, own)
+            async with _listening(proxy, settings):
+                yield proxy
 
 
 @asynccontextmanager
@@ -251,7 +254,7 @@ def _target(name: str, upstream: Upstream) -> Target:
 
 
 def _proxy(
-    settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, own: Own
+    settings: Settings, context: Context, upstreams: Upstreams, commands: Commands, own: OwnPages
 ) -> Proxy:
     targets = [_target(name, up) for name, up in settings.upstreams.items()]
     handler = Handler(settings, context, Routes(targets), upstreams, commands, own)

@@ -272,21 +272,5 @@ def retold_answer(facts: Facts, content: bytes) -> Made | None:
     return Made(200, b"OK", JSON, _message(b"null", {"result": Raw(content)}))
 
 
-def not_allowed(path: str, allowed: tuple[str, ...]) -> Made:
-    """Return the answer to a method that a page of turnlog's own does not take."""
-    made = problem(405, "Method Not Allowed", f"{path} takes {' and '.join(allowed)}", {})
-    return with_headers(made, [(b"Allow", ", ".join(allowed).encode())])
-
-
-def with_headers(made: Made, headers: Headers) -> Made:
-    """Return an answer with more fields in its head."""
-    return structs.replace(made, headers=(*made.headers, *headers))
-
-
-def document(value: object) -> Made:
-    """Return a JSON document of turnlog's own."""
-    return Made(200, b"OK", JSON, _encode(value))
-
-
 def _message(raw_id: bytes, rest: dict[str, Any]) -> bytes:
     return _encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), **rest})

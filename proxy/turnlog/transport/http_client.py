@@ -5,8 +5,9 @@ cookies, no decompression, no time limits but those of rules.
 """
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic
@@ -113,6 +114,27 @@ class Origin:
         self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
 
 
+class OriginHere(Origin):
+    """A server in this process, and the idle connections to it."""
+
+    def __init__(self, target: Target, accept: Callable[[], asyncio.Protocol]) -> None:
+        """`accept` returns the server's side of a new connection."""
+        super().__init__(target)
+        self._accept = accept
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        try:
+            await loop.connect_accepted_socket(self._accept, theirs)
+            _, connection = await loop.create_connection(Connection, sock=ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return connection
+
+
 class Answer(Protocol):
     """An answer of a tool server: its head, and its body as it comes in."""
 
@@ -216,6 +238,10 @@ class Upstreams:
             for connection, _ in origin.idle:
                 connection.close()
         await self._group.__aexit__(None, None, None)
+
+    def add_here(self, target: Target, accept: Callable[[], asyncio.Protocol]) -> None:
+        """Reach an upstream in this process; `accept` returns its side of a new connection."""
+        self._origins[target.name] = OriginHere(target, accept)
 
     async def send(
         self,

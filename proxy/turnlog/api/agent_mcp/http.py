@@ -12,52 +12,38 @@ from http import HTTPStatus
 from typing import Final, TypeVar
 
 import msgspec
+from aiohttp import web
 from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
+from turnlog.api.pages import LARGEST, NO_STORE, ProblemError, body_of, caller_of
+from turnlog.core.identity import Evidence
 from turnlog.core.note import Note
-from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
-from turnlog.engine.http.downstream import Downstream
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
-from turnlog.record.own_answers import JSON, Made, not_allowed, problem, with_headers
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.store.base import SessionRef, View
 from turnlog.store.states import SavedStates
-from turnlog.transport.routes import AGENT_TOOLS, OWN, Route, Target
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
-    PARSE_ERROR,
-    TOO_MANY,
     Refused,
     is_stateless_request,
-    refusal,
-    status_of,
 )
-from turnlog.wire.http.head import Headers
 from turnlog.wire.json.rawjson import members
-from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Malformed, Message, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 
-from .server import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, refused
+from .server import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, begins, refused
 
 T = TypeVar("T")
 
-_LARGEST: Final = 256 << 10
-"""bytes of a request's body."""
-_TIME: Final = 30.0
-"""s that an answer may take."""
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
-_SESSION: Final = b"mcp-session-id"
-_REVISION: Final = b"mcp-protocol-version"
+_SESSION: Final = "Mcp-Session-Id"
+_REVISION: Final = "Mcp-Protocol-Version"
 _NOT_FOUND: Final = -32001
 """What servers of the official SDKs say of a session that they do not know."""
 _LONGEST_ID: Final = 4096
-_PRIVATE: Final = [(b"Cache-Control", b"no-store")]
-_HERE: Final = Target(
-    name=OWN, origin="", path=AGENT_TOOLS, query="", authority=b"", host="", port=0
-)
 _encode = msgspec.json.Encoder().encode
 _decode_client: Final = msgspec.json.Decoder(Client).decode
 
@@ -65,123 +51,77 @@ _decode_client: Final = msgspec.json.Decoder(Client).decode
 class AgentTools:
     """Answers for `/turnlog/mcp` and `/s/{session}/turnlog/mcp`."""
 
-    def __init__(self, context: Context, threads: Executor) -> None:
+    def __init__(self, context: Context, threads: Executor, limit: float) -> None:
+        """`limit` in s."""
         self._context = context
         self._threads = threads
+        self._limit = limit
 
-    async def answer(self, down: Downstream, session: str, connection: int) -> Made:
-        """Return the answer to a request; `session` is what its path names. Raises `Gone`."""
-        if down.method != "POST":
-            return not_allowed(AGENT_TOOLS, ("POST",))
-        body, whole = await down.read(_LARGEST)
-        if not whole or len(body) > _LARGEST:
-            detail = f"the body is larger than {_LARGEST} bytes"
-            return problem(413, "Content Too Large", detail, {})
-        route = Route(_HERE, AGENT_TOOLS, "", session, "")
-        context = self._context
-        request = Request(
-            down.asked,
-            route,
-            context.digest,
-            context.clients,
-            connection,
-            principals=context.principals,
-        )
+    async def answer(self, request: web.Request) -> web.Response:
+        """Return the answer to a request."""
+        content = parse(await body_of(request, LARGEST), most=BATCH_LIMIT)
+        fields = {name.lower(): value for name, value in request.raw_headers}
         try:
-            made = await self._answer(request, parse(body, most=BATCH_LIMIT))
+            if isinstance(content, Message) and is_stateless_request(content, fields):
+                dialogue = self._dialogue(caller_of(request), _client_in(content))
+                reply = await dialogue.answer(content, STATELESS_SINCE, fields)
+            else:
+                reply = await self._handshaken(request, content)
         except TimeoutError:
-            detail = f"this took more than {_TIME:g} s, ask for less"
-            made = problem(503, "Service Unavailable", detail, {})
-        return with_headers(made, _PRIVATE)
+            detail = f"this took more than {self._limit:g} s, ask for less"
+            raise ProblemError(503, detail, NO_STORE) from None
+        if reply is None:
+            return web.Response(status=HTTPStatus.ACCEPTED, headers=NO_STORE)
+        headers = {"Content-Type": "application/json", **NO_STORE}
+        if begins(content) and reply.status == HTTPStatus.OK:
+            headers[_SESSION] = self._new_session(content)
+        return web.Response(status=reply.status, headers=headers, body=reply.body)
 
-    async def _answer(self, request: Request, content: Message | Batch | Malformed) -> Made:
-        match content:
-            case Malformed(reason=Reason.NOT_JSONRPC):
-                why = Refused(INVALID_REQUEST, "the body is no JSON-RPC message")
-                return _made(refused(b"", why), 400)
-            case Malformed():
-                return _made(refused(b"", Refused(PARSE_ERROR, "the body is no JSON")), 400)
-            case Message() if is_stateless_request(content, request.fields):
-                return await self._stateless(request, content)
-            case _:
-                return await self._handshaken(request, content)
+    async def _handshaken(
+        self, request: web.Request, content: Message | Batch | Malformed
+    ) -> Reply | None:
+        revision = request.headers.get(_REVISION, "") or OLDEST
+        client = _client_of(request.headers.get(_SESSION, ""))
+        if begins(content):
+            revision = agreed(content)
+        if not isinstance(content, Malformed):
+            if revision not in HANDSHAKES:
+                why = Refused(INVALID_REQUEST, f"the revision is not known, {HANDSHAKES[0]} is")
+                return refused(b"", why, 400)
+            if client is None:
+                return refused(b"", Refused(_NOT_FOUND, "session not found"), 404)
+        return await self._dialogue(caller_of(request), client or Client()).answer(
+            content, revision
+        )
 
-    async def _stateless(self, request: Request, message: Message) -> Made:
-        if message.kind is not Kind.REQUEST:
-            return _ACCEPTED
-        if why := refusal(message, request.fields):
-            reply = refused(message.id, why)
-        else:
-            reply = await self._dialogue(request, _told_client(message)).reply(
-                message, STATELESS_SINCE
-            )
-        return _made(reply, status_of(reply.code))
-
-    async def _handshaken(self, request: Request, content: Message | Batch) -> Made:
-        revision = request.field(_REVISION) or OLDEST
-        client = _client_of(request.field(_SESSION))
-        if revision not in HANDSHAKES and not _begins(content):
-            why = Refused(INVALID_REQUEST, f"the revision is not known, {HANDSHAKES[0]} is")
-            return _made(refused(b"", why), 400)
-        if client is None:
-            return _made(refused(b"", Refused(_NOT_FOUND, "session not found")), 404)
-        dialogue = self._dialogue(request, client)
-        match content:
-            case Message(kind=Kind.REQUEST) if _begins(content):
-                made = _made(await dialogue.reply(content, agreed(content)), 200)
-                return with_headers(made, self._new_session(content))
-            case Message(kind=Kind.REQUEST):
-                return _made(await dialogue.reply(content, revision), 200)
-            case Batch(is_partial=True):
-                return _made(refused(b"", TOO_MANY), 400)
-            case Batch() if revision == OLDEST and content.items:
-                return await self._batch(dialogue, content)
-            case Batch():
-                why = Refused(INVALID_REQUEST, f"there are no such batches in {revision}")
-                return _made(refused(b"", why), 400)
-            case _:
-                return _ACCEPTED
-
-    async def _batch(self, dialogue: Dialogue, batch: Batch) -> Made:
-        """Answer what of a batch is a request, in order."""
-        bodies: list[bytes] = []
-        for item in batch.items:
-            if isinstance(item, Malformed):
-                why = Refused(INVALID_REQUEST, "this is no JSON-RPC message")
-                bodies.append(refused(b"", why).body)
-            elif item.kind is Kind.REQUEST:
-                bodies.append((await dialogue.reply(item, OLDEST)).body)
-        return _made(Reply(b"[" + b",".join(bodies) + b"]"), 200) if bodies else _ACCEPTED
-
-    def _dialogue(self, request: Request, client: Client) -> Dialogue:
+    def _dialogue(self, caller: Evidence, client: Client) -> Dialogue:
         def desk(meta: Mapping[str, bytes]) -> _Desk:
-            headers = request.vendor_headers(self._context.vendor_headers)
-            evidence = request.evidence(dict(meta), headers, client.name)
-            # The protocol session is one with turnlog, no server's: it names no conversation.
-            evidence = structs.replace(evidence, mcp_session_id="")
+            name = client.name or caller.client_name
+            evidence = structs.replace(caller, meta=meta, client_name=name)
             found = self._context.sessions.own(evidence, client)
-            return _Desk(self._context, self._threads, _only(found))
+            return _Desk(self._context, self._threads, self._limit, _only(found))
 
         return Dialogue(desk, lambda error: self._context.log.emit(StoreFailed(reason=str(error))))
 
-    def _new_session(self, message: Message) -> Headers:
-        """Return the header that begins a protocol session.
-
-        Its id holds what there is to know of it, so that it outlives this process: who the client
-        says it is, which anyone may say.
-        """
+    def _new_session(self, message: Message) -> str:
+        """Return the id of a new protocol session."""
+        # It holds all that there is to know of it, so that it outlives this process: who the client
+        # says it is, which anyone may say.
         params = members(message.params) if message.params else {}
         client = read_client(bytes(params.get("clientInfo", b"")))
         told = base64.urlsafe_b64encode(_encode(client)).decode()
-        return [(b"Mcp-Session-Id", f"{self._context.clock.entropy(16).hex()}.{told}".encode())]
+        return f"{self._context.clock.entropy(16).hex()}.{told}"
 
 
 class _Desk:
     """A session of this proxy's store."""
 
-    def __init__(self, context: Context, threads: Executor, session: SessionRef) -> None:
+    def __init__(
+        self, context: Context, threads: Executor, limit: float, session: SessionRef
+    ) -> None:
         self._context = context
         self._threads = threads
+        self._limit = limit
         self._session = session
 
     @property
@@ -201,7 +141,7 @@ class _Desk:
                 return work(view, _on_disk(view, self._session))
 
         # A note has no such limit: once it is queued nobody may say that it was not written.
-        async with asyncio.timeout(_TIME):
+        async with asyncio.timeout(self._limit):
             return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
@@ -225,11 +165,6 @@ def _on_disk(view: View, session: SessionRef) -> bytes:
     )
 
 
-def _begins(content: Message | Batch) -> bool:
-    """Tell whether a handshake begins, which settles the revision."""
-    return isinstance(content, Message) and content.method == "initialize"
-
-
 def _only(found: list[SessionRef]) -> SessionRef:
     if len(found) == 1:
         return found[0]
@@ -240,7 +175,7 @@ def _only(found: list[SessionRef]) -> SessionRef:
     )
 
 
-def _told_client(message: Message) -> Client:
+def _client_in(message: Message) -> Client:
     """Return what a request without a handshake says of its client."""
     params = members(message.params)
     meta = members(params["_meta"]) if "_meta" in params else {}
@@ -256,10 +191,3 @@ def _client_of(session_id: str) -> Client | None:
         return _decode_client(told)
     except ValueError:
         return None
-
-
-def _made(reply: Reply, status: int) -> Made:
-    return Made(status, HTTPStatus(status).phrase.encode(), JSON, reply.body)
-
-
-_ACCEPTED: Final = Made(202, b"Accepted", (), b"")

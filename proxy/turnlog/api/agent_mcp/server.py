@@ -6,10 +6,10 @@ HTTP and pipes carry the messages: `api.agent_mcp.http`, `api.agent_mcp.stdio`.
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from turnlog.api.agent_tools import (
     NAMED,
@@ -28,9 +28,18 @@ from turnlog.record.own_answers import envelope, tool_failure
 from turnlog.sessions.errors import NoteError, NotFoundError, NotRecallableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.wire import mcp
-from turnlog.wire.endpoint import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refused
+from turnlog.wire.endpoint import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    TOO_MANY,
+    Refused,
+    refusal,
+    status_of,
+)
 from turnlog.wire.json.rawjson import members
-from turnlog.wire.jsonrpc import Message
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason
 
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Revisions that begin with `initialize`, the newest first."""
@@ -45,16 +54,20 @@ _INSTRUCTIONS: Final = (
     "ended, what changed, what you no longer see; `note` writes down what no call shows, and `recall` "
     "gives back a recorded result."
 )
+_NO_MESSAGE: Final = Refused(INVALID_REQUEST, "this is no JSON-RPC message")
 _UNUSABLE: Final = "the log cannot be read or written now"
 _encode = msgspec.json.Encoder().encode
 _decode_id = msgspec.json.Decoder(int | float | str).decode
 
 
 class Reply(Struct, frozen=True):
-    """A whole message, and the code of the JSON-RPC error that it is."""
+    """A whole message, or the array that answers a batch."""
 
     body: bytes
     code: int | None = None
+    """Of the JSON-RPC error that it is."""
+    status: int = 200
+    """Under which it goes out over HTTP."""
 
 
 class Dialogue:
@@ -69,8 +82,52 @@ class Dialogue:
         self._desk = desk
         self._report = report
 
-    async def reply(self, request: Message, revision: str) -> Reply:
-        """Answer one request of a revision."""
+    async def answer(
+        self,
+        content: Message | Batch | Malformed,
+        revision: str,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Reply | None:
+        """Return the answer to what a client sent; `None` where it gets none.
+
+        `headers` of HTTP have names in lower case; on a pipe there are none.
+        """
+        match content:
+            case Message():
+                is_request = content.kind is Kind.REQUEST
+                return await self._single(content, revision, headers) if is_request else None
+            case Malformed(reason=Reason.NOT_JSONRPC):
+                return refused(b"", _NO_MESSAGE, 400)
+            case Malformed():
+                return refused(b"", Refused(PARSE_ERROR, "this is no JSON"), 400)
+            case Batch(is_partial=True):
+                return refused(b"", TOO_MANY, 400)
+            case Batch() if revision == OLDEST and content.items:
+                return await self._batch(content)
+            case Batch():
+                why = Refused(INVALID_REQUEST, f"there are no such batches in {revision}")
+                return refused(b"", why, 400)
+
+    async def _single(
+        self, request: Message, revision: str, headers: Mapping[bytes, bytes] | None
+    ) -> Reply:
+        if not mcp.is_stateless(revision):
+            return await self._reply(request, revision)
+        why = refusal(request, headers)
+        reply = refused(request.id, why) if why else await self._reply(request, revision)
+        return structs.replace(reply, status=status_of(reply.code))
+
+    async def _batch(self, batch: Batch) -> Reply | None:
+        replies = [
+            refused(b"", _NO_MESSAGE)
+            if isinstance(item, Malformed)
+            else await self._reply(item, OLDEST)
+            for item in batch.items
+            if isinstance(item, Malformed) or item.kind is Kind.REQUEST
+        ]
+        return Reply(b"[%b]" % b",".join(reply.body for reply in replies)) if replies else None
+
+    async def _reply(self, request: Message, revision: str) -> Reply:
         if not _is_id(request.id) or not request.jsonrpc:
             return refused(
                 request.id, Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
@@ -140,12 +197,12 @@ class Dialogue:
         return tool_failure(sentence, envelope(None, ending), stateless=stateless)
 
 
-def refused(raw_id: bytes, why: Refused) -> Reply:
+def refused(raw_id: bytes, why: Refused, status: int = 200) -> Reply:
     """Return a JSON-RPC error, under the id where it is one."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     known = Raw(raw_id if _is_id(raw_id) else b"null")
     body = _encode({"jsonrpc": "2.0", "id": known, "error": error})
-    return Reply(body, why.code)
+    return Reply(body, why.code, status)
 
 
 def _is_id(raw: bytes) -> bool:
@@ -155,6 +212,11 @@ def _is_id(raw: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def begins(content: Message | Batch | Malformed) -> TypeGuard[Message]:
+    """Return whether this begins a handshake, which settles the revision."""
+    return isinstance(content, Message) and content.method == "initialize"
 
 
 def agreed(request: Message) -> str:

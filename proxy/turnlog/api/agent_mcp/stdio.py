@@ -21,18 +21,11 @@ from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.values import session_name
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, View, alias
 from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
-from turnlog.wire.endpoint import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    TOO_MANY,
-    Refused,
-    is_stateless_request,
-    refusal,
-)
-from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
+from turnlog.wire.endpoint import PARSE_ERROR, Refused, is_stateless_request
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Malformed, Message, Reason, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 
-from .server import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, refused
+from .server import HANDSHAKES, Dialogue, agreed, begins, refused
 
 T = TypeVar("T")
 
@@ -51,46 +44,15 @@ class Conversation:
     async def answer(self, line: bytes) -> bytes:
         """Return the line that answers a line; nothing for what gets no answer."""
         content = parse(line, most=BATCH_LIMIT)
-        match content:
-            case Malformed(reason=Reason.EMPTY):
-                return b""
-            case Malformed(reason=Reason.NOT_JSONRPC):
-                return _refused(INVALID_REQUEST, "this is no JSON-RPC message")
-            case Malformed():
-                return _refused(PARSE_ERROR, "this is no JSON")
-            case Batch(is_partial=True):
-                return refused(b"", TOO_MANY).body
-            case Batch():
-                return await self._batch(content)
-            case Message(kind=Kind.REQUEST):
-                return (await self._reply(content)).body
-            case Message():
-                return b""
-
-    async def _reply(self, request: Message) -> Reply:
-        if is_stateless_request(request, {}):
-            if why := refusal(request, None):
-                return refused(request.id, why)
-            return await self._dialogue.reply(request, STATELESS_SINCE)
-        if request.method == "initialize":
-            self._revision = agreed(request)
-        return await self._dialogue.reply(request, self._revision)
-
-    async def _batch(self, batch: Batch) -> bytes:
-        if self._revision != OLDEST or not batch.items:
-            return _refused(INVALID_REQUEST, f"there are no such batches in {self._revision}")
-        answers = [
-            _refused(INVALID_REQUEST, "this is no JSON-RPC message")
-            if isinstance(item, Malformed)
-            else (await self._reply(item)).body
-            for item in batch.items
-            if isinstance(item, Malformed) or item.kind is Kind.REQUEST
-        ]
-        return b"[" + b",".join(answers) + b"]" if answers else b""
-
-
-def _refused(code: int, message: str) -> bytes:
-    return refused(b"", Refused(code, message)).body
+        if isinstance(content, Malformed) and content.reason is Reason.EMPTY:
+            return b""
+        if isinstance(content, Message) and is_stateless_request(content, {}):
+            reply = await self._dialogue.answer(content, STATELESS_SINCE)
+        else:
+            if begins(content):
+                self._revision = agreed(content)
+            reply = await self._dialogue.answer(content, self._revision)
+        return reply.body if reply is not None else b""
 
 
 class StoreDesk:
@@ -199,7 +161,8 @@ def serve(
         for line in iter(partial(agent.readline, _LINE), b""):
             if len(line) == _LINE and not line.endswith(b"\n"):
                 _skip(agent)
-                answer = _refused(PARSE_ERROR, f"a message has at most {_LINE} bytes")
+                why = Refused(PARSE_ERROR, f"a message has at most {_LINE} bytes")
+                answer = refused(b"", why).body
             else:
                 answer = runner.run(conversation.answer(line))
             if answer:

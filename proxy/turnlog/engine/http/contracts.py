@@ -21,7 +21,6 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
 
 from . import response_buffer
-from .downstream import Downstream
 
 
 class Hearer(response_buffer.Way, Protocol):
@@ -263,18 +262,4 @@ class Way(Protocol):
         self, target: Target, resource: str, lines: bytes, body: bytes
     ) -> asyncio.Task[None]:
         """Send a message whose answer nobody needs, in the background."""
-        ...
-
-
-class OwnPages(Protocol):
-    """Answers requests for `/turnlog/...`, also behind a session's name."""
-
-    async def answer(self, down: Downstream, path: str, query: str, connection: int) -> Made:
-        """Return the answer to a request whose path begins with `/turnlog`. Raises `Gone`."""
-        ...
-
-    async def answer_within(
-        self, down: Downstream, session: str, path: str, connection: int
-    ) -> Made:
-        """Return the answer to a request for turnlog behind a session's name. Raises `Gone`."""
         ...

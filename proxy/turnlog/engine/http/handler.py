@@ -23,14 +23,15 @@ from turnlog.transport.http_client import Content, Failure, Upstreams
 from turnlog.transport.message_heads import Heads, Memo, RequestStart, lines
 from turnlog.transport.request_heads import AgentRequest
 from turnlog.transport.request_parser import refusal_of
-from turnlog.transport.routes import Route, Routes, is_own, origin_form, own_path
+from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 
 from .admission import Admission, Refused
 from .agent_connection import AgentConnection
 from .audience import Audience
 from .bodies import exchange_of, read_exchange
-from .contracts import Hearer, OwnPages
+from .contracts import Hearer
 from .downstream import Downstream, Gone
+from .own_pages import APPLICATION, OwnPages, probed
 from .plain import PlainCall
 from .runner import NO_RULES, Runner
 
@@ -112,7 +113,7 @@ class Handler:
         """Answer, or record, forward, relay; whatever ends this early is recorded too."""
         route = self._route(down.asked)
         if route is None:
-            await self._answer_here(down, agent.number)
+            await self._answer_here(down, agent)
             return
         request = self._told(down.asked, agent, route)
         transport = self._settings.upstreams[route.target.name].transport
@@ -138,16 +139,19 @@ class Handler:
         target = origin_form(start.target)
         return None if is_own(target.partition("?")[0]) else self._routes.find(target)
 
-    async def _answer_here(self, down: Downstream, connection: int) -> None:
+    async def _answer_here(self, down: Downstream, agent: AgentConnection) -> None:
         """Answer a request for turnlog itself, or refuse it."""
         if refusal := self._admission.refusal(down.asked):
             await self._refuse(down, refusal)
             return
         path, _, query = origin_form(down.target).partition("?")
-        if is_own(path):
-            await self._send(down, await self._own.answer(down, path, query, connection))
-        elif own := own_path(path):
-            await self._send(down, await self._own.answer_within(down, *own, connection))
+        if is_probe(path):
+            context = self._context
+            await self._send(down, probed(down.method, path, context.store, context.stop))
+        elif is_own(path) or own_path(path):
+            session, _ = own_path(path) or ("", path)
+            route = Route(APPLICATION, path, "", session, "")
+            await self._own.relay(down, self._told(down.asked, agent, route), path, query)
         else:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             made = problem(404, "Not Found", detail, {})
