@@ -67,37 +67,29 @@ class Child:
         self.wait(lambda: b"\n" in self.output())
         return Decoder(Port).decode(self.output().partition(b"\n")[0]).port
 
-    def family(self) -> list[int]:
-        """Return its process id and, for turnlog, that of the process that writes its store."""
-        return [self.pid, *writers_of(self.pid)]
-
     def cpu_seconds(self) -> float:
-        """Return the processor time of its processes and all their threads so far, user and system."""
-        return sum(map(_cpu_seconds, self.family()))
+        """Return the processor time of all its threads so far, user and system."""
+        return _cpu_seconds(self.pid)
 
     def anonymous_kib(self) -> int:
         """Return its memory without mapped files: the pages of LMDB's map are page cache."""
-        return self._sum("status", "RssAnon")
+        return field_of(self.pid, "status", "RssAnon")
 
     def resident_kib(self) -> int:
         """Return all its memory that is in RAM."""
-        return self._sum("status", "VmRSS")
+        return field_of(self.pid, "status", "VmRSS")
 
     def peak_kib(self) -> int:
         """Return the most `resident_kib` since `forget_peak`."""
-        return self._sum("status", "VmHWM")
+        return field_of(self.pid, "status", "VmHWM")
 
     def forget_peak(self) -> None:
         """Start a new peak at what is resident now."""
-        for pid in self.family():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def written_bytes(self) -> int:
         """Return how much it made the disk write so far."""
-        return self._sum("io", "write_bytes")
-
-    def _sum(self, file: str, name: str) -> int:
-        return sum(field_of(pid, file, name) for pid in self.family())
+        return field_of(self.pid, "io", "write_bytes")
 
     def stop(self) -> None:
         """End it and wait for its end; kill it when it does not obey."""
@@ -110,20 +102,6 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def writers_of(pid: int) -> list[int]:
-    """Return the ids of the processes that write a store for a process."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [child for task in tasks for child in task.read_text().split()]
-    return [int(child) for child in children if _writes_a_store(child)]
-
-
-def _writes_a_store(pid: str) -> bool:
-    try:
-        return b"turnlog.store.apart_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def field_of(pid: int, file: str, name: str) -> int:

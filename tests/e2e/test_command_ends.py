@@ -16,7 +16,7 @@ from conformance.requirements import Requirement, proves
 from kit import stdio_server
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
-from kit.family import commands
+from kit.processes import children_of
 from kit.proxy import Proxy
 from kit.wraps import is_gone
 
@@ -165,7 +165,7 @@ def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
         with Client(proxy.url) as client:
             params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
             client.ask("POST", "/mcp", message("initialize", params), headers=MCP_HEADERS)
-            wait_until(lambda: bool(commands(proxy.process.pid)), "the command")
+            wait_until(lambda: bool(children_of(proxy.process.pid)), "the command")
         assert proxy.told("process.ended")
         assert proxy.events("process.failed") == []
 
@@ -195,7 +195,7 @@ def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
         assert kinds == ["connect_timeout"] * 2
         reasons = {event["turnlog.reason"] for event in events(proxy, "process.failed", 2)}
         assert reasons == {"the limit timeout.startup of 0.3 s was reached"}
-        wait_until(lambda: not commands(proxy.process.pid), "the end of the commands")
+        wait_until(lambda: not children_of(proxy.process.pid), "the end of the commands")
 
 
 @proves(Requirement.RECORD_OUTCOME)
@@ -241,7 +241,7 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
     with serving(tmp_path, script) as proxy, Client(proxy.url) as client:
         headers = opened(client)
         pid = int(text_of(asked(client, headers, "pid")))
-        wait_until(lambda: not commands(proxy.process.pid), "the end of the launcher")
+        wait_until(lambda: not children_of(proxy.process.pid), "the end of the launcher")
         # What reads nothing would be ended meanwhile.
         assert text_of(asked(client, headers, "later", seconds=0.7)) == str(pid)
         client.request("DELETE", "/mcp", headers=headers)

@@ -1,6 +1,6 @@
 """A writer in a process of its own, for tests that kill it: `python store_child.py DATA CALLERS`.
 
-With STORE_APART in its environment another process writes for it. It prints a line for each commit that the store said is on disk, and never before.
+It prints a line for each commit that the store said is on disk, and never before.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def call_for_ever(store: Store, name: str, limit: int) -> None:
 
 async def main(data: Path, callers: int, limit: int) -> None:
     """Open the store, say what it recovered, then call."""
-    store = LmdbStore.open(data, flush_every=100, apart="STORE_APART" in os.environ)
+    store = LmdbStore.open(data, flush_every=100)
     for commit in store.recovered:
         say("recovered", commit.link.session.hex(), commit.link.seq, commit.facts.call.hex())
     say("ready")

@@ -1,30 +1,27 @@
-"""A writer whose files may not grow any more: `python store_full_child.py DATA [apart]`.
+"""A writer whose files may not grow any more: `python store_full_child.py DATA`.
 
 Prints what came of a draft before, while and after the system refuses to let the log grow.
 """
 
 import asyncio
-import os
 import resource
 import sys
 from pathlib import Path
 
 from conformance.store.kit import begin, intent, new_id, outcome, put, session
-from kit.family import store_processes
 from turnlog.core.commit import Body
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
 
-async def main(data: Path, apart: bool) -> None:
+async def main(data: Path) -> None:
     """Write an intent, refuse its outcome the disk, then let it through."""
-    store = LmdbStore.open(data, limit=16 << 20, apart=apart)
+    store = LmdbStore.open(data, limit=16 << 20)
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call))
     size = (data / "log" / "data.mdb").stat().st_size
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    (writer,) = store_processes(os.getpid()) if apart else (os.getpid(),)
-    resource.prlimit(writer, resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     big = Body(summary="x" * 500_000)
     other, read = session(), new_id()
     lost = store.submit(intent(other, read, body=big), wait=True)
@@ -36,7 +33,7 @@ async def main(data: Path, apart: bool) -> None:
         await lost.done()
     except StoreError:
         print("refused as well")
-    resource.prlimit(writer, resource.RLIMIT_FSIZE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     commit = await put(store, outcome(ref, call, ticket, body=big))
     print("written", commit.link.seq, commit.link.ref)
     along = await put(store, outcome(other, read, lost))
@@ -45,4 +42,4 @@ async def main(data: Path, apart: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), "apart" in sys.argv[2:]))
+    asyncio.run(main(Path(sys.argv[1])))

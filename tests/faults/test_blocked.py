@@ -2,8 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,11 +13,11 @@ from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, Response, call
 from kit.disks import disk_of, fill_disk
-from kit.family import store_processes
+from kit.holding import nobody_writes
 from kit.proxy import Proxy, rows, running, until
-from kit.stalls import stopped
 from kit.upstreams import RawUpstream, echo
 from kit.wraps import wrapping
+from turnlog.core.commit import Body
 from turnlog.core.kinds import Effect
 from turnlog.store.base import Blob, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -39,12 +38,6 @@ def rules(tmp_path: Path) -> Path:
     file = tmp_path / "mine.yaml"
     file.write_text(RULES)
     return file
-
-
-@pytest.fixture(params=[False, True], ids=["thread", "process"])
-def open_store(request: pytest.FixtureRequest) -> Callable[..., LmdbStore]:
-    """Open a store that a thread, or a process of its own, writes."""
-    return partial(LmdbStore.open, apart=bool(request.param))
 
 
 def post(proxy: Proxy, tool: str, number: int = 1) -> Response:
@@ -95,10 +88,10 @@ def test_no_call_is_sent_while_the_data_folder_is_gone(
 
 
 async def test_a_store_at_the_place_of_another_is_left_alone_until_the_next_start(
-    tmp_path: Path, open_store: Callable[..., LmdbStore]
+    tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
-    store = open_store(data)
+    store = LmdbStore.open(data)
     await put(store, intent(session(), new_id(), blob=Blob(b"before")))
     shutil.rmtree(data)
     other = LmdbStore.open(tmp_path / "other")
@@ -124,10 +117,8 @@ def contents(data: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files}
 
 
-async def test_a_folder_that_is_put_back_is_written_again(
-    tmp_path: Path, open_store: Callable[..., LmdbStore]
-) -> None:
-    store = open_store(tmp_path / "data")
+async def test_a_folder_that_is_put_back_is_written_again(tmp_path: Path) -> None:
+    store = LmdbStore.open(tmp_path / "data")
     ref = session()
     await put(store, intent(ref, new_id()))
     (tmp_path / "data").rename(tmp_path / "away")
@@ -186,9 +177,8 @@ async def test_a_proxy_is_not_ready_while_no_write_comes_to_an_end(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
     async with running(tmp_path, upstream.url) as proxy:
-        (writer,) = store_processes(proxy.process.pid)
         async with asyncio.TaskGroup() as tasks:
-            with stopped(writer):
+            with nobody_writes(proxy.data):
                 asking = tasks.create_task(asyncio.to_thread(post, proxy, "pay"))
                 await until(lambda: proxy.events("store.blocked") or None, "the stall to be told")
                 assert "no write to the store has ended" in str(proxy.events("store.blocked"))
@@ -214,17 +204,15 @@ async def test_a_disk_of_32_mib_is_used_from_the_first_call_on(
         assert not proxy.events("store.blocked")
 
 
-def test_a_proxy_says_at_the_start_that_there_is_no_room(
+async def test_a_proxy_says_at_the_start_that_there_is_no_room(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
-    settings = {"upstreams": {"default": {"url": upstream.url}}, "limits": {"store": 4 << 20}}
-    with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
-        for number in range(40):
-            body = call("pay", {"pad": "x" * 200_000, "n": number}, request_id=number)
-            assert client.request("POST", "/mcp", body, headers=MCP_HEADERS).status == 200
-    log = proxy.data / "log" / "data.mdb"
-    assert log.stat().st_blocks * 512 > 4 << 20
-    with proxy_beside(tmp_path, settings=settings) as again:
-        (blocked,) = again.told("store.blocked")
+    settings = {"upstreams": {"default": {"url": upstream.url}}, "limits": {"store": 1 << 20}}
+    store = LmdbStore.open(tmp_path / "data")
+    for _ in range(5):
+        await put(store, intent(session(), new_id(), body=Body(summary="x" * 300_000)))
+    await store.close()
+    async with running(tmp_path, settings=settings) as proxy:
+        (blocked,) = await until(lambda: proxy.events("store.blocked"), "the shortage to be told")
         assert "raise limits.store" in blocked["error.message"]
-        assert readiness(again) == 503
+        assert await asyncio.to_thread(readiness, proxy) == 503

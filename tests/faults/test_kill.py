@@ -1,7 +1,6 @@
 """A proxy that is killed: what its agents were told is in the log, and the rest is `unknown`."""
 
 import json
-import os
 import random
 import signal
 import threading
@@ -15,12 +14,10 @@ import pytest
 from e2e.stores import turnlog
 from kit.beside import proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
-from kit.family import store_processes
 from kit.faults import Hangs, SlowHead
 from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 from turnlog.sessions.rows import Row
-from turnlog.store import apart
 
 TOOLS: list[dict[str, object]] = [
     {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
@@ -141,40 +138,6 @@ def test_every_answer_that_arrived_is_in_the_log_after_a_kill(
     assert len(rows(proxy.data)) == len(before)
 
 
-def test_the_death_of_who_writes_the_store_is_told_and_costs_nobody_an_answer(
-    tmp_path: Path, upstream: RawUpstream
-) -> None:
-    settings = {"upstreams": {"default": {"url": upstream.url, "trust_annotations": True}}}
-    deaths = 3
-    with proxy_beside(tmp_path, settings=settings) as proxy:
-        list_tools(proxy)
-        agents = [Agent(proxy.url, number) for number in range(WORKERS)]
-        for agent in agents:
-            agent.start()
-        for death in range(1, deaths + 1):
-            told = sum(len(agent.answered) for agent in agents)
-            wait_until(lambda: sum(len(a.answered) for a in agents) > told + 100, "some answers")  # noqa: B023
-            (writer,) = store_processes(proxy.process.pid)
-            os.kill(writer, signal.SIGKILL)
-            assert len(proxy.told("store.failed", death)) == death
-        told = sum(len(agent.answered) for agent in agents)
-        wait_until(
-            lambda: sum(len(agent.answered) for agent in agents) > told + 100, "more answers"
-        )
-        for agent in agents:
-            agent.enough = True
-        for agent in agents:
-            agent.join(BOUND)
-    log = rows(proxy.data)
-    kept = by_tag(log)
-    for agent in agents:
-        assert set(agent.sent) == set(agent.answered)
-        assert set(agent.sent) <= set(kept)
-    assert {row.status for row in log} == {"ok"}
-    assert max(Counter(row.output_summary for row in log).values()) == 1
-    verified(proxy.data)
-
-
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_a_call_that_hung_when_the_proxy_was_killed_is_unknown(
     tmp_path: Path, upstream: RawUpstream, method: str
@@ -269,27 +232,6 @@ def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
 
 def waiting(data: Path) -> list[Row]:
     return [row for row in rows(data) if row.status == "pending"]
-
-
-def test_a_proxy_whose_writers_all_die_says_that_it_is_not_ready(
-    tmp_path: Path, upstream: RawUpstream
-) -> None:
-    with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:
-        for death in range(1, apart.TRIES + 1):
-            wait_until(lambda: store_processes(proxy.process.pid), "another writer")
-            os.kill(store_processes(proxy.process.pid)[0], signal.SIGKILL)
-            proxy.told("store.failed", death)
-        why = client.request("GET", "/turnlog/ready")
-        assert why.status == 503
-        assert "store.blocked" in why.json()["detail"]
-        (said,) = proxy.told("store.blocked")
-        assert "nothing is written until one works" in said["error.message"]
-        answer = client.request("POST", "/mcp", call("write"), headers=MCP_HEADERS).json()
-        outcome = answer["result"]["_meta"]["turnlog/outcome"]
-        assert (outcome["kind"], outcome["executed"]) == ("session_unavailable", "no")
-        assert upstream.requests == []
-        proxy.process.send_signal(signal.SIGTERM)
-        assert proxy.process.wait(BOUND) == 0
 
 
 def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstream) -> None:

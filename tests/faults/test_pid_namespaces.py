@@ -15,7 +15,7 @@ import pytest
 from e2e.stores import Call, fill
 from kit import namespaces, stdio_server
 from kit.clients import MCP_HEADERS, Client, call, message, wait_until
-from kit.family import has_opened
+from kit.processes import has_opened
 from kit.proxy import Proxy, environment
 from kit.upstreams import RawUpstream, echo
 

@@ -45,7 +45,7 @@ def ran(data: Path, *command: str) -> tuple[int, str]:
     return found.returncode, found.stderr
 
 
-@pytest.mark.parametrize("pages", [1, 2, 64])
+@pytest.mark.parametrize("pages", [1, 2, 8])
 def test_a_cut_log_is_named_and_ends_no_command(data: Path, pages: int) -> None:
     os.truncate(data / "log" / "data.mdb", (_used(data) - pages) * PAGE)
     for command in COMMANDS:

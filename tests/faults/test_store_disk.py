@@ -2,12 +2,10 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ import pytest
 from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
 from kit.disks import disk_of, fill_disk
-from kit.family import store_processes
 from kit.proxy import until
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import Status
@@ -25,25 +22,13 @@ from turnlog.store.room import STATES_SHARE
 from turnlog.store.states import SavedStates
 from turnlog.store.tickets import Pending
 
-Opener = Callable[..., LmdbStore]
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
 
 
-@pytest.fixture(params=[False, True], ids=["thread", "process"])
-def apart(request: pytest.FixtureRequest) -> bool:
-    """Who writes: a thread, or a process of its own."""
-    return bool(request.param)
-
-
-@pytest.fixture
-def open_store(apart: bool) -> Opener:
-    return partial(LmdbStore.open, apart=apart)
-
-
-async def test_the_oldest_blobs_go_first(tmp_path: Path, open_store: Opener) -> None:
+async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     clock = iter(range(START, START + 100 * HOUR, HOUR // 4))
-    store = open_store(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
     ref = session()
     handles: list[bytes] = []
     for _ in range(12):
@@ -62,11 +47,9 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path, open_store: Opener) -> 
 
 
 @proves(Requirement.STORE_LIMIT)
-async def test_saved_states_are_counted_and_go_before_any_content(
-    tmp_path: Path, open_store: Opener
-) -> None:
+async def test_saved_states_are_counted_and_go_before_any_content(tmp_path: Path) -> None:
     limit, clock = 16 << 20, iter(range(START, START + 100 * HOUR, HOUR // 4))
-    store = open_store(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
+    store = LmdbStore.open(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
     saved = SavedStates(tmp_path / "data", 1)
     for seq in range(100):
         assert saved.save(new_id(), seq, bytes(32), os.urandom(60_000))
@@ -94,10 +77,8 @@ def usage(store: LmdbStore) -> Usage:
         return view.usage()
 
 
-async def test_the_present_bucket_goes_when_it_alone_is_too_much(
-    tmp_path: Path, open_store: Opener
-) -> None:
-    store = open_store(tmp_path / "data", limit=4 << 20, now=lambda: START)
+async def test_the_present_bucket_goes_when_it_alone_is_too_much(tmp_path: Path) -> None:
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START)
     ref = session()
     for _ in range(20):
         await put(store, intent(ref, new_id(), blob=Blob(os.urandom(600_000))))
@@ -125,11 +106,9 @@ async def _fill(store: LmdbStore) -> int:
     raise AssertionError("the store has no limit")
 
 
-async def test_at_the_limit_intents_are_refused_and_outcomes_written(
-    tmp_path: Path, open_store: Opener
-) -> None:
+async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    store = open_store(data, limit=4 << 20)
+    store = LmdbStore.open(data, limit=4 << 20)
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call, blob=Blob(bytes(range(256)) * 9)))
     assert await _fill(store) > 5
@@ -143,7 +122,7 @@ async def test_at_the_limit_intents_are_refused_and_outcomes_written(
         assert view.blob(ticket.placed.body.input_blob if ticket.placed.body else b"") is None
     assert usage.log_bytes < 4 << 20
     await store.close()
-    bigger = open_store(data, limit=64 << 20)
+    bigger = LmdbStore.open(data, limit=64 << 20)
     await put(bigger, intent(ref, new_id()))
     await bigger.close()
 
@@ -155,10 +134,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-async def test_a_full_disk_fails_the_drafts_and_nothing_else(
-    small_disk: Path, open_store: Opener
-) -> None:
-    store = open_store(small_disk / "data", limit=40 << 20)
+async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -> None:
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     filler = fill_disk(small_disk)
@@ -182,38 +159,10 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(
 
 
 @pytest.mark.parametrize("closing", [False, True])
-async def test_an_outcome_that_found_no_room_outlives_the_process_that_was_to_write_it(
+async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     small_disk: Path, closing: bool
 ) -> None:
-    store = LmdbStore.open(small_disk / "data", limit=40 << 20, apart=True)
-    ref, call = session("alice"), new_id()
-    ticket = await begin(store, intent(ref, call))
-    begun = store.submit(intent(ref, new_id(), body=Body(summary="y" * 300_000)), wait=False)
-    filler = fill_disk(small_disk)
-    big = Body(summary="x" * 900_000)
-    late = store.submit(outcome(ref, call, ticket, body=big), wait=True)
-    other = store.submit(outcome(ref, read_call(begun), begun, body=big), wait=True)
-    for refused in (late, other):
-        with pytest.raises(StoreFull, match="free space"):
-            await refused.done()
-    (process,) = store_processes(os.getpid())
-    os.kill(process, signal.SIGKILL)
-    filler.unlink()
-    if not closing:
-        await until(lambda: (late.placed and other.placed) or None, "both outcomes")
-    await store.close()
-    reader = LmdbReader.open(small_disk / "data")
-    with reader.view() as view:
-        made = list(view.attempts(Filter(), newest_first=False))
-        assert [[c.facts.status for c in one] for one in made] == 2 * [[Status.PENDING, Status.OK]]
-    reader.close()
-
-
-@pytest.mark.parametrize("closing", [False, True])
-async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
-    small_disk: Path, closing: bool, open_store: Opener
-) -> None:
-    store = open_store(small_disk / "data", limit=40 << 20)
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     told: list[bool] = []
@@ -244,9 +193,9 @@ def read_call(ticket: Pending) -> bytes:
     return ticket.draft.facts.call
 
 
-async def test_blobs_that_have_no_room_end_no_process(small_disk: Path, open_store: Opener) -> None:
+async def test_blobs_that_have_no_room_end_no_process(small_disk: Path) -> None:
     """LMDB's lock file is mapped: a page of it without room on the disk would be the end."""
-    store = open_store(small_disk / "data", limit=40 << 20)
+    store = LmdbStore.open(small_disk / "data", limit=40 << 20)
     ref = session("alice")
     calls = [new_id() for _ in range(3)]
     tickets = [await begin(store, intent(ref, call, blob=_random())) for call in calls]
@@ -266,9 +215,29 @@ def _random() -> Blob:
     return Blob(os.urandom(9000))
 
 
-async def test_what_is_given_up_for_room_is_told(tmp_path: Path, open_store: Opener) -> None:
+def deleted(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has in its memory and that are gone."""
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in mapped if str(folder) in line and "(deleted)" in line]
+
+
+async def test_unlinked_content_takes_no_room_for_being_open(tmp_path: Path) -> None:
+    data, told = tmp_path / "data", list[int]()
+    store = LmdbStore.open(data, limit=4 << 20, trimmed=told.append)
+    commit = await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+    assert commit.body is not None
+    with store.view() as view:
+        assert view.blob(commit.body.input_blob) is not None
+    while not told:
+        await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000))))
+    assert not deleted(data)
+    await store.close()
+    await store.close()
+
+
+async def test_what_is_given_up_for_room_is_told(tmp_path: Path) -> None:
     told: list[int] = []
-    store = open_store(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
+    store = LmdbStore.open(tmp_path / "data", limit=4 << 20, now=lambda: START, trimmed=told.append)
     found: list[Commit] = []
     for _ in range(10):
         found.append(await put(store, intent(session(), new_id(), blob=Blob(os.urandom(600_000)))))
@@ -281,11 +250,9 @@ async def test_what_is_given_up_for_room_is_told(tmp_path: Path, open_store: Ope
     assert gone == sorted(gone, key=lambda why: why is None), "the oldest went"
 
 
-async def test_blobs_that_cannot_be_written_harm_no_commit(
-    tmp_path: Path, open_store: Opener
-) -> None:
+async def test_blobs_that_cannot_be_written_harm_no_commit(tmp_path: Path) -> None:
     reports: list[StoreError] = []
-    store = open_store(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)
+    store = LmdbStore.open(tmp_path / "data", now=lambda: START, span=HOUR, report=reports.append)
     (tmp_path / "data" / "blobs").rmdir()
     (tmp_path / "data" / "blobs").write_bytes(b"in the way")
     commit = await put(store, intent(session(), new_id(), blob=Blob(b"content")))
@@ -297,9 +264,9 @@ async def test_blobs_that_cannot_be_written_harm_no_commit(
     assert any("write blobs" in str(report) for report in reports)
 
 
-def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path, apart: bool) -> None:
+def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path) -> None:
     found = subprocess.run(
-        [sys.executable, str(CHILD), str(tmp_path / "data"), *(["apart"] if apart else [])],
+        [sys.executable, str(CHILD), str(tmp_path / "data")],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
@@ -314,9 +281,7 @@ def test_a_log_that_may_not_grow_refuses_and_recovers(tmp_path: Path, apart: boo
     assert along == "with its intent 2 1"
 
 
-async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(
-    tmp_path: Path, open_store: Opener, apart: bool
-) -> None:
+async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(tmp_path: Path) -> None:
     data = tmp_path / "data"
     code = (
         "import asyncio, sys\n"
@@ -324,7 +289,7 @@ async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(
         "from conformance.store.kit import intent, new_id, put, session\n"
         "from turnlog.store.lmdb import LmdbStore\n"
         "async def main():\n"
-        f"    store = LmdbStore.open(Path(sys.argv[1]), apart={apart})\n"
+        "    store = LmdbStore.open(Path(sys.argv[1]))\n"
         "    ref = session('alice')\n"
         "    await put(store, intent(ref, new_id()))\n"
         "    store.submit(intent(ref, new_id()), wait=True)\n"
@@ -341,6 +306,6 @@ async def test_a_loop_that_ends_without_closing_loses_no_waited_commit(
     _, errors = await asyncio.wait_for(done.communicate(), 60)
     assert done.returncode == 0
     assert errors == b""
-    store = open_store(data)
+    store = LmdbStore.open(data)
     assert 1 <= len(store.recovered) <= 2
     await store.close()

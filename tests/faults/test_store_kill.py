@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kit.clients import wait_until
-from kit.family import is_running, store_processes
 from turnlog.core.commit import GENESIS, Commit, body_digest, digest
 from turnlog.core.kinds import CommitKind, Status
 from turnlog.store.base import Filter, View
@@ -19,14 +17,6 @@ from turnlog.store.lmdb import LmdbReader
 
 CHILD = Path(__file__).with_name("store_child.py")
 Acknowledged = dict[tuple[bytes, int], bytes]
-
-
-@pytest.fixture(params=["thread", "process"], autouse=True)
-def who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have each writer write in a thread of its own, or in a process of its own."""
-    if request.param == "process":
-        monkeypatch.setenv("STORE_APART", "1")
-    return str(request.param)
 
 
 @contextmanager
@@ -37,14 +27,7 @@ def writer(data: Path, callers: int, limit: int = 0) -> Generator[subprocess.Pop
         try:
             yield child
         finally:
-            kill(child)
-
-
-def kill(child: subprocess.Popen[str]) -> None:
-    """Kill a writer, and wait until whoever writes for it has ended."""
-    processes = store_processes(child.pid) if child.poll() is None else []
-    child.kill()
-    wait_until(lambda: not any(map(is_running, processes)), "the end of who writes")
+            child.kill()
 
 
 def lines(child: subprocess.Popen[str]) -> Iterator[list[str]]:
@@ -72,7 +55,7 @@ def kill_after(child: subprocess.Popen[str], count: int) -> Acknowledged:
         _, session, seq, chained = words
         found[bytes.fromhex(session), int(seq)] = bytes.fromhex(chained)
         if len(found) == count:
-            kill(child)
+            child.kill()
     return found
 
 
@@ -123,9 +106,7 @@ def test_every_acknowledged_commit_survives_a_kill(tmp_path: Path, callers: int)
     check(data, acknowledged)
 
 
-def test_open_attempts_of_a_killed_writer_become_unknown_once(
-    tmp_path: Path, who_writes: str
-) -> None:
+def test_open_attempts_of_a_killed_writer_become_unknown_once(tmp_path: Path) -> None:
     data = tmp_path / "data"
     acknowledged: Acknowledged = {}
     closed: list[list[str]] = []
@@ -143,8 +124,7 @@ def test_open_attempts_of_a_killed_writer_become_unknown_once(
     with reader.view() as view:
         unknown = [attempt[-1] for attempt in view.unsettled()]
     reader.close()
-    # A process that writes for another may have written all outcomes that were on their way.
-    assert unknown or who_writes == "process"
+    assert unknown
     assert {c.facts.status for c in unknown} <= {Status.UNKNOWN}
     assert sorted(c.facts.call.hex() for c in unknown) == sorted(words[3] for words in closed)
 

@@ -23,7 +23,6 @@ from msgspec import Struct
 
 from kit.beside import proxy_beside, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, message
-from kit.family import store_processes
 from kit.proxy import Proxy, findings
 from turnlog.core.kinds import Flag, Status
 from turnlog.sessions.verify import ChainVerdict
@@ -282,13 +281,10 @@ def stall(folder: Path, stalls: int, seed: int) -> list[Stalled]:
 
 
 def _stop_for_a_while(process: int, dice: random.Random) -> None:
-    """Stop a process, sometimes with who writes its store, for up to three times an agent's patience."""
-    family = [process, *(store_processes(process) if dice.random() < 0.5 else ())]
-    for member in family:
-        os.kill(member, signal.SIGSTOP)
+    """Stop a process for up to three times an agent's patience."""
+    os.kill(process, signal.SIGSTOP)
     time.sleep(dice.random() * 3 * PATIENCE)
-    for member in family:
-        os.kill(member, signal.SIGCONT)
+    os.kill(process, signal.SIGCONT)
 
 
 def _explained(proxy: Proxy, agents: Sequence[Agent], did: Counter[str]) -> list[Stalled]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from . import stdio_server
 from .clients import MCP_HEADERS, Client, Response, call, message, wait_until
-from .family import commands
+from .processes import children_of
 from .proxy import Proxy
 
 COMMAND = [sys.executable, str(Path(stdio_server.__file__))]
@@ -87,4 +87,4 @@ def is_gone(pid: str) -> bool:
 
 def children(proxy: Proxy) -> list[str]:
     """Return the process ids of the commands that run."""
-    return list(map(str, commands(proxy.process.pid)))
+    return list(map(str, children_of(proxy.process.pid)))

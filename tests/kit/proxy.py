@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from kit.clients import wait_until
-from kit.family import is_running, store_processes
 from turnlog.app.serve import serving
 from turnlog.observe.logs import configure
 from turnlog.sessions import log
@@ -78,11 +77,9 @@ class Proxy:
         return await until(lambda: next(filter(wanted, self.rows()), None), "the row")
 
     def kill(self) -> None:
-        """End the process the hard way, and wait until it is gone, and who writes its store with it."""
-        writers = store_processes(self.process.pid)
+        """End the process the hard way, and wait until it is gone."""
         self.process.kill()
         self.process.wait()
-        wait_until(lambda: not any(map(is_running, writers)), "the end of who writes the store")
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the process to end, and return its exit code."""

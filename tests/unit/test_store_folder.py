@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from conformance.store.kit import intent, new_id, put, session
+from conformance.store.kit import intent, known, new_id, put, seqs, session
 from turnlog.packs.lock import note_lock
 from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import folder
@@ -156,10 +156,10 @@ async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
         LmdbReader.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("size", [8192, 40_960, 600_000])
-async def test_a_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("pages", [2, 3, 5])
+async def test_a_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, pages: int) -> None:
     await make(tmp_path / "data")
-    os.truncate(tmp_path / "data" / "log" / "data.mdb", size)
+    os.truncate(tmp_path / "data" / "log" / "data.mdb", pages * os.sysconf("SC_PAGE_SIZE"))
     with pytest.raises(StoreError, match="missing at its end; restore it"):
         LmdbReader.open(tmp_path / "data")
     with pytest.raises(StoreError, match="missing at its end; restore it"):
@@ -324,3 +324,30 @@ def test_a_store_does_not_work_in_a_forked_child(tmp_path: Path) -> None:
         check=True,
     )
     assert "opened before a fork" in found.stdout
+
+
+async def test_a_commit_waits_for_its_pages_and_for_the_page_that_makes_them_count(
+    tmp_path: Path,
+) -> None:
+    await make(tmp_path / "data")
+    env = folder.open_environment(tmp_path / "data" / "log", readonly=False)
+    flags = env.flags()
+    folder.close_environment(env)
+    assert (flags["sync"], flags["metasync"], flags["writemap"]) == (True, True, False)
+
+
+@pytest.mark.parametrize("boot", ["", "first"])
+async def test_a_store_works_where_the_machine_does_not_tell_its_starts(
+    tmp_path: Path, boot: str
+) -> None:
+    data, ref = tmp_path / "data", session("alice")
+    for _ in range(2):
+        store = LmdbStore.open(data, boot=boot)
+        await put(store, intent(ref, new_id(), blob=Blob(b"content")))
+        await store.close()
+    reader = LmdbReader.open(data)
+    with reader.view() as view:
+        assert seqs(view, ref) == [0, 1, 2, 3]
+        commit = view.get(known(ref), 3)
+        assert commit is not None
+    reader.close()

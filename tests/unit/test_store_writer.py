@@ -13,7 +13,7 @@ from turnlog.core.commit import Body
 from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.scribe import MOST
 from turnlog.store.tickets import Pending, chained, pend
-from turnlog.store.writer import Writer
+from turnlog.store.writer import Stall, Writer
 
 
 class Recorder:
@@ -396,3 +396,49 @@ async def test_a_batch_that_fails_for_a_bug_speaks_for_no_other() -> None:
     engine.error = None
     await writer.stop()
     assert not engine.probed.is_set()
+
+
+async def test_a_callback_that_fails_keeps_nobody_else_from_being_told() -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("this callback fails")
+
+    failures: list[BaseException | None] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context.get("exception")))
+    engine = Recorder()
+    writer = Writer(engine, loop, print)
+    for error in (None, StoreError("the disk is full")):
+        engine.error = error
+        told, other = draft(), draft()
+        told.told = fail
+        writer.submit(told, wait=True)
+        writer.submit(other, wait=True)
+        with pytest.raises(StoreError):
+            async with asyncio.timeout(10):
+                await other.done()
+    assert list(map(type, failures)) == [RuntimeError, RuntimeError]
+    await writer.stop()
+
+
+def waited(*counts: tuple[int, int], every: float = 1.0) -> float:
+    """Return what the last look says, when there was one at each of these counts."""
+    stall = Stall()
+    told = [stall.seconds(*count, 1000.0 + every * n) for n, count in enumerate(counts)]
+    return told[-1]
+
+
+def test_a_stall_counts_while_something_waits_and_nothing_ends() -> None:
+    assert waited((10, 5), (10, 5), (12, 5), (20, 5)) == 3.0
+
+
+def test_a_write_that_ends_starts_the_count_of_a_stall_anew() -> None:
+    assert waited((10, 5), (10, 5), (10, 6)) == 0.0
+    assert waited((10, 5), (10, 5), (10, 6), (10, 6)) == 1.0
+
+
+def test_a_stall_does_not_count_while_nothing_waits() -> None:
+    assert waited((5, 5), (5, 5), (5, 5)) == 0.0
+
+
+def test_time_without_a_look_hardly_counts_as_a_stall() -> None:
+    assert waited((10, 5), (10, 5), every=3600.0) == 2.0

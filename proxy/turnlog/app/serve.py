@@ -72,7 +72,7 @@ async def _serve(settings: Settings, logs: Logs, pins: Pins) -> None:
         asyncio.get_running_loop().add_signal_handler(number, _stop, stop, reasons, number)
     reload = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
-    async with serving(settings, logs, reload, pins, apart=True) as proxy:
+    async with serving(settings, logs, reload, pins) as proxy:
         _rest_the_collector()
         logs.emit(proxy.ready())
         if (missing := await asyncio.to_thread(proxy.unruled)) is not None:
@@ -186,16 +186,14 @@ async def serving(
     log: Log,
     reload: asyncio.Event | None = None,
     pins: Pins | None = None,
-    *,
-    apart: bool = False,
 ) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends. `reload` asks for the rules.
 
-    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder
-    counts. Raises `ConfigError` for rules and for the lock, `StoreError`, and `OSError` when the address cannot be listened on.
+    Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
+    lock, `StoreError`, and `OSError` when the address cannot be listened on.
     """
     async with (
-        recording(settings, log, reload, pins, apart=apart) as context,
+        recording(settings, log, reload, pins) as context,
         Upstreams() as upstreams,
         Commands(
             settings.upstreams,

@@ -77,20 +77,17 @@ async def recording(
     log: Log,
     reload: asyncio.Event | None = None,
     pins: Pins | None = None,
-    *,
-    apart: bool = False,
 ) -> AsyncGenerator[Context, None]:
     """Open the store and keep it in order until the block ends. `reload` asks for the rules.
 
-    With `apart` a process of its own writes the store. Without `pins` the lock in the data folder
-    counts. Raises `ConfigError` for rules and for the lock, and `StoreError`.
+    Without `pins` the lock in the data folder counts. Raises `ConfigError` for rules and for the
+    lock, and `StoreError`.
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()
     pins = pins or Pins(lock_file(None, settings.data))
-    store = _opened(settings, log, clock, apart)
+    store = _opened(settings, log, clock)
     try:
-        await store.flush()  # whoever is to write it does
         if store.rekeyed:
             log.emit(StoreRekeyed(data=str(settings.data)))
         with suppress(OSError):  # no room for it: `turnlog trust` says less
@@ -111,7 +108,7 @@ async def recording(
         await store.close()
 
 
-def _opened(settings: Settings, log: Log, clock: Clock, apart: bool) -> LmdbStore:
+def _opened(settings: Settings, log: Log, clock: Clock) -> LmdbStore:
     return LmdbStore.open(
         settings.data,
         limit=settings.limits.store,
@@ -120,7 +117,6 @@ def _opened(settings: Settings, log: Log, clock: Clock, apart: bool) -> LmdbStor
         entropy=clock.entropy,
         report=_in_loop(log, lambda error: StoreFailed(reason=str(error))),
         trimmed=_in_loop(log, lambda size: StoreTrimmed(size=size)),
-        apart=apart,
     )
 
 

@@ -401,7 +401,7 @@ class StoreRekeyed(LogEvent, frozen=True, kw_only=True, tag="store.rekeyed"):
 
 
 class StoreFailed(LogEvent, frozen=True, kw_only=True, tag="store.failed"):
-    """The store cannot be read or written, or its writer process ended."""
+    """The store cannot be read or written."""
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")

@@ -187,12 +187,8 @@ class BlobReader:
         with self._lock:
             self._close(bucket)
 
-    def sweep(self) -> None:
-        """Close the buckets that others have unlinked: they take room on the disk as long as they are open."""
-        with self._lock:
-            self._sweep()
-
     def _sweep(self) -> None:
+        """Close the buckets that others have unlinked: they take room on the disk as long as they are open."""
         for bucket in self._open.keys() - set(buckets(self._folder)):
             self._close(bucket)
 

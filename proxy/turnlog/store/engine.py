@@ -1,9 +1,8 @@
-"""The writing side of the LMDB store: what a writer does, in a thread or a process of its own."""
+"""The writing side of the LMDB store: every write transaction on the log. Used by the writer's thread."""
 
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +12,11 @@ from msgspec import Struct
 from turnlog.core.commit import Body, Commit
 from turnlog.core.kinds import Flag, Rung
 
-from . import ground, recovery
+from . import recovery
 from .attention import abandoned, overdue
 from .base import Draft, SessionRef, StoreError, StoreGone
-from .blobs import BlobReader, BlobWriter, Packed, pack
+from .blobs import BlobWriter, Packed, pack
 from .epochs import EpochLock, is_locked
-from .errands import Closed, Errand
 from .flush import flush
 from .folder import (
     FAILURES,
@@ -31,7 +29,6 @@ from .folder import (
 from .index import Entry, Segment
 from .keys import PROBE, number
 from .ledger import Ledger
-from .redo import Redo
 from .room import Room
 from .tables import Tables, Txn
 from .tickets import SALT, Pending, chained, pend
@@ -40,7 +37,6 @@ FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
 
 _salts: Final = struct.Struct(f"{SALT}s").iter_unpack
-_is_lazy: Final[Callable[[Pending], bool]] = attrgetter("lazy")
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -57,57 +53,31 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Gets the bytes of stored content that were given up to make room."""
 
 
-class Setup(Struct, frozen=True, kw_only=True):
-    """What an engine is opened with, that another process may be told."""
-
-    data: str
-    epoch: int
-    limit: int
-    """bytes"""
-    span: int
-    """What a bucket of blobs covers, ns."""
-    flush_every: int
-    """Commits that the indexes may lag behind."""
-    boot: str
-    keep: int
-    """Bytes of outcomes that are kept until there is room."""
-    after: int | None = None
-    """Position behind which may be what another writer of this epoch wrote before it died, and what
-    is given once more here."""
-
-
 class LmdbEngine:
     """Owns the ledger, the blob writer and the epoch. Used by one thread at a time."""
 
     def __init__(
         self,
+        data: Path,
         env: lmdb.Environment,
         tables: Tables,
-        setup: Setup,
         *,
-        redo: Redo | None,
-        blobs: BlobReader,
+        lock: EpochLock,
+        blobs: BlobWriter,
         room: Room,
+        flush_every: int,
         sources: Sources,
-        lock: EpochLock | None,
     ) -> None:
-        """Without `lock` the epoch is somebody else's to give up. `blobs` must be a reader that may write."""
-        data, epoch = Path(setup.data), setup.epoch
+        """`flush_every` is how many commits the indexes may lag behind."""
         self._data = data
         self._env = env
         self._tables = tables
-        self._epoch = epoch
         self._lock = lock
         self._room = room
-        self._blobs = BlobWriter(data, setup.span, blobs, setup.boot, epoch, report=sources.report)
-        self._redo = redo
-        self._flush_every = setup.flush_every
+        self._blobs = blobs
+        self._flush_every = flush_every
         self._sources = sources
-        self._file = data / "log" / "data.mdb"
-        self._page = env.stat()["psize"]
-        self._ledger = Ledger(tables, epoch, sources.entropy, setup.after)
-        self._appended = ground.LOOK_EVERY
-        """Bytes that the log has grown by since its end was looked at."""
+        self._ledger = Ledger(tables, lock.epoch, sources.entropy)
         self._skipped: set[str] = set()
         self._blobs_fail = False
         """Whether blobs could not be written, and that was reported."""
@@ -142,8 +112,6 @@ class LmdbEngine:
             due.append(("index", self.flush))
         if self._room.is_due():
             due.append(("make room in", self._make_room))
-        if self._appended >= ground.LOOK_EVERY and self._room.spare > 4 * ground.CHUNK:
-            due.append(("extend the log of", self._extend))
         # Nothing is removed from a store at the same place; whoever writes next is told that this one is gone.
         if due and self._is_in_place():
             for doing, action in due:
@@ -158,18 +126,12 @@ class LmdbEngine:
 
     def probe(self) -> None:
         """Write something small and wait for the disk. Raises `StoreError`."""
-        with translated("write to", self._data):
-            with write_transaction(self._env) as txn:
-                txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
-            self._env.sync(True)
+        with translated("write to", self._data), write_transaction(self._env) as txn:
+            txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
 
     def _make_room(self) -> None:
         if given_up := self._room.make(self._blobs.trim):
             self._sources.trimmed(given_up)
-
-    def _extend(self) -> None:
-        self._appended = 0
-        self._room.wrote(ground.prepare(self._env, self._file, self._page))
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
@@ -178,17 +140,6 @@ class LmdbEngine:
         self._env.reader_check()
         with self._env.begin() as txn:
             self._ledger.trim(txn)
-
-    def run(self, errand: Errand, at: int) -> Closed:
-        """Do what else a store is asked for; what is written before is on disk. Raises `StoreError`."""
-        match errand:
-            case Errand.FLUSH:
-                return Closed()
-            case Errand.RECOVER:
-                commits = self.recover()
-                return Closed(commits, self.dead_epochs)
-            case Errand.EXPIRE:
-                return Closed(self.expire(at))
 
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
@@ -229,21 +180,12 @@ class LmdbEngine:
             )
 
     def close(self) -> None:
-        """Give up the epoch and the files. Reports its errors."""
-        self.leave()
-        if self._lock:
-            self._reported("give up the epoch of", self._lock.release)
-        close_environment(self._env)
-
-    def leave(self) -> None:
-        """Finish, and leave epoch and environment to who uses them from now on. Reports its errors."""
+        """Bring the indexes up to date, give up the epoch, close the files. Reports its errors."""
         if self._ledger.behind >= self._flush_every // 8:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
-        # The last transaction's meta page, which no other will take along.
-        self._reported("flush", lambda: self._env.sync(True))
-        if self._redo:
-            self._redo.close()
+        self._reported("give up the epoch of", self._lock.release)
+        close_environment(self._env)
 
     def _close_all(self, find: Callable[[Txn], list[Pending]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
@@ -281,29 +223,15 @@ class LmdbEngine:
                     self._ledger.append(txn, pending)
                     if pending.more is not None:
                         self._ledger.append_more(txn, pending)
-                appended = self._ledger.put(txn)
-                # What nobody waits for may be undone when the machine goes down.
-                kept = all(map(_is_lazy, (*drafts, *self._ledger.again))) or (
-                    self._redo is not None and self._redo.write(txn, appended)
-                )
-            if not kept:
-                self._env.sync(True)
+                size = self._ledger.put(txn)
         except BaseException as error:
             self._ledger.forget()
             self._room.doubt()
-            self._reported("clean up in", self._clear)
             if isinstance(error, FAILURES):
                 raise explained("write to", self._data, error) from error
             raise
-        size = sum(len(value) for _, value in (*appended.log, *appended.bodies, *appended.aliases))
-        self._appended += size
         self._room.wrote(size)
         return self._ledger.settle()
-
-    def _clear(self) -> None:
-        if self._redo:
-            with write_transaction(self._env) as txn:
-                self._redo.clear(txn)
 
     def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: Body) -> Pending:
         facts = recovery.closing(
@@ -313,7 +241,7 @@ class LmdbEngine:
         return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int) -> bool:
-        return epoch != self._epoch and not is_locked(self._data / "epochs", epoch)
+        return epoch != self._lock.epoch and not is_locked(self._data / "epochs", epoch)
 
     def _prepare(self, drafts: list[Pending]) -> None:
         full: list[Pending] = []

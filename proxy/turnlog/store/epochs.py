@@ -8,7 +8,8 @@ from pathlib import Path
 class EpochLock:
     """The lock on one epoch, held by an open file; the system drops it when the process ends."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, epoch: int, descriptor: int) -> None:
+        self.epoch = epoch
         self._path = path
         self._descriptor = descriptor
 
@@ -34,7 +35,7 @@ def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
     except BaseException:
         os.close(descriptor)
         raise
-    return EpochLock(path, descriptor)
+    return EpochLock(path, epoch, descriptor)
 
 
 def is_locked(folder: Path, epoch: int) -> bool:

@@ -39,8 +39,8 @@ import msgspec
 from . import structure
 from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull, StoreGone
 
-FORMAT = 4
-"""3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
+FORMAT = 5
+"""4 held its newest commits in slots of the log's file as well. 3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
@@ -380,7 +380,7 @@ class _Shared:
         self.users = 1
         self._turn = threading.Lock()
         """`flock` does not keep the threads of one process apart."""
-        self._locked = -1 if readonly else os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+        self._locked = -1 if readonly else os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
         self._stat = self.file.stat() if readonly else os.fstat(self._locked)
 
     @contextmanager
@@ -449,8 +449,6 @@ def open_environment(
             readonly=readonly,
             create=create and not readonly,
             sync=durable,
-            # What the second flush would save is saved by `redo`.
-            metasync=False,
             mode=0o600,
             max_readers=READERS,
             max_dbs=tables,

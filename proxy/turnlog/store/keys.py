@@ -4,11 +4,10 @@ Durable, written in the transaction that a caller waits for:
 
     log        position -> headers          bodies   position -> bodies
                both by the last position of a run of commits, see `runs`
-    aliases    "n" + name -> session        meta     epoch, limit, watermark, where `redo` lies,
+    aliases    "n" + name -> session        meta     epoch, limit, watermark,
                                                      which key was used last, since when,
                                                      since when trims are marked
                "s" + session + digest -> alias text
-    redo       see `redo`
     and beside the tables' names "newest seal" -> position and seal of the newest run, see `seals`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
@@ -53,8 +52,6 @@ PROBE = b"probe"
 """When it was last tried whether writing works again, ns UTC."""
 NOTES_CHECK = b"notes check"
 """Checksum of what is noted of the secret and of trims."""
-REDO_MARK = b"redo mark"
-REDO_OFFSET = b"redo offset"
 META: Final = frozenset(
     {
         EPOCH,
@@ -65,8 +62,6 @@ META: Final = frozenset(
         REKEYED,
         PROBE,
         NOTES_CHECK,
-        REDO_MARK,
-        REDO_OFFSET,
     }
 )
 """All rows that the table `meta` has."""

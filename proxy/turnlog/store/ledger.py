@@ -39,10 +39,7 @@ from .index import (
     next_place,
 )
 from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
-from .resumed import notes_after
 from .tables import (
-    Appended,
-    Pair,
     Tables,
     Txn,
     append,
@@ -54,7 +51,7 @@ from .tables import (
     read_record,
     read_segment,
 )
-from .tickets import SALT, Pending, Standing
+from .tickets import SALT, Pending
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -70,9 +67,7 @@ class Ledger:
         tables: Tables,
         epoch: int,
         entropy: Callable[[int], bytes],
-        resumed_after: int | None = None,
     ) -> None:
-        """Behind `resumed_after` may be what another writer of this epoch wrote, and is given again."""
         self.tail = Segment(0)
         """What stands behind the watermark, as far as it is known here."""
         self._tables = tables
@@ -83,14 +78,10 @@ class Ledger:
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
         self._bodies: list[bytes] = []
-        self._names: list[Pair] = []
         self.again: list[Pending] = []
         """Intents of earlier, failed transactions that are written along."""
         self._seal = seals.NONE
         self._loaded = False
-        self._resumed_after = resumed_after
-        self._given: dict[tuple[bytes, Facts], Entry] = {}
-        """Notes of that other writer: nothing but what they say tells that they are the same."""
 
     @property
     def last(self) -> int:
@@ -105,9 +96,6 @@ class Ledger:
     def begin(self, txn: Txn) -> None:
         """Take in what other processes appended since the last transaction."""
         last = last_position(txn, self._tables)
-        if self._resumed_after is not None:
-            self._given = notes_after(txn, self._tables, self._resumed_after, self._epoch)
-            self._resumed_after = None
         if self._loaded and last == self.last:
             return
         watermark = read_number(txn, self._tables, WATERMARK)
@@ -139,8 +127,6 @@ class Ledger:
             follows = self._begun(session, draft, recent)
             is_new = follows is not None
         found = None if is_new else self._find(txn, session, facts)
-        if self._given:
-            found = found or self._given.pop((session, facts), None)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:
@@ -227,25 +213,20 @@ class Ledger:
         if linked and pending.sealed is not None:
             tail.add_body(position, session, pending.sealed)
 
-    def put(self, txn: Txn) -> Appended:
-        """Write what was appended, and return it.
+    def put(self, txn: Txn) -> int:
+        """Write what was appended; return its bytes.
 
         Raises `StoreError` when the log's end is not where it was.
         """
         tail, before = self.tail, self._first_new - 1
         headers = [entry.header for entry in tail.entries[before - tail.after :] if entry]
-        appended = Appended(
-            before + 1,
-            tail.last,
-            seals.sealed(runs.items(before, headers), self._seal),
-            runs.items(before, self._bodies),
-            self._names,
-        )
-        self._bodies, self._names = [], []
-        append(txn, self._tables, appended)
-        if appended.log:
-            self._seal = appended.log[-1][1][-SEAL:]
-        return appended
+        log = seals.sealed(runs.items(before, headers), self._seal)
+        bodies = runs.items(before, self._bodies)
+        self._bodies = []
+        append(txn, self._tables, log, bodies)
+        if log:
+            self._seal = log[-1][1][-SEAL:]
+        return sum([len(run) for _, run in (*log, *bodies)])
 
     def settle(self) -> list[Pending]:
         """Take the transaction as committed: sessions have their ids from now on.
@@ -265,7 +246,7 @@ class Ledger:
         for pending in self.again:
             pending.forget()
         self.again = []
-        self._bodies, self._names = [], []
+        self._bodies = []
         self.tail = Segment(0)
         self._loaded = False
 
@@ -348,8 +329,6 @@ class Ledger:
             intent = before if draft.intent is None else draft.intent
             if isinstance(intent, Pending):
                 return self._followed(txn, intent)
-            if isinstance(intent, Standing) and intent.link is not None:
-                return intent.link
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None
@@ -406,9 +385,8 @@ class Ledger:
         session = next((s for s in known if s), ref.candidate)
         for key, alias in zip(keys, ref.aliases, strict=True):
             if txn.put(key, session, overwrite=False, db=self._tables.aliases):
-                text = (alias_text_key(session, alias), alias.encode())
-                txn.put(*text, db=self._tables.aliases)
-                self._names += ((key, session), text)
+                text_key = alias_text_key(session, alias)
+                txn.put(text_key, alias.encode(), db=self._tables.aliases)
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:

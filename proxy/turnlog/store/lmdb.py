@@ -4,28 +4,23 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
 import lmdb
-from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
 
 from . import definitions, epochs, folder, structure
-from .apart import Apart, Source
 from .base import Draft, StoreClosed, StoreError, StoreFull
-from .blobs import BlobReader, boot_id, flaws
-from .engine import FLUSH_EVERY, LmdbEngine, Setup, Sources
-from .errands import Closed, Errand
-from .index import Segment
+from .blobs import BlobReader, BlobWriter, boot_id, flaws
+from .engine import FLUSH_EVERY, LmdbEngine, Sources
 from .index_check import first_of_each, recent_flaws
 from .intake import Backlog, Intake
 from .keys import EPOCH, KEY_MARK, LIMIT, MARKED_SINCE, NOTES_CHECK, REKEYED, number
-from .redo import Redo, open_redo
 from .room import Room
 from .snapshot import Snapshot, TailCache
 from .tables import NAMES, Tables, last_position, notes_check, read_edges, read_number
@@ -49,34 +44,33 @@ class LmdbStore:
         env: lmdb.Environment,
         tables: Tables,
         *,
-        hands: "_Hands",
+        engine: LmdbEngine,
+        writer: Writer,
+        blobs: BlobReader,
         intake: Intake,
         key: bytes,
         epoch: int,
         recovered: list[Commit],
-        epochs: int,
     ) -> None:
-        """`key` is the store's own secret; `recovered` are the commits that opening wrote, for `epochs`
-        writers that had died."""
+        """`key` is the store's own secret; `recovered` are the commits that opening wrote."""
         self._data = data
         self._env = env
         self._tables = tables
-        self._hands = hands
-        self._writer = hands.writer
-        self._blobs = hands.blobs
+        self._engine = engine
+        self._writer = writer
+        self._blobs = blobs
         self._intake = intake
         self._key = key
         self.epoch = epoch
         """The number of this writer among all that the store has had."""
         self.rekeyed = ""
         """What to say where the store's secret is not the one that was used last; else empty."""
-        self._tails = TailCache(hands.tail)
+        self._tails = TailCache(engine.tail)
         self._process = os.getpid()
         self._gone: StoreError | None = None
         """Why the store's file is not at its place, as last looked at by `down`."""
-        self._closed = False
         self._recovered = recovered
-        self._epochs = epochs
+        self._epochs = engine.dead_epochs
 
     @classmethod
     def open(
@@ -95,7 +89,6 @@ class LmdbStore:
         trimmed: Callable[[int], None] = lambda _: None,
         boot: str | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
-        apart: bool = False,
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
@@ -104,9 +97,8 @@ class LmdbStore:
         ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
         ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
-        room, both in the writer's thread, or on the loop with `apart`. `boot` tells one start of the
-        machine from another. With `apart` a process of its own writes in place of a thread: for many
-        calls at once (then `entropy` is the system's there). Raises `StoreError`.
+        room, both in the writer's thread. `boot` tells one start of the machine from another.
+        Raises `StoreError`.
         """
         data = Path(path)
         loop = loop or asyncio.get_running_loop()
@@ -117,56 +109,46 @@ class LmdbStore:
         with ExitStack() as undo:
             env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
             undo.callback(folder.close_environment, env)
-            tables, redo, epoch, lock = _enter(data, env, limit, boot, entropy, undo)
+            with folder.translated("open", data):
+                env.reader_check()
+                tables = Tables(env, create=True)
+                lock = _take_epoch(data, env, tables, limit, undo)
             folder.mark(data)
-            setup = Setup(
-                data=str(data),
-                epoch=epoch,
-                limit=limit,
-                span=span,
-                flush_every=flush_every,
-                boot=boot,
-                keep=backlog.outcomes,
-            )
-            room = Room(data, limit)
             sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
+            room = Room(data, limit)
             engine = LmdbEngine(
+                data,
                 env,
                 tables,
-                setup,
-                redo=redo,
-                blobs=blobs,
-                room=room,
-                sources=sources,
                 lock=lock,
+                blobs=BlobWriter(data, span, blobs, boot, lock.epoch, report=report),
+                room=room,
+                flush_every=flush_every,
+                sources=sources,
             )
             recovered = [*engine.recover(), *engine.expire(now())]
-            intake = Intake(data, room, commit_limit=commit_limit, backlog=backlog, entropy=entropy)
-            if apart:
-                engine.leave()
-                blobs.close()
-                setup = structs.replace(setup, after=_end(env, tables))
-                hands = _process(setup, loop, sources, room, lock)
-            else:
-                hands = _thread(engine, setup, loop, sources, blobs)
+            with folder.translated("open", data):
+                is_rekeyed = _notice_key(env, tables, key, now(), is_new=lacks_key)
             store = cls(
                 data,
                 env,
                 tables,
-                hands=hands,
-                intake=intake,
+                engine=engine,
+                writer=Writer(engine, loop, report, keep=backlog.outcomes),
+                blobs=blobs,
+                intake=Intake(
+                    data, room, commit_limit=commit_limit, backlog=backlog, entropy=entropy
+                ),
                 key=key,
-                epoch=epoch,
+                epoch=lock.epoch,
                 recovered=recovered,
-                epochs=engine.dead_epochs,
             )
-            with folder.translated("open", data):
-                if _notice_key(env, tables, key, now(), is_new=lacks_key):
-                    store.rekeyed = folder.rekeyed(data)
             # From here on `close` gives everything back.
             undo.pop_all()
+        if is_rekeyed:
+            store.rekeyed = folder.rekeyed(data)
         return store
 
     @property
@@ -236,82 +218,19 @@ class LmdbStore:
         return hmac.digest(self._key, data, "sha256")
 
     async def flush(self) -> None:
-        await self._hands.run(Errand.FLUSH, 0)
+        await self._writer.run(lambda: None)
 
     async def recover(self) -> list[Commit]:
-        closed = await self._hands.run(Errand.RECOVER, 0)
-        self._epochs = closed.epochs
-        return closed.commits
+        commits = await self._writer.run(self._engine.recover)
+        self._epochs = self._engine.dead_epochs
+        return commits
 
     async def expire(self, now: int) -> list[Commit]:
-        return (await self._hands.run(Errand.EXPIRE, now)).commits
+        return await self._writer.run(lambda: self._engine.expire(now))
 
     async def close(self) -> None:
         await self._writer.stop()
         self._blobs.close()
-        if self._hands.tail is None and not self._closed:
-            # Else the thread has closed it.
-            folder.close_environment(self._env)
-        self._closed = True
-
-
-class _Hands(Struct, frozen=True):
-    """Who writes for a store."""
-
-    writer: Writer | Apart
-    run: Callable[[Errand, int], Awaitable[Closed]]
-    blobs: BlobReader
-    tail: Callable[[], Segment] | None
-    """The tail as the writer knows it, where it is one of this process."""
-
-
-def _thread(
-    engine: LmdbEngine,
-    setup: Setup,
-    loop: asyncio.AbstractEventLoop,
-    sources: Sources,
-    blobs: BlobReader,
-) -> _Hands:
-    writer = Writer(engine, loop, sources.report, keep=setup.keep)
-
-    async def run(errand: Errand, at: int) -> Closed:
-        return await writer.run(lambda: engine.run(errand, at))
-
-    return _Hands(writer, run, blobs, engine.tail)
-
-
-def _process(
-    setup: Setup,
-    loop: asyncio.AbstractEventLoop,
-    sources: Sources,
-    room: Room,
-    lock: epochs.EpochLock,
-) -> _Hands:
-    """Leave the writing to a process; the epoch ends with this one all the same."""
-    data = Path(setup.data)
-    blobs = BlobReader(data / "blobs", setup.boot, readonly=True)
-
-    def trimmed(size: int) -> None:
-        blobs.sweep()
-        sources.trimmed(size)
-
-    def ended() -> None:
-        try:
-            with folder.translated("give up the epoch of", data):
-                lock.release()
-        except StoreError as error:
-            sources.report(error)
-
-    source = Source(
-        now=sources.now,
-        clock=sources.clock,
-        report=sources.report,
-        trimmed=trimmed,
-        ended=ended,
-        room=room,
-    )
-    writer = Apart(setup, loop, source)
-    return _Hands(writer, writer.run, blobs, None)
 
 
 class LmdbReader:
@@ -402,11 +321,6 @@ class LmdbReader:
         folder.close_environment(self._env)
 
 
-def _end(env: lmdb.Environment, tables: Tables) -> int:
-    with env.begin() as txn:
-        return last_position(txn, tables)
-
-
 def _notice_key(
     env: lmdb.Environment, tables: Tables, key: bytes, now: int, *, is_new: bool
 ) -> bool:
@@ -433,37 +347,11 @@ def _notice_key(
     return is_changed
 
 
-def _enter(
-    data: Path,
-    env: lmdb.Environment,
-    limit: int,
-    boot: str,
-    entropy: Callable[[int], bytes],
-    undo: ExitStack,
-) -> tuple[Tables, Redo | None, int, epochs.EpochLock]:
-    """Prepare the log, and take an epoch; `undo` gives back what was taken."""
-    with folder.translated("open", data):
-        env.reader_check()
-        tables = Tables(env, create=True)
-        redo = open_redo(env, tables, data / "log" / "data.mdb", boot, entropy)
-        if redo:
-            undo.callback(redo.close)
-        epoch, lock = _take_epoch(data, env, tables, limit, redo, undo)
-    return tables, redo, epoch, lock
-
-
 def _take_epoch(
-    data: Path,
-    env: lmdb.Environment,
-    tables: Tables,
-    limit: int,
-    redo: Redo | None,
-    undo: ExitStack,
-) -> tuple[int, epochs.EpochLock]:
+    data: Path, env: lmdb.Environment, tables: Tables, limit: int, undo: ExitStack
+) -> epochs.EpochLock:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
     with folder.write_transaction(env) as txn:
-        if redo:
-            redo.replay(txn, tables)
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:
@@ -471,6 +359,5 @@ def _take_epoch(
         undo.callback(lock.release)
         txn.put(EPOCH, number(epoch), db=tables.meta)
         txn.put(LIMIT, number(limit), db=tables.meta)
-    env.sync(True)
     epochs.sweep(data / "epochs", epoch - 1)
-    return epoch, lock
+    return lock

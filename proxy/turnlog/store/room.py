@@ -7,7 +7,6 @@ from pathlib import Path
 
 from . import blobs, states
 from .blobs import Bucket
-from .redo import SLOT
 
 RESERVE = 64 << 20
 STATES_SHARE = 32
@@ -26,9 +25,9 @@ def reserve_of(limit: int, disk: int) -> int:
 
 
 def log_size(data: Path) -> int:
-    """Return the bytes that headers, bodies and indexes take on disk; the redo slots are apart."""
+    """Return the bytes that headers, bodies and indexes take on disk."""
     try:
-        return max(0, (data / "log" / "data.mdb").stat().st_blocks * 512 - 2 * SLOT)
+        return (data / "log" / "data.mdb").stat().st_blocks * 512
     except FileNotFoundError:
         return 0
 
@@ -53,8 +52,7 @@ def disk_free(data: Path) -> int:
 class Room:
     """Watches the room. `has_room` is cheap enough to ask at every intent.
 
-    The writer measures as it writes; the loop only where no room is known of. A writer in a process of its
-    own has one itself, and tells how much is `spare` here.
+    The writer measures as it writes; the loop only where no room is known of.
     """
 
     def __init__(self, data: Path, limit: int) -> None:

@@ -1,6 +1,6 @@
 """What becomes of a batch: it is written, kept until there is room, or lost and reported.
 
-No thread, no loop, no process of its own: `writer` has a thread around it, `apart_process` a process.
+Knows neither threads nor the event loop: `writer` has both.
 """
 
 from collections.abc import Callable
@@ -43,22 +43,22 @@ class Engine(Protocol):
 
 
 class Listener(Protocol):
-    """Who hears of each batch, and of the errors that no caller would see."""
+    """Gets the result of each batch, and the errors that no caller would see."""
 
-    def landed(self, batch: list[Pending], along: list[Pending]) -> None:
-        """Take note that `batch`, and `along` with it, is on disk, maybe after it had failed."""
+    def on_written(self, batch: list[Pending], along: list[Pending]) -> None:
+        """`batch`, and `along` with it, is on disk, maybe after it had failed before."""
         ...
 
-    def failed(self, batch: list[Pending], error: StoreError, kept: list[Pending]) -> None:
-        """Take note that `batch` is not on disk; `kept` of it is tried again later."""
+    def on_failed(self, batch: list[Pending], error: StoreError) -> None:
+        """`batch` is not on disk; some of it may be tried again later."""
         ...
 
-    def report(self, error: StoreError) -> None:
-        """Tell of an error that no caller would see."""
+    def on_error(self, error: StoreError) -> None:
+        """An error that no caller would see."""
         ...
 
     def on_failing(self, error: StoreError | None) -> None:
-        """Take note that nothing can be written, and why, or that it can be again: `None`."""
+        """Nothing can be written, and why; `None`: it can be again."""
         ...
 
 
@@ -98,7 +98,7 @@ class Scribe:
             if isinstance(error, _PASSING):
                 return error
             if error:
-                self._listener.failed(piece, error, [])
+                self._listener.on_failed(piece, error)
                 self._missed(len(piece), error)
         return None
 
@@ -139,7 +139,7 @@ class Scribe:
     def say(self, error: StoreError) -> None:
         """Report an error that no caller would see."""
         with suppress(Exception):
-            self._listener.report(error)
+            self._listener.on_error(error)
 
     def _put(self, batch: list[Pending]) -> StoreError | None:
         """Write a batch; return why that failed."""
@@ -151,7 +151,7 @@ class Scribe:
         except Exception as error:  # noqa: BLE001 - who writes must outlive a bug; the tickets tell
             return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
         self._on_written(None)
-        self._listener.landed(batch, along)
+        self._listener.on_written(batch, along)
         return None
 
     def _on_written(self, error: StoreError | None) -> None:
@@ -163,7 +163,7 @@ class Scribe:
         """Fail a batch. Outcomes are kept, to be tried again, where the reason may pass."""
         passes = isinstance(error, _PASSING)
         kept = [pending for pending in batch if passes and self._kept.take(pending)]
-        self._listener.failed(batch, error, kept)
+        self._listener.on_failed(batch, error)
         held = set(map(id, kept))
         gone = [pending for pending in batch if id(pending) not in held]
         self._missed(sum(pending.lazy for pending in chained(gone)), error)

@@ -6,7 +6,7 @@ Nothing here knows of the tail: what the derived tables say ends at the watermar
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import lmdb
 import msgspec
@@ -28,22 +28,11 @@ Pair: TypeAlias = tuple[bytes, bytes]
 """A key with its value."""
 
 
-class Appended(NamedTuple):
-    """What one transaction puts at the end of the durable tables: commits `first` to `last`."""
-
-    first: int
-    last: int
-    log: list[Pair]
-    bodies: list[Pair]
-    aliases: list[Pair]
-
-
 NAMES = (
     "log",
     "bodies",
     "aliases",
     "meta",
-    "redo",
     "segments",
     "seqs",
     "calls",
@@ -83,7 +72,6 @@ class Tables:
             self.bodies,
             self.aliases,
             self.meta,
-            self.redo,
             self.segments,
             self.seqs,
             self.calls,
@@ -115,9 +103,9 @@ class Tables:
 
 def read_edges(txn: Txn, tables: Tables) -> None:
     """Read the first and the last row of each table, and what leads to them."""
-    for name, table in vars(tables).items():
+    for table in vars(tables).values():
         with txn.cursor(table) as cursor:
-            if cursor.first() and cursor.last() and name != "redo":
+            if cursor.first() and cursor.last():
                 cursor.item()
 
 
@@ -166,14 +154,14 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
     return segment
 
 
-def append(txn: Txn, tables: Tables, appended: Appended) -> None:
+def append(txn: Txn, tables: Tables, log: list[Pair], bodies: list[Pair]) -> None:
     """Put runs at the end of the log. Raises `StoreError` when that is not where it was."""
-    for table, items in ((tables.log, appended.log), (tables.bodies, appended.bodies)):
+    for table, items in ((tables.log, log), (tables.bodies, bodies)):
         for key, value in items:
             if not txn.put(key, value, append=True, db=table):
                 raise StoreError("the log's end moved during a transaction; run `turnlog verify`")
-    if appended.log:
-        last, run = appended.log[-1]
+    if log:
+        last, run = log[-1]
         # In no table: the page of their names is written in each transaction anyway.
         txn.put(NEWEST_SEAL, last + run[-SEAL:])
 

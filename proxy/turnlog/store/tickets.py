@@ -7,8 +7,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.commit import Body, Commit, Facts, Link, encode_body, encode_facts
-from turnlog.core.kinds import CommitKind
+from turnlog.core.commit import Body, Commit, encode_body, encode_facts
 
 from .base import Blob, Conflict, Draft, StoreError
 from .index import Entry
@@ -16,10 +15,9 @@ from .index import Entry
 SALT: Final = 16
 """Bytes of a body's salt."""
 _EMPTY: Final = Body()
-_NO_FACTS: Final = Facts(kind=CommitKind.NOTE, at=0, clock=0)
 
 
-class Pending(Struct, eq=False, weakref=True):
+class Pending(Struct, eq=False):
     """The `Ticket` of one draft.
 
     The fields without underscore belong to who writes until the batch is resolved on the
@@ -43,8 +41,6 @@ class Pending(Struct, eq=False, weakref=True):
     """Set where the commit existed before, and by `placed` once it was asked for."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
-    number: int = 0
-    """By which another process knows it, see `parcels`."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
     _landed: bool = False
@@ -63,11 +59,6 @@ class Pending(Struct, eq=False, weakref=True):
                 body=self.sealed,
             )
         return self.commit if self._landed else None
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it was said not to be written. It may be all the same, later."""
-        return self._error is not None
 
     async def done(self) -> Commit:
         if not self._landed and self._error is None:
@@ -126,28 +117,6 @@ class Pending(Struct, eq=False, weakref=True):
                     waiter.set_result(None)
 
 
-class Standing:
-    """The ticket of a commit on disk of which only its place is known, or of one that stands nowhere."""
-
-    def __init__(self, link: Link | None) -> None:
-        self.link = link
-
-    @property
-    def placed(self) -> Commit | None:
-        if self.link is None:
-            return None
-        return Commit(position=0, link=self.link, facts=_NO_FACTS, hash=b"")
-
-    @property
-    def more(self) -> None:
-        """Be the last of its chain."""
-
-    async def done(self) -> Commit:
-        if placed := self.placed:
-            return placed
-        raise StoreError("the draft was not written")
-
-
 def pend(
     draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, lazy: bool = False
 ) -> Pending:
@@ -196,23 +165,6 @@ def without_content(draft: Draft) -> Draft:
         output_blob=_digest(draft.output_blob),
     )
     return structs.replace(draft, body=body, input_blob=None, output_blob=None)
-
-
-def stripped(pending: Pending, salt: Callable[[int], bytes]) -> Pending:
-    """Return a draft that has failed without its content; `salt` as for `pend`.
-
-    It is still found where it was put; else it reads as lost, should the draft be written yet.
-    """
-    draft, sealed = pending.draft, pending.sealed
-    if draft.input_blob is None and draft.output_blob is None:
-        return pending
-    if sealed is not None and sealed.salt:
-        bare = structs.replace(draft, input_blob=None, output_blob=None)
-        left = Pending(bare, pending.facts, sealed, pending.body, None, pending.size, pending.lazy)
-    else:
-        left = pend(without_content(draft), salt, None, pending.lazy)
-    left.number, left.refused = pending.number, pending.refused
-    return left
 
 
 def _digest(blob: Blob | None) -> bytes:

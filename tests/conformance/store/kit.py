@@ -42,16 +42,7 @@ class Lmdb:
         return LmdbReader.open(path)
 
 
-class Apart(Lmdb):
-    """The LMDB engine in a process of its own."""
-
-    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> Store:
-        return LmdbStore.open(
-            path, flush_every=flush_every, limit=limit, now=lambda: START, apart=True
-        )
-
-
-ENGINES: dict[str, Callable[[], Engine]] = {"lmdb": Lmdb, "apart": Apart}
+ENGINES: dict[str, Callable[[], Engine]] = {"lmdb": Lmdb}
 
 _numbers = count(1)
 

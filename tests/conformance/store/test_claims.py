@@ -118,3 +118,13 @@ async def test_other_links_are_left_alone(store: Store, other: Store) -> None:
     placed = await put(store, claiming(ref, call, 0))
     end = await put(store, outcome(ref, call))
     assert end.link.ref == placed.link.seq
+
+
+async def test_a_session_whose_first_draft_is_refused_has_its_id(
+    store: Store, other: Store
+) -> None:
+    await put(store, claiming(session(), new_id(), 0))
+    ref = session("one")
+    with pytest.raises(Conflict):
+        await put(other, claiming(ref, new_id(), 0))
+    assert ref.id == ref.candidate
