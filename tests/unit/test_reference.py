@@ -30,7 +30,7 @@ from turnlog.rules.policy import Policy
 from turnlog.sessions.call_detail import AttemptDetail, CommitEntry
 from turnlog.sessions.rows import Row
 from turnlog.settings.layers import LATER, VARIABLES, Flags
-from turnlog.settings.model import Settings, Upstream
+from turnlog.settings.model import Settings, UpstreamSettings
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -104,7 +104,7 @@ def test_every_variable_and_flag_is_in_the_table() -> None:
 
 def test_every_key_of_an_upstream_is_in_the_table() -> None:
     assert [row[0] for row in _rows("configuration.md", "Upstreams")] == [
-        field.name for field in structs.fields(Upstream)
+        field.name for field in structs.fields(UpstreamSettings)
     ]
 
 

@@ -29,7 +29,7 @@ from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.fit import names_effect
 from turnlog.sessions.missing_rules import advice_on_effects
 from turnlog.settings.http_proxies import HttpProxy, proxy_for
-from turnlog.settings.model import LogFormat, Settings, Upstream
+from turnlog.settings.model import LogFormat, Settings, UpstreamSettings
 from turnlog.settings.upstream_url import mask_of
 from turnlog.settings.values import Address
 from turnlog.store.base import StoreError
@@ -241,7 +241,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
         await proxy.server.shutdown(_CANCEL_TIME)
 
 
-def _target(name: str, upstream: Upstream) -> Target:
+def _target(name: str, upstream: UpstreamSettings) -> Target:
     if not upstream.url:
         return target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
     proxy: HttpProxy | None = None

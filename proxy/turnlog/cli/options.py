@@ -73,7 +73,7 @@ def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
     from turnlog.settings.layers import Flags, read_store_settings
 
     flags = Flags(config=config, data=data)
-    settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())
+    settings = read_store_settings(flags)
     redact = settings.redact
     return settings.data, Redactor(redact.headers, redact.keys, redact.patterns)
 

@@ -7,9 +7,9 @@ from typing import Final
 from turnlog.engine.tools.tool_cache import Rules
 from turnlog.observe.events import Log, RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
+from turnlog.packs.load import file_versions
 from turnlog.packs.rulebook import Reading, read_each, rulebook
 from turnlog.packs.sources import Sources
-from turnlog.settings.watched_file import seen
 
 LOOK: Final = 0.5
 """s between two looks at the files. What is found has to stay as it is for one of them, so that no
@@ -24,7 +24,7 @@ class Reloader:
         self._sources = sources
         self._log = log
         self._files = tuple(source.path for source in sources.each())
-        self._read_at = seen(self._files)
+        self._read_at = file_versions(self._files)
         self.rules = Rules(rulebook(sources, read_each(sources)))
 
     async def run(self, asked: asyncio.Event) -> None:
@@ -34,7 +34,7 @@ class Reloader:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
                     await asked.wait()
-            now = await asyncio.to_thread(seen, self._files)
+            now = await asyncio.to_thread(file_versions, self._files)
             if asked.is_set() or (now == before and now != self._read_at):
                 asked.clear()
                 self._read_at = now

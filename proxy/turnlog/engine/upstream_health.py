@@ -21,7 +21,7 @@ from turnlog.record.errors import Failure
 from turnlog.rules.circuit_breaker import Circuit, Pass, State
 from turnlog.rules.retry_quota import Quota
 from turnlog.sessions.overview import ServerHealth, remove_health, write_health
-from turnlog.settings.model import Upstream
+from turnlog.settings.model import UpstreamSettings
 
 _NS: Final = 1_000_000_000
 _LAG: Final = 1.0
@@ -37,7 +37,7 @@ class Health:
 
     def __init__(
         self,
-        upstreams: Mapping[str, Upstream],
+        upstreams: Mapping[str, UpstreamSettings],
         data: Path,
         epoch: int,
         clock: Clock,

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,3 +172,16 @@ def _key_and_value(node: Node, step: Step) -> tuple[Node | None, Node | None]:
         pairs = (pair for pair in node.value if pair[0].value == step)
         return next(pairs, (None, None))
     return None, None
+
+
+def file_versions(files: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return time, size and inode of each file, to detect changes; `None` for a missing one."""
+    return tuple(map(_version, files))
+
+
+def _version(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

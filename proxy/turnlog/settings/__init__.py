@@ -1,1 +1,1 @@
-"""What an operator may set: defaults, files, environment, flags."""
+"""The settings of an operator: their model, and reading them from file, environment and flags."""

@@ -1,4 +1,4 @@
-"""Which HTTP proxy leads to an upstream: none, a configured one, or that of the environment."""
+"""Choose the HTTP proxy for an upstream: none, a configured one, or that of the environment."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -22,22 +22,20 @@ class HttpProxy(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     authorization: bytes
-    """Value of Proxy-Authorization; empty for none. Never to be shown."""
+    """Value of Proxy-Authorization, empty for none. Secret: must not be shown."""
     source: str
-    """What names it, such as HTTPS_PROXY."""
+    """The setting or variable that names it, such as HTTPS_PROXY."""
 
     @property
     def url(self) -> str:
-        """Its URL, without credentials."""
+        """Its URL without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
 
-def read_proxy(text: str, source: str) -> HttpProxy:
-    """Return the proxy that a URL names; one without a scheme is http.
-
-    Raises `ValueError`, whose message does not hold the URL: there may be credentials in it.
-    """
+def parse_proxy(text: str, source: str) -> HttpProxy:
+    """Return the proxy with this URL; a missing scheme means http. Raises `ValueError`."""
+    # The errors do not quote the URL, which may hold credentials.
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
@@ -57,14 +55,14 @@ def read_proxy(text: str, source: str) -> HttpProxy:
 
 
 def proxy_for(setting: str, url: str, environ: Mapping[str, str]) -> HttpProxy | None:
-    """Return the proxy that leads to the upstream with this URL; `None` where it is called direct.
+    """Return the proxy for the upstream with this URL; `None` for a direct connection.
 
-    Raises `ValueError` where the environment names one that cannot be used.
+    Raises `ValueError` when the environment names a proxy that cannot be used.
     """
     if setting == NONE:
         return None
     if setting != FROM_ENVIRONMENT:
-        return read_proxy(setting, "proxy")
+        return parse_proxy(setting, "proxy")
     parts = urlsplit(url)
     host, scheme = parts.hostname or "", parts.scheme.lower()
     if is_this_machine(host):
@@ -75,17 +73,15 @@ def proxy_for(setting: str, url: str, environ: Mapping[str, str]) -> HttpProxy |
         return None
     source = f"{name.upper()}_PROXY"
     try:
-        return read_proxy(found[name], source)
+        return parse_proxy(found[name], source)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the `*_proxy` variables by what stands before that, as urllib reads them.
-
-    Those in lower case count first, also where they are empty. In a CGI script HTTP_PROXY is a header
-    of the client's (CVE-2016-1000110).
-    """
+    """Return the values of the `*_proxy` variables by scheme, read as urllib does."""
+    # Lower case wins, even when empty. In a CGI script HTTP_PROXY is the client's Proxy header
+    # (CVE-2016-1000110).
     found = {
         name.lower().removesuffix("_proxy"): value
         for name, value in environ.items()
@@ -100,9 +96,9 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_excepted(url: SplitResult, exceptions: str) -> bool:
-    """Return whether NO_PROXY names the host of a URL: itself, a domain around it, or its network.
+    """Return whether NO_PROXY covers a URL by host, domain or network; `*` covers every host.
 
-    An entry may end in a port; `*` names all hosts.
+    An entry may end in a port.
     """
     host = (url.hostname or "").removesuffix(".")
     port = url.port or _PORTS[url.scheme.lower()]
@@ -119,19 +115,19 @@ def _is_excepted(url: SplitResult, exceptions: str) -> bool:
 
 
 def _is_within(host: str, network: str) -> bool:
-    """Return whether a host is an address of a network, which may be a single address."""
+    """Return whether a host is an address within a network or equal to an address."""
     try:
         return ip_address(host) in ip_network(network, strict=False)
     except ValueError:
         return False
 
 
-def unusable_proxies(
+def proxy_warnings(
     upstreams: Mapping[str, tuple[str, str]], environ: Mapping[str, str]
 ) -> list[str]:
     """Return a warning for each upstream whose proxy in the environment cannot be used.
 
-    `upstreams` are setting and URL by name.
+    `upstreams` maps names to the setting `proxy` and the URL.
     """
     warnings: list[str] = []
     for name, (setting, url) in upstreams.items():

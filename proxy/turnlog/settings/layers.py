@@ -1,9 +1,10 @@
-"""Make the `Settings` of what was said: defaults < file < environment < flags.
+"""Combine defaults, file, environment and flags into the `Settings`; the later wins.
 
-Each layer is plain data that is checked by itself, so that an error names the line, the variable
-or the flag; then they are laid over one another.
+Each layer is plain data that is validated on its own, so that an error can name the line, the
+variable or the flag.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,47 +18,30 @@ from turnlog.packs.expand import LARGEST, expand, has_places
 from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
-from turnlog.packs.sources import RuleSource, Sources, pack_or_file, rule_file
+from turnlog.packs.sources import RuleSource, pack_or_file, rule_file
 from turnlog.store.place import default_place
 
-from .model import Settings, Transport, Upstream
+from .model import Settings, Transport, UpstreamSettings
 from .upstream_url import UpstreamUrl
 from .values import is_loop, proxy_setting, upstream_url
 
 DEFAULT_UPSTREAM = "default"
-"""The name of the one upstream that was given without a name."""
+"""Name of an upstream that was given without a name."""
 
-LATER = frozenset(
-    {
-        "retention",
-        "upstreams.*.transport=sse",
-    }
+LATER = frozenset({"retention", "upstreams.*.transport=sse"})
+"""Settings of a future version: refused, since accepting them would promise what does not work."""
+
+_SETTABLE: Final = (
+    *("listen", "allow_hosts", "allow_origins", "data", "durability", "upstreams", "rules"),
+    *("limits.record", "limits.store", "limits.when_full"),
+    *("redact.headers", "redact.keys", "redact.patterns", "identity.principal"),
+    *("never_twice.join_after", "never_twice.cancel_grace", "never_twice.drain"),
+    *("never_twice.window", "log_format", "log_level"),
 )
-"""What a coming version understands; to accept it now would promise what is not done."""
-
-VARIABLES: dict[str, tuple[str, ...]] = {
-    "TURNLOG_LISTEN": ("listen",),
-    "TURNLOG_ALLOW_HOSTS": ("allow_hosts",),
-    "TURNLOG_ALLOW_ORIGINS": ("allow_origins",),
-    "TURNLOG_DATA": ("data",),
-    "TURNLOG_DURABILITY": ("durability",),
-    "TURNLOG_UPSTREAMS": ("upstreams",),
-    "TURNLOG_RULES": ("rules",),
-    "TURNLOG_LIMITS_RECORD": ("limits", "record"),
-    "TURNLOG_LIMITS_STORE": ("limits", "store"),
-    "TURNLOG_LIMITS_WHEN_FULL": ("limits", "when_full"),
-    "TURNLOG_REDACT_HEADERS": ("redact", "headers"),
-    "TURNLOG_REDACT_KEYS": ("redact", "keys"),
-    "TURNLOG_REDACT_PATTERNS": ("redact", "patterns"),
-    "TURNLOG_IDENTITY_PRINCIPAL": ("identity", "principal"),
-    "TURNLOG_NEVER_TWICE_JOIN_AFTER": ("never_twice", "join_after"),
-    "TURNLOG_NEVER_TWICE_CANCEL_GRACE": ("never_twice", "cancel_grace"),
-    "TURNLOG_NEVER_TWICE_DRAIN": ("never_twice", "drain"),
-    "TURNLOG_NEVER_TWICE_WINDOW": ("never_twice", "window"),
-    "TURNLOG_LOG_FORMAT": ("log_format",),
-    "TURNLOG_LOG_LEVEL": ("log_level",),
+VARIABLES: Final = {
+    f"TURNLOG_{path.replace('.', '_').upper()}": tuple(path.split(".")) for path in _SETTABLE
 }
-"""The environment's names. Lists are split at commas, upstreams at blanks, patterns at lines."""
+"""Environment variables. Lists are split at commas, upstreams at blanks, patterns at lines."""
 CONFIG_VARIABLE = "TURNLOG_CONFIG"
 
 _PREFIX = "TURNLOG_"
@@ -66,7 +50,7 @@ _COMMA_LISTS = frozenset({"allow_hosts", "allow_origins", "headers", "keys", "pr
 
 
 class Flags(Struct, frozen=True, kw_only=True):
-    """What the command line says; `None` where it says nothing."""
+    """The options of the command line; `None` for an option that was not given."""
 
     config: str | None = None
     upstreams: tuple[str, ...] = ()
@@ -79,7 +63,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
 
 class _Layer(Struct, frozen=True, kw_only=True):
-    """One source's plain data and what to call the source."""
+    """The plain data of one source, and the name of the source."""
 
     name: str
     data: Plain
@@ -91,56 +75,55 @@ class _Layer(Struct, frozen=True, kw_only=True):
         return SettingError(self.name, message)
 
 
-def read_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
+def read_settings(
+    flags: Flags, environ: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> Settings:
     """Return the settings in force. Raises `ConfigError` and `SettingError`.
 
-    `folder` is the working directory: relative paths of variables and flags begin there, those of
-    a file at the file.
+    `folder` is the working directory. Relative paths of variables and flags begin there, those in
+    a file beside that file.
     """
+    folder = folder or Path.cwd()
     layers = _layers(flags, environ, folder)
     settings = _combine(layers, environ, folder)
     if not settings.upstreams:
         raise SettingError("--upstream", "no tool server is named, write --upstream URL")
-    _refuse_unreachable(settings, layers)
-    _refuse_loops(settings, layers)
+    for name, upstream in settings.upstreams.items():
+        _check_upstream(name, upstream, _layer_naming(layers, name))
+        if upstream.url and is_loop(settings.listen, upstream.url.text):
+            steps = ("upstreams", name, "url")
+            source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
+            message = f"upstream {name!r} leads to where turnlog itself listens, name the server"
+            raise source.error(steps, message)
     return settings
 
 
 def read_wrap_settings(
-    *, flags: Flags, environ: Mapping[str, str], folder: Path, server: str
+    flags: Flags, server: str, environ: Mapping[str, str] = os.environ, folder: Path | None = None
 ) -> Settings:
-    """Return the settings for one wrapped command, of upstreams only what is said of `server`."""
-    settings = _combine(_layers(flags, environ, folder), environ, folder)
+    """Return the settings for one wrapped command; of the upstreams only the one called `server`."""
+    settings = read_store_settings(flags, environ, folder)
     known = {name: up for name, up in settings.upstreams.items() if name == server}
     return structs.replace(settings, upstreams=known)
 
 
-def read_sources(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Sources:
-    """Return where the rules come from, as `read_settings` finds them; no server need be named."""
-    return _combine(_layers(flags, environ, folder), environ, folder).sources()
-
-
-def read_store_settings(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Settings:
-    """Return the settings for who writes to the store and forwards nothing: no server need be named."""
+def read_store_settings(
+    flags: Flags, environ: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> Settings:
+    """Return the settings for a command that forwards nothing: no upstream need be named."""
+    folder = folder or Path.cwd()
     return _combine(_layers(flags, environ, folder), environ, folder)
 
 
-def data_folder(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path:
-    """Return the store's folder as `serve` would use it. Raises as `read_settings` does."""
-    return _combine(_layers(flags, environ, folder), environ, folder).data
+def config_file(flags: Flags) -> Path | None:
+    """Return the configuration file named by a flag or the environment, if any."""
+    config = flags.config or os.environ.get(CONFIG_VARIABLE)
+    return Path(config).expanduser().absolute() if config else None
 
 
-def config_file(*, flags: Flags, environ: Mapping[str, str], folder: Path) -> Path | None:
-    """Return the configuration file that is named, if one is."""
-    config = flags.config or environ.get(CONFIG_VARIABLE)
-    return (folder / Path(config).expanduser()).absolute() if config else None
-
-
-def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that looks like a setting and is none.
-
-    Others are left alone: a container platform makes `TURNLOG_PORT` of a service's name.
-    """
+def misspelt_variable_warnings(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that looks like a misspelt setting."""
+    # Only close ones: for a service called turnlog, Kubernetes sets TURNLOG_PORT and the like.
     known = {name.removeprefix(_PREFIX) for name in (*VARIABLES, CONFIG_VARIABLE)}
     given = sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX))
     close = ((name, get_close_matches(name, known, n=1)) for name in given if name not in known)
@@ -171,17 +154,18 @@ def _file_layer(config: str, environ: Mapping[str, str], folder: Path) -> _Layer
         there = {
             name: {"cwd": str(beside / Path(cwd).expanduser())} for name, cwd in folders.items()
         }
-        data = _laid_over(data, {"upstreams": there})
+        data = _merged(data, {"upstreams": there})
     if authorities := {name: up.ca for name, up in settings.upstreams.items() if up.ca}:
-        data = _laid_over(data, {"upstreams": _certificates(document, path.parent, authorities)})
+        data = _merged(data, {"upstreams": _certificates(document, path.parent, authorities)})
     return _Layer(name=config, data=data, document=document)
 
 
 def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> Document:
-    """Return a configuration whose URLs and `env` hold what variables and files say.
+    """Return a configuration with `${...}` expanded in `url`, `proxy` and `env` of upstreams.
 
-    Nowhere else: what is run must stand in the file. Relative paths begin beside it.
+    Relative paths begin beside the file.
     """
+    # Not in `command`: the program that is run must be visible in the file.
     if not _mapping_in(document.data, "upstreams"):
         return document
 
@@ -189,7 +173,7 @@ def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> D
         return load.read_regular(beside / Path(name).expanduser(), LARGEST + 1)
 
     data = document.data
-    for steps, text in _places(document.data):
+    for steps, text in _expandable(document.data):
         try:
             found = expand(text, environ, read)
         except ValueError as error:
@@ -197,19 +181,19 @@ def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> D
         try:
             _READERS.get(steps[-1], str)(found.text)
         except ValueError:
-            # The reader's own words would show what stands elsewhere for a reason.
+            # The reader's own message would show the expanded value, which may be a secret.
             message = f"{text!r} does not expand to a value that {steps[-1]!r} can have, correct it"
             raise document.error(steps, message) from None
         is_url = steps[-1] == "url"
         layer: Plain = UpstreamUrl(found.text, found.values) if is_url else found.text
         for step in reversed(steps):
             layer = {step: layer}
-        data = _laid_over(data, layer)
+        data = _merged(data, layer)
     return structs.replace(document, data=data)
 
 
-def _places(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield where in a configuration something is to be expanded, and the text there."""
+def _expandable(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path and text of each value of a configuration that holds a `${...}`."""
     for name, upstream in _mapping_in(data, "upstreams").items():
         values: dict[tuple[str, ...], Plain] = {
             ("url",): shape.dig(upstream, ("url",)),
@@ -222,13 +206,13 @@ def _places(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _mapping_in(data: Plain, name: str) -> Mapping[str, Plain]:
-    """Return a mapping's entry that is a mapping; an empty one where it is none."""
+    """Return the mapping under `name`; empty when there is none."""
     found = data.get(name) if shape.is_mapping(data) else None
     return found if shape.is_mapping(found) else {}
 
 
 def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSource]:
-    """Find the files that a configuration names; relative paths begin beside it."""
+    """Return the rule files that a configuration names; relative paths begin beside it."""
     beside = Path(config).parent
     found: list[RuleSource] = []
     for number, text in enumerate(document.data["rules"]):
@@ -243,15 +227,15 @@ def _found_rules(document: Document, config: str, folder: Path) -> list[RuleSour
 def _certificates(
     document: Document, beside: Path, authorities: Mapping[str, str]
 ) -> dict[str, Plain]:
-    """Find the files of certificates that upstreams name; relative paths begin beside the file."""
-    from ssl import create_default_context  # it takes 10 ms, and few configurations need it
+    """Return the absolute paths of the upstreams' certificate files, once they can be loaded."""
+    from ssl import create_default_context  # importing it takes 10 ms
 
     found: dict[str, Plain] = {}
     for name, text in authorities.items():
         file = str((beside / Path(text).expanduser()).absolute())
         try:
             create_default_context(cafile=file)
-        except OSError as error:  # of ssl as well
+        except OSError as error:  # SSLError is one
             reason = error.strerror or str(error)
             message = f"{text!r} holds no certificates that can be read ({reason}), name a PEM file"
             raise document.error(("upstreams", name, "ca"), message) from None
@@ -294,7 +278,7 @@ def _text_layer(source: str, steps: tuple[str, ...], text: str) -> _Layer:
 
 
 def _with_rules(layer: _Layer, folder: Path) -> _Layer:
-    """Find the packs and files of rules that a variable or a flag names, if it does."""
+    """Return a layer with the packs and rule files that it names, once they are found."""
     named = layer.data.get("rules")
     if named is None:
         return layer
@@ -318,7 +302,7 @@ def _upstreams_layer(source: str, texts: tuple[str, ...]) -> _Layer:
 
 
 def _split_upstream(text: str) -> tuple[str, str]:
-    """Split `[NAME=]URL`; a `=` behind the `://` belongs to the URL."""
+    """Split `[NAME=]URL`; a `=` after the `://` belongs to the URL."""
     name, equals, url = text.partition("=")
     return (name, url) if equals and "://" not in name else (DEFAULT_UPSTREAM, text)
 
@@ -334,7 +318,7 @@ def _checked(layer: _Layer) -> _Layer:
 def _combine(layers: list[_Layer], environ: Mapping[str, str], folder: Path) -> Settings:
     data: Plain = {}
     for layer in layers:
-        data = _laid_over(data, layer.data)
+        data = _merged(data, layer.data)
     # Rules add up. Earlier ones win, so those of a later layer come first.
     data["rules"] = [rule for layer in reversed(layers) for rule in layer.data.get("rules", ())]
     settings = shape.convert(data, Settings, later=LATER)
@@ -342,26 +326,10 @@ def _combine(layers: list[_Layer], environ: Mapping[str, str], folder: Path) -> 
     return structs.replace(settings, data=(folder / place).absolute())
 
 
-def _laid_over(below: Plain, above: Plain) -> Plain:
+def _merged(below: Plain, above: Plain) -> Plain:
     if not shape.is_mapping(below) or not shape.is_mapping(above):
         return above
-    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}
-
-
-def _refuse_unreachable(settings: Settings, layers: list[_Layer]) -> None:
-    """Refuse upstreams that name no way to them, or two."""
-    for name, upstream in settings.upstreams.items():
-        if bool(upstream.url) == bool(upstream.command):
-            both = "both a url and a command" if upstream.url else "neither a url nor a command"
-            raise _layer_of(layers, name).error(
-                ("upstreams", name), f"upstream {name!r} has {both}, write one of them"
-            )
-        layer = _layer_of(layers, name)
-        if upstream.command and upstream.transport is Transport.HTTP:
-            raise layer.error(
-                ("upstreams", name, "transport"), "a command speaks MCP, remove this line"
-            )
-        _refuse_misplaced(name, upstream, layer)
+    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
 _ONLY_WITH_URL: Final = dict.fromkeys(("proxy", "ca"), "a command is not called over HTTP")
@@ -372,28 +340,22 @@ _ONLY_WITH_COMMAND: Final = {
 }
 
 
-def _refuse_misplaced(name: str, upstream: Upstream, layer: _Layer) -> None:
-    """Refuse what only the other kind of upstream can have, and a folder that is not there."""
-    said = layer.data["upstreams"][name]
+def _check_upstream(name: str, upstream: UpstreamSettings, layer: _Layer) -> None:
+    """Refuse an upstream without exactly one destination, or with keys of the other kind."""
+    steps = ("upstreams", name)
+    if bool(upstream.url) == bool(upstream.command):
+        both = "both a url and a command" if upstream.url else "neither a url nor a command"
+        raise layer.error(steps, f"upstream {name!r} has {both}, write one of them")
+    if upstream.command and upstream.transport is Transport.HTTP:
+        raise layer.error((*steps, "transport"), "a command speaks MCP, remove this line")
+    given = layer.data["upstreams"][name]
     for key, message in (_ONLY_WITH_URL if upstream.command else _ONLY_WITH_COMMAND).items():
-        if key in said:
-            raise layer.error(("upstreams", name, key), f"{message}, remove this line")
+        if key in given:
+            raise layer.error((*steps, key), f"{message}, remove this line")
     if upstream.cwd and not Path(upstream.cwd).is_dir():
-        raise layer.error(
-            ("upstreams", name, "cwd"), f"there is no folder {upstream.cwd!r}, make it"
-        )
+        raise layer.error((*steps, "cwd"), f"there is no folder {upstream.cwd!r}, make it")
 
 
-def _layer_of(layers: list[_Layer], name: str) -> _Layer:
-    return next(layer for layer in reversed(layers) if name in layer.data.get("upstreams", {}))
-
-
-def _refuse_loops(settings: Settings, layers: list[_Layer]) -> None:
-    for name, upstream in settings.upstreams.items():
-        if upstream.url is None or not is_loop(settings.listen, upstream.url.text):
-            continue
-        steps = ("upstreams", name, "url")
-        source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
-        raise source.error(
-            steps, f"upstream {name!r} leads to where turnlog itself listens, name the server"
-        )
+def _layer_naming(layers: list[_Layer], upstream: str) -> _Layer:
+    """Return the last layer that has an upstream of this name."""
+    return next(one for one in reversed(layers) if upstream in one.data.get("upstreams", {}))

@@ -1,7 +1,6 @@
-"""What an operator may set: one frozen Struct.
+"""The settings as one frozen Struct; `settings.layers` reads them.
 
-Every value is checked by its type, so that a `Settings` that exists can be served. How one is made
-of defaults, file, environment and flags is `settings.layers`.
+Every value is checked by its type, so that an existing `Settings` is valid.
 """
 
 from enum import StrEnum
@@ -39,7 +38,7 @@ from .values import (
 
 
 class Transport(StrEnum):
-    """What an upstream speaks. `AUTO` tells MCP from plain HTTP by each request."""
+    """The protocol of an upstream; `AUTO` distinguishes MCP from plain HTTP for each request."""
 
     AUTO = "auto"
     MCP = "mcp"
@@ -47,14 +46,14 @@ class Transport(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How events are written to stdout."""
+    """Format of the log on stdout."""
 
     JSON = "json"
     CONSOLE = "console"
 
 
 class LogLevel(StrEnum):
-    """The least important events that are written."""
+    """The lowest level of events that are written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -63,41 +62,41 @@ class LogLevel(StrEnum):
 
 
 class Share(StrEnum):
-    """Who talks to one process of a command: one protocol session of an agent, or all of them."""
+    """Who shares one process of a command: one MCP session only, or all of them."""
 
     SESSION = "session"
     ALL = "all"
 
 
-class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One tool server: an address, or a command that is started on demand."""
+class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tool server: a URL, or a command that is started on demand."""
 
     url: Annotated[UpstreamUrl, reads(expanded_url)] | None = None
     command: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
-    """The program and its arguments; it speaks MCP over stdin and stdout."""
+    """Program and arguments of a server that speaks MCP over stdin and stdout."""
     env: dict[str, str] = {}
-    """Variables of the command, beside those that turnlog itself has."""
+    """Environment variables of the command, in addition to those of turnlog."""
     cwd: str = ""
-    """The command's working directory; empty for turnlog's own."""
+    """Working directory of the command; empty for that of turnlog."""
     share: Share = Share.SESSION
     transport: Transport = Transport.AUTO
     packs: tuple[Annotated[str, reads(pack_name)], ...] = ()
-    """Packs of rules for this server's calls, after the user's own rules."""
+    """Packs of rules for this server's calls; the user's own rules come before them."""
     trust_annotations: bool = False
     trust_outcomes: bool = False
-    """Whether the server may say how a call ended in turnlog's name: it is a turnlog itself."""
+    """Whether `turnlog/outcome` in its answers is believed, because the server is a turnlog."""
     proxy: Annotated[str, reads(proxy_setting)] = FROM_ENVIRONMENT
-    """The HTTP proxy that leads to it: `env`, `none`, or a URL, which may hold credentials."""
+    """The HTTP proxy to reach it: `env`, `none`, or a URL, which may hold credentials."""
     ca: str = ""
-    """File of the certificates that its own is checked against; empty for the system's."""
+    """File of the CA certificates to verify it with; empty for those of the system."""
     retry_quota: RetryQuota | None = None
-    """Bounds the retries that rules want; `None` for no bound."""
+    """Limit on the retries that rules ask for; `None` for no limit."""
     breaker: Breaker | None = None
-    """When the server is left alone; `None` for never."""
+    """When the circuit breaker opens; `None` for never."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much is kept, in bytes, and what happens when there is no room."""
+    """Sizes in bytes, and what happens when the store is full."""
 
     record: Size = 1 << 20
     store: Annotated[int, reads(store_size)] = 10 << 30
@@ -105,40 +104,40 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is cut from records and logs beside the defaults."""
+    """What is redacted in records and logs, in addition to the defaults."""
 
     headers: tuple[Annotated[str, reads(header_name)], ...] = ()
     keys: tuple[str, ...] = ()
     patterns: tuple[Annotated[str, reads(secret_pattern)], ...] = ()
 
 
-class Identity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """By what callers are told apart."""
+class IdentitySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What distinguishes one caller from another."""
 
     principal: tuple[Annotated[str, reads(principal_name)], ...] = DEFAULT_NAMES
-    """Names of headers, parameters and cookies that authenticate a caller, in place of the defaults."""
+    """Headers, query parameters and cookies that authenticate a caller; replaces the defaults."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that an operator may set."""
+    """All settings of an operator."""
 
     listen: Annotated[Address, reads(address)] = Address("127.0.0.1", 7411)
     allow_hosts: tuple[Annotated[str, reads(allowed_host)], ...] = ()
     allow_origins: tuple[Annotated[str, reads(allowed_origin)], ...] = ()
     data: Annotated[Path, reads(folder)] = Path()
-    """Absolute once `read_settings` made it; where no source names one, the user's state folder."""
+    """Absolute after `read_settings`; by default in the user's state folder."""
     durability: Durability = Durability.BALANCED
-    upstreams: dict[Annotated[str, reads(upstream_name)], Upstream] = {}
+    upstreams: dict[Annotated[str, reads(upstream_name)], UpstreamSettings] = {}
     rules: tuple[Annotated[RuleSource, reads(rule_source)], ...] = ()
-    """Files of rules, the first ones first; found and absolute once `read_settings` made them."""
+    """Rule files, the first wins; existing and absolute after `read_settings`."""
     limits: Limits = Limits()
     redact: Redact = Redact()
-    identity: Identity = Identity()
+    identity: IdentitySettings = IdentitySettings()
     never_twice: NeverTwice = NeverTwice()
     log_format: LogFormat | None = None
-    """`None` is `console` where stdout is a terminal, else `json`."""
+    """`None` means `console` on a terminal, else `json`."""
     log_level: LogLevel = LogLevel.INFO
 
     def sources(self) -> Sources:
-        """Return where the rules come from."""
+        """Return the sources of the rules in force."""
         return in_force(self.rules, {name: up.packs for name, up in self.upstreams.items()})

@@ -1,6 +1,6 @@
-"""Values of the configuration that are more than text: addresses, URLs, names, patterns.
+"""Parsers of settings that are more than text: addresses, URLs, names, patterns.
 
-Each function reads plain data and raises `ValueError` saying what to write instead.
+Each takes plain data and raises a `ValueError` that says what to write instead.
 """
 
 import re
@@ -20,11 +20,11 @@ from turnlog.rules.model import read_pattern
 from turnlog.rules.pattern import pattern
 from turnlog.wire.http.origin import normal_origin
 
-from .http_proxies import FROM_ENVIRONMENT, NONE, read_proxy
+from .http_proxies import FROM_ENVIRONMENT, NONE, parse_proxy
 from .upstream_url import UpstreamUrl
 
 RESERVED_NAMES = frozenset({"s", "turnlog"})
-"""First path segments that are turnlog's own."""
+"""First path segments that turnlog uses itself."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
 _NAME_CHARS = 64
@@ -38,7 +38,7 @@ _SCRIPTED = re.compile(
     r"((ba|z|da)?sh|python[0-9.]*|npx)(\.exe|\.cmd)? -[A-Za-z]*c"
     r"|(node|bun|deno)(\.exe|\.cmd)? (-e|-p|--eval|--print)"
 )
-"""A launcher and its option behind which a script stands, which names nothing."""
+"""A launcher with an option that is followed by a script, which has no name."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _URL_ADVICE = "write one like http://127.0.0.1:9000/mcp"
@@ -48,7 +48,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """Where to listen. Port 0 takes a free one."""
+    """An address to listen on. Port 0 means a free one."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class Address(Struct, frozen=True):
 
 
 def address(value: object) -> Address:
-    """Read `HOST:PORT`; an IPv6 host stands in brackets."""
+    """Parse `HOST:PORT`, with an IPv6 host in brackets."""
     text = value.strip() if isinstance(value, str) else ""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port[:6]) <= 65_535):
@@ -72,7 +72,7 @@ def address(value: object) -> Address:
 
 
 def folder(value: object) -> Path:
-    """Read a folder's path; `~` is the user's home."""
+    """Parse the path of a folder; `~` is the user's home."""
     if not isinstance(value, str) or not value or "\0" in value:
         what = "nothing stands here" if value is None else f"{str(value)!r} is no folder"
         raise ValueError(f"{what}, write a path like /srv/turnlog")
@@ -83,7 +83,7 @@ def folder(value: object) -> Path:
 
 
 def allowed_host(value: object) -> str:
-    """Read a name that the Host header may carry, with or without a port."""
+    """Parse a value that the Host header may have, with or without a port."""
     text = value.lower() if isinstance(value, str) else ""
     if _is_host(text.strip("[]")):
         return text
@@ -94,12 +94,12 @@ def allowed_host(value: object) -> str:
 
 
 def allowed_origin(value: object) -> str:
-    """Read an origin that pages may have, such as `chrome-extension://ID`."""
+    """Parse an origin that the Origin header may have, such as `chrome-extension://ID`."""
     return normal_origin(value if isinstance(value, str) else str(value))
 
 
 def principal_name(value: object) -> str:
-    """Read a name of `identity.principal`: that of a header, or `cookie:` and that of a cookie."""
+    """Parse an entry of `identity.principal`: a header name, or `cookie:` and a cookie name."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if _HEADER.fullmatch(text.removeprefix(COOKIE)) is None:
         raise ValueError(
@@ -110,7 +110,7 @@ def principal_name(value: object) -> str:
 
 
 def session_name(value: str) -> str:
-    """Return what an explicit session of this name is known by: a long name by its hash."""
+    """Return the name under which an explicit session is stored: a hash for a long one."""
     identity = identify(Evidence(path_session=value), ())
     if identity.rung is not Rung.EXPLICIT:
         raise ValueError(f"{value!r} can name no session, write one line of text")
@@ -118,7 +118,7 @@ def session_name(value: str) -> str:
 
 
 def upstream_name(value: object) -> str:
-    """Read a name that is one safe path segment and not reserved."""
+    """Parse the name of an upstream: one safe path segment that is not reserved."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
         raise ValueError(
             f"{str(value)!r} cannot name an upstream, use up to 64 letters, digits, - . _ ~"
@@ -129,11 +129,11 @@ def upstream_name(value: object) -> str:
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """Return what to call the server that a command starts: the first word that is its own.
+    """Return a name for the server that a command starts.
 
-    Launchers, their options and variables are passed over, and of a package only its name counts:
-    `npx -y @scope/server-files@1.2 DIR` is `server-files`. Where a launcher is given a script, it is
-    that launcher: `sh -c 'exec server'` is `sh`.
+    Launchers, their options and variables are skipped, and a package gives its bare name:
+    `npx -y @scope/server-files@1.2 DIR` is `server-files`. A launcher with a script gives the
+    launcher: `sh -c 'exec server'` is `sh`.
     """
     launcher = ""
     for word in command:
@@ -157,7 +157,7 @@ def expanded_url(value: object) -> UpstreamUrl:
 
 
 def upstream_url(value: object) -> str:
-    """Read the http or https URL of a tool server."""
+    """Parse the http or https URL of a tool server."""
     if not isinstance(value, str):
         raise ValueError(f"{str(value)!r} is no URL, {_URL_ADVICE}")  # noqa: TRY004
     if not value.isascii() or not value.isprintable() or " " in value:
@@ -175,10 +175,10 @@ def upstream_url(value: object) -> str:
 
 
 def proxy_setting(value: object) -> str:
-    """Read which HTTP proxy leads to an upstream: `env`, `none`, or a URL."""
+    """Parse the setting `proxy`: `env`, `none`, or the URL of an HTTP proxy."""
     text = "none" if value is None else str(value)
     if text not in {FROM_ENVIRONMENT, NONE}:
-        read_proxy(text, "proxy")
+        parse_proxy(text, "proxy")
     return text
 
 
@@ -194,14 +194,14 @@ def _split(url: str) -> SplitResult:
 
 
 def header_name(value: object) -> str:
-    """Read the name of an HTTP header, in lower case."""
+    """Parse the name of an HTTP header; returned in lower case."""
     if not isinstance(value, str) or _HEADER.fullmatch(value) is None:
         raise ValueError(f"{str(value)!r} is no header name, write one like X-Api-Key")
     return value.lower()
 
 
 def secret_pattern(value: object) -> str:
-    """Read a regular expression of RE2 that does not match the empty text."""
+    """Parse an RE2 regular expression that does not match the empty text."""
     text = read_pattern(value)
     if pattern(text).is_in(""):
         raise ValueError(f"{text!r} matches empty text and would cut everywhere, narrow it")
@@ -209,14 +209,14 @@ def secret_pattern(value: object) -> str:
 
 
 def pack_name(value: object) -> str:
-    """Read the name of a pack of rules."""
+    """Parse the name of a pack of rules."""
     name = str(value)
     pack(name)
     return name
 
 
 def rule_source(value: object) -> RuleSource:
-    """Read the path of a file of rules, as it is written; one that was found stays as it is."""
+    """Parse the path of a rules file; a `RuleSource` is returned unchanged."""
     if isinstance(value, RuleSource):
         return value
     if not isinstance(value, str) or not value or "\0" in value:
@@ -229,7 +229,7 @@ def rule_source(value: object) -> RuleSource:
 
 
 def is_loop(listen: Address, url: str) -> bool:
-    """Tell whether calls to `url` would come back to `listen`, as far as the names alone tell."""
+    """Return whether calls to `url` would come back to `listen`, judged by names alone."""
     parts = urlsplit(url)
     if listen.port != (parts.port or _DEFAULT_PORTS[parts.scheme.lower()]):
         return False
@@ -240,13 +240,13 @@ def is_loop(listen: Address, url: str) -> bool:
 
 
 def _reached_by(host: str) -> set[str]:
-    """Return the addresses behind a host's name, without asking the network."""
+    """Return the addresses of a host, without a DNS lookup."""
     if host.lower() == "localhost":
         return {"127.0.0.1", "::1"}
     if not _is_ip(host):
         return {host.lower()}
     number = ip_address(host)
-    # To connect to 0.0.0.0 is to connect to this machine.
+    # A connection to 0.0.0.0 goes to this machine.
     return {"127.0.0.1", "::1"} if number.is_unspecified else {str(number)}
 
 
@@ -263,7 +263,7 @@ def _is_ip(host: str) -> bool:
 
 
 def store_size(value: object) -> int:
-    """Return bytes. Raises `ValueError` for what is no size, and for less than a store takes."""
+    """Parse the size limit of a store, in bytes."""
     found = size(value)
     if found < _SMALLEST_STORE:
         raise ValueError("no store is smaller than 1MiB, write a size like 64MiB or 10GiB")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.settings.http_proxies import proxy_for, read_proxy, unusable_proxies
+from turnlog.settings.http_proxies import parse_proxy, proxy_for, proxy_warnings
 
 HTTP, HTTPS = "http://tools.corp.example:9000/mcp", "https://tools.corp.example/mcp"
 P, Q = "http://p:1", "http://q:2"
@@ -87,10 +87,10 @@ def test_a_setting_counts_before_the_environment() -> None:
 
 
 def test_credentials_become_a_field_and_are_shown_nowhere() -> None:
-    found = read_proxy("http://me:p%40ss%3A@p:1", "HTTP_PROXY")
+    found = parse_proxy("http://me:p%40ss%3A@p:1", "HTTP_PROXY")
     assert found.authorization == b"Basic bWU6cEBzczo="  # me:p@ss:
     assert found.url == P
-    assert read_proxy("me@p:1", "HTTP_PROXY").authorization == b"Basic bWU6"
+    assert parse_proxy("me@p:1", "HTTP_PROXY").authorization == b"Basic bWU6"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_credentials_become_a_field_and_are_shown_nowhere() -> None:
 )
 def test_a_proxy_that_cannot_be_used_is_refused_without_its_credentials(text: str) -> None:
     with pytest.raises(ValueError, match="write env, none, or a URL") as caught:
-        read_proxy(text, "proxy")
+        parse_proxy(text, "proxy")
     assert "secret" not in str(caught.value)
-    (warning,) = unusable_proxies({"far": ("env", HTTP)}, {"HTTP_PROXY": text})
+    (warning,) = proxy_warnings({"far": ("env", HTTP)}, {"HTTP_PROXY": text})
     assert warning.startswith("upstream 'far' is called without a proxy; HTTP_PROXY: ")
     assert "secret" not in warning

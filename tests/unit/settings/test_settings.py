@@ -12,20 +12,20 @@ from turnlog.settings.layers import (
     CONFIG_VARIABLE,
     VARIABLES,
     Flags,
-    misspelt_variables,
+    misspelt_variable_warnings,
     read_settings,
-    read_sources,
+    read_store_settings,
     read_wrap_settings,
 )
 from turnlog.settings.model import (
-    Identity,
+    IdentitySettings,
     Limits,
     LogFormat,
     LogLevel,
     Redact,
     Settings,
     Transport,
-    Upstream,
+    UpstreamSettings,
 )
 from turnlog.settings.upstream_url import UpstreamUrl
 from turnlog.settings.values import Address, name_of_command
@@ -70,7 +70,7 @@ def test_one_url_is_all_that_is_needed(tmp_path: Path) -> None:
     assert settings == Settings(
         listen=Address("127.0.0.1", 7411),
         data=tmp_path / "turnlog-data",
-        upstreams={"default": Upstream(url=UpstreamUrl(URL))},
+        upstreams={"default": UpstreamSettings(url=UpstreamUrl(URL))},
     )
 
 
@@ -82,8 +82,12 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
         data=tmp_path / "kept",
         durability=Durability.STRICT,
         upstreams={
-            "files": Upstream(url=UpstreamUrl(URL), packs=("default",), trust_annotations=True),
-            "web": Upstream(url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP),
+            "files": UpstreamSettings(
+                url=UpstreamUrl(URL), packs=("default",), trust_annotations=True
+            ),
+            "web": UpstreamSettings(
+                url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP
+            ),
         },
         rules=(RuleSource(tmp_path / "mine.yaml", "mine.yaml"),),
         limits=Limits(record=65_536, store=2 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
@@ -125,15 +129,15 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
         data=tmp_path / "kept",
         durability=Durability.RELAXED,
         upstreams={
-            "files": Upstream(url=UpstreamUrl(URL)),
-            "default": Upstream(url=UpstreamUrl("https://tools.example/?a=b")),
+            "files": UpstreamSettings(url=UpstreamUrl(URL)),
+            "default": UpstreamSettings(url=UpstreamUrl("https://tools.example/?a=b")),
         },
         rules=(RuleSource(tmp_path / "mine.yaml", "./mine.yaml"), pack("default")),
         limits=Limits(record=65_536, store=1 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
         redact=Redact(
             headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
         ),
-        identity=Identity(principal=("x-who", "cookie:session")),
+        identity=IdentitySettings(principal=("x-who", "cookie:session")),
         never_twice=NeverTwice(join_after=1.0, cancel_grace=2.0, drain=3600.0, window=60.0),
         log_format=LogFormat.CONSOLE,
         log_level=LogLevel.WARNING,
@@ -165,11 +169,13 @@ def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path
     )
 
     assert settings.upstreams == {
-        "files": Upstream(
+        "files": UpstreamSettings(
             url=UpstreamUrl("http://127.0.0.1:9001/"), packs=("default",), trust_annotations=True
         ),
-        "web": Upstream(url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP),
-        "more": Upstream(url=UpstreamUrl("http://a/")),
+        "web": UpstreamSettings(
+            url=UpstreamUrl("https://tools.example/"), transport=Transport.HTTP
+        ),
+        "more": UpstreamSettings(url=UpstreamUrl("http://a/")),
     }
 
 
@@ -211,7 +217,7 @@ def test_rules_of_a_file_begin_at_that_file_and_are_called_as_seen_from_here(
     (tmp_path / "etc" / "own.yaml").write_text(RULES)
     (tmp_path / "etc" / "turnlog.yaml").write_text("rules: [own.yaml]\n")
 
-    found = read_sources(flags=Flags(config="etc/turnlog.yaml"), environ={}, folder=tmp_path)
+    found = read_store_settings(Flags(config="etc/turnlog.yaml"), {}, tmp_path).sources()
 
     assert found.own == (RuleSource(tmp_path / "etc" / "own.yaml", "etc/own.yaml"),)
 
@@ -220,7 +226,7 @@ def test_rules_in_the_working_directory_are_not_read_unless_named(tmp_path: Path
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "default.yaml").write_text(RULES)
 
-    found = read_sources(flags=Flags(rules=("default",)), environ={}, folder=tmp_path)
+    found = read_store_settings(Flags(rules=("default",)), {}, tmp_path).sources()
 
     assert found.each() == (pack("default"),)
     assert not found.last.path.is_relative_to(tmp_path)
@@ -357,7 +363,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
 def test_only_a_near_miss_of_a_variable_is_warned_of() -> None:
     environ = {"TURNLOG_LISTN": "a:1", "TURNLOG_PORT": "tcp://10.0.0.1:80", "TURNLOG_DATA": "x"}
 
-    assert misspelt_variables(environ) == [
+    assert misspelt_variable_warnings(environ) == [
         "TURNLOG_LISTN is no setting, did you mean TURNLOG_LISTEN?"
     ]
 
@@ -405,13 +411,13 @@ def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Pat
     (tmp_path / "turnlog.yaml").write_text(EVERYTHING)
     (tmp_path / "mine.yaml").write_text(RULES)
     flags = Flags(config=str(tmp_path / "turnlog.yaml"), data=str(tmp_path / "here"))
-    known = read_wrap_settings(flags=flags, environ={}, folder=tmp_path, server="files")
-    other = read_wrap_settings(flags=flags, environ={}, folder=tmp_path, server="other")
+    known = read_wrap_settings(flags, "files", {}, tmp_path)
+    other = read_wrap_settings(flags, "other", {}, tmp_path)
     assert list(known.upstreams) == ["files"]
     assert known.upstreams["files"].trust_annotations
     assert dict(other.upstreams) == {}
     assert known.data == other.data == tmp_path / "here"
-    bare = read_wrap_settings(flags=Flags(), environ={}, folder=tmp_path, server="other")
+    bare = read_wrap_settings(Flags(), "other", {}, tmp_path)
     assert bare.data == tmp_path / "turnlog-data"
 
 

@@ -1,6 +1,5 @@
 """`turnlog rules`: check, explain and test files of rules, without a proxy."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,11 +163,9 @@ def _named(files: Sequence[str]) -> list["RuleSource"]:
 
 
 def _sources(config: str | None, rules: tuple[str, ...]) -> "Sources":
-    from turnlog.settings.layers import Flags, read_sources
+    from turnlog.settings.layers import Flags, read_store_settings
 
-    return read_sources(
-        flags=Flags(config=config, rules=rules), environ=os.environ, folder=Path.cwd()
-    )
+    return read_store_settings(Flags(config=config, rules=rules)).sources()
 
 
 def _refuse_stranger(server: str, sources: "Sources") -> None:

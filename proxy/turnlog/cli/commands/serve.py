@@ -46,20 +46,25 @@ def command(**given: Any) -> int:
     Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
     these options; the later wins.
     """
-    from turnlog.settings.layers import Flags, config_file, misspelt_variables, read_settings
+    from turnlog.settings.layers import (
+        Flags,
+        config_file,
+        misspelt_variable_warnings,
+        read_settings,
+    )
 
-    for warning in misspelt_variables(os.environ):
+    for warning in misspelt_variable_warnings(os.environ):
         complain(warning)
     flags = Flags(**given)
-    settings = read_settings(flags=flags, environ=os.environ, folder=Path.cwd())
-    from turnlog.settings.http_proxies import unusable_proxies
+    settings = read_settings(flags)
+    from turnlog.settings.http_proxies import proxy_warnings
     from turnlog.store.place import default_place
 
     place = default_place(os.environ, Path.cwd())
     if place.hint and settings.data == place.path:
         complain(place.hint)
     ways = {name: (up.proxy, up.url.text) for name, up in settings.upstreams.items() if up.url}
-    for warning in unusable_proxies(ways, os.environ):
+    for warning in proxy_warnings(ways, os.environ):
         complain(warning)
     from turnlog.store.folder import reach
 
@@ -73,8 +78,7 @@ def command(**given: Any) -> int:
     from turnlog.engine.tools.pin_set import Pins
     from turnlog.packs.lock import lock_file
 
-    config = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
-    pins = Pins(lock_file(config, settings.data))
+    pins = Pins(lock_file(config_file(flags), settings.data))
     if not look.result():
         complain(
             "the look at the store did not end in time, run `turnlog verify` when the disk is idle"

@@ -1,9 +1,8 @@
 """`turnlog trust`: show what the servers say their tools are against what is pinned; pin it."""
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from turnlog.sessions.trust import (
     shown_tools,
     with_pins,
 )
+from turnlog.settings.layers import Flags, config_file, read_store_settings
 
 _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 
@@ -59,10 +59,14 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     """
     if check and yes:
         raise click.UsageError("--check writes nothing and --yes writes, give one")
-    data = given["data"] if _is_given(ctx) else None
-    path, folder = _places(given["config"], data)
+    # An option's default must not win over the `data` of the configuration.
+    is_given = ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE
+    flags = Flags(config=given["config"], data=given["data"] if is_given else None)
+    settings, file = read_store_settings(flags), config_file(flags)
+    folder = settings.data
+    path = (noted_lock(folder) if file is None else None) or lock_file(file, folder)
     lock = read_lock(path)
-    wanted = _wanted(what, _configured(given["config"], data), lock)
+    wanted = _selection(what, settings.upstreams if file else {}, lock)
     offer = shown_tools(folder, wanted)
     _refuse_unknown(what, wanted, offer, lock)
     _warn_of_another(path, folder)
@@ -98,34 +102,6 @@ def _warn_of_another(path: Path, folder: Path) -> None:
     )
 
 
-def _is_given(ctx: click.Context) -> bool:
-    source = ctx.get_parameter_source("data")
-    return source is ParameterSource.COMMANDLINE
-
-
-def _places(config: str | None, data: str | None) -> tuple[Path, Path]:
-    """Return the lock and the data folder: those of the configuration that is given, else of the
-    proxy that was started last on the folder, else of one that has no configuration."""
-    from turnlog.settings.layers import Flags, config_file, data_folder
-
-    flags = Flags(config=config, data=data)
-    folder = data_folder(flags=flags, environ=os.environ, folder=Path.cwd())
-    file = config_file(flags=flags, environ=os.environ, folder=Path.cwd())
-    noted = noted_lock(folder) if file is None else None
-    return noted or lock_file(file, folder), folder
-
-
-def _configured(config: str | None, data: str | None) -> frozenset[str]:
-    """Return the upstreams that the configuration file names; none where no file is given."""
-    from turnlog.settings.layers import Flags, config_file, read_store_settings
-
-    flags = Flags(config=config, data=data)
-    if config_file(flags=flags, environ=os.environ, folder=Path.cwd()) is None:
-        return frozenset()
-    settings = read_store_settings(flags=flags, environ=os.environ, folder=Path.cwd())
-    return frozenset(settings.upstreams)
-
-
 def _tell_of_others(folder: Path, wanted: ToolSelection) -> None:
     """Name the servers whose tools are left out, because the configuration does not have them."""
     if wanted.among is None:
@@ -139,11 +115,11 @@ def _tell_of_others(folder: Path, wanted: ToolSelection) -> None:
         )
 
 
-def _wanted(what: str | None, configured: frozenset[str], lock: LockFile) -> ToolSelection:
-    """Return what is looked at: what is named, else what is configured, or pinned already."""
+def _selection(what: str | None, configured: Collection[str], lock: LockFile) -> ToolSelection:
+    """Return the named tools, else those of servers that are configured or already pinned."""
     if what is None:
-        pinned = set(map(server_of, lock.servers))
-        return ToolSelection(among=configured | pinned if configured else None)
+        known = frozenset((*configured, *map(server_of, lock.servers)))
+        return ToolSelection(among=known if configured else None)
     server, slash, tool = what.partition("/")
     return ToolSelection(server, tool if slash else None)
 

@@ -1,6 +1,5 @@
 """`turnlog wrap`: stand between a client and a server that it starts by a command."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +66,10 @@ def _prepared(
     from turnlog.settings.layers import Flags, config_file, read_wrap_settings
     from turnlog.store.folder import reach
 
-    server, folder, flags = _server(command, name), Path.cwd(), Flags(**given)
-    settings = read_wrap_settings(flags=flags, environ=os.environ, folder=folder, server=server)
+    server, flags = _server(command, name), Flags(**given)
+    settings = read_wrap_settings(flags, server)
     reach(settings.data)
-    config = config_file(flags=flags, environ=os.environ, folder=folder)
-    return server, settings, Pins(lock_file(config, settings.data))
+    return server, settings, Pins(lock_file(config_file(flags), settings.data))
 
 
 def _carried(

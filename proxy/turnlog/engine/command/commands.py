@@ -19,7 +19,7 @@ from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.recorder import Recorder
-from turnlog.settings.model import Upstream
+from turnlog.settings.model import UpstreamSettings
 from turnlog.transport.http_client import Answer, Content
 from turnlog.transport.routes import Target
 from turnlog.transport.server_connection import Interim
@@ -40,7 +40,7 @@ class Commands:
 
     def __init__(
         self,
-        upstreams: Mapping[str, Upstream],
+        upstreams: Mapping[str, UpstreamSettings],
         log: Log,
         recorder: Recorder,
         rules: Rules,
@@ -58,7 +58,7 @@ class Commands:
             if upstream.command
         }
 
-    def _front(self, name: str, upstream: Upstream, log: Log, recorder: Recorder) -> Front:
+    def _front(self, name: str, upstream: UpstreamSettings, log: Log, recorder: Recorder) -> Front:
         startup = partial(startup_limit, self._rules, name)
 
         def lane(renames: bool) -> Lane:

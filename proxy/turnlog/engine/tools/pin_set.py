@@ -7,8 +7,8 @@ from turnlog.core.provenance import UNVERIFIED, Provenance, Standing, standing
 from turnlog.core.target import has_place, lock_name, server_of
 from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
+from turnlog.packs.load import file_versions
 from turnlog.packs.lock import LockFile, read_lock
-from turnlog.settings.watched_file import seen
 
 
 class Pins:
@@ -17,7 +17,7 @@ class Pins:
     def __init__(self, path: Path) -> None:
         """Read the lock. Raises `ConfigError`."""
         self.path = path
-        self._seen = self._read_at = seen((path,))
+        self._seen = self._read_at = file_versions((path,))
         self.lock = LockFile()
         self.digests: dict[tuple[str, str], bytes] = {}
         """sha256 of each definition, by the server's name in the lock and the tool; another object after
@@ -53,7 +53,7 @@ class Pins:
         writes. A lock that cannot be read leaves the one before in force.
         """
         # Before the file is read: what is written meanwhile is seen the next time.
-        before, self._seen = self._seen, seen((self.path,))
+        before, self._seen = self._seen, file_versions((self.path,))
         if self._seen == self._read_at or self._seen != before:
             return None
         self._read_at = self._seen
