@@ -6,7 +6,7 @@ import time
 import msgspec
 from msgspec import Raw
 
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Status, TurnSource
 from turnlog.core.operation import Operation
@@ -56,7 +56,7 @@ def intent(session: SessionRef, call: bytes, tool: str, turn: str = "") -> Draft
         trace="0af7651916cd43dd8448eb211c80319c",
         protocol="2025-11-25",
     )
-    body = Body(
+    body = CommitBody(
         input_hash="sha256:" + "5a" * 32,
         preview='{"path":"/srv/repo/src/main.py","content":"import asyncio ' + "x" * 80 + '"}',
     )
@@ -88,7 +88,7 @@ def outcome(session: SessionRef, call: bytes, tool: str, ticket: Ticket, number:
         protocol="2025-11-25",
         http_status=200,
     )
-    body = Body(
+    body = CommitBody(
         input_hash="sha256:" + "5a" * 32,
         output_hash="sha256:" + "a5" * 32,
         summary="wrote 4,312 bytes to /srv/repo/src/main.py " + "y" * 60,

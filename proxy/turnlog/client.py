@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, Retry, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, RetryClass, Status
 
 __all__ = [
     "ErrorFamily",
@@ -34,7 +34,7 @@ __all__ = [
     "Flag",
     "Outcome",
     "Phase",
-    "Retry",
+    "RetryClass",
     "Source",
     "Status",
     "outcome_of",
@@ -83,7 +83,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     status: Status | str | None = None
     error: ErrorFamily | str | None = None
     kind: ErrorKind | str | None = None
-    retry: Retry | str | None = None
+    retry: RetryClass | str | None = None
     retry_after_ms: int | None = None
     """How long the server asked to wait."""
     executed: Executed | str | None = None
@@ -238,7 +238,7 @@ def _family(kind: str) -> str | None:
 
 def _cautious(said: Outcome) -> Outcome:
     """Return an outcome as far as text can be believed: it never makes a call safe to repeat."""
-    retry = Retry.UNSAFE if said.retry == Retry.SAFE else said.retry
+    retry = RetryClass.UNSAFE if said.retry == RetryClass.SAFE else said.retry
     executed = Executed.MAYBE if said.executed == Executed.NO else said.executed
     return structs.replace(said, retry=retry, executed=executed, source=Source.TEXT)
 
@@ -287,7 +287,7 @@ def _outcome(said: object) -> Outcome:
         status=_word(Status, _member(said, "status")),
         error=_word(ErrorFamily, _member(said, "error")),
         kind=_word(ErrorKind, _member(said, "kind")),
-        retry=_word(Retry, _member(said, "retry")),
+        retry=_word(RetryClass, _member(said, "retry")),
         retry_after_ms=_count(_member(said, "retry_after_ms")),
         executed=_word(Executed, _member(said, "executed")),
         phase=_word(Phase, _member(said, "phase")),

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from turnlog.cli.main import main
 from turnlog.core import ids
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
 from turnlog.core.note import Note
 from turnlog.core.operation import Operation
@@ -106,7 +106,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 tool=call.tool, method="tools/call", effect=Effect.WRITE, protocol="2025-11-25",
                 bytes_in=len(call.input),
             ),
-            body=Body(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a", why=call.why),
+            body=CommitBody(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a", why=call.why),
             input_blob=Blob(call.input),
         ),
         wait=True,
@@ -124,7 +124,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 error_kind=call.error_kind, duration=5_000_000, bytes_out=len(call.output),
                 flags=call.flags, protocol="2025-11-25", http_status=200,
             ),
-            body=Body(
+            body=CommitBody(
                 summary=call.summary,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.stores import Call, fill, session_id, turnlog
 from turnlog.core import ids
-from turnlog.core.commit import Body, encode_body
+from turnlog.core.commit import CommitBody, encode_body
 
 CALLS = [Call(tool=f"t{n}", minute=n, session="work" if n % 2 else "other") for n in range(6)]
 WORK = ids.to_text(session_id("work"))
@@ -67,7 +67,7 @@ def test_a_changed_header_is_found_in_its_session_alone(data: Path) -> None:
 def test_a_changed_body_is_found(data: Path) -> None:
     def rewrite(transaction: lmdb.Transaction, _: object) -> None:
         key, _value = next(iter(transaction.cursor()))
-        transaction.put(key, encode_body(Body(summary="nothing happened")))
+        transaction.put(key, encode_body(CommitBody(summary="nothing happened")))
 
     _tamper(data, "bodies", rewrite)
 

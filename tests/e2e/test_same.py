@@ -15,7 +15,7 @@ from kit.proxy import Proxy, data_of
 from kit.upstreams import Peer, RawUpstream, ok, text_result
 from turnlog.core import ids
 from turnlog.core.canon import canonical
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Rung, Status
 from turnlog.observe.clock import Clock
 from turnlog.store.base import Blob, Draft, SessionRef, alias
@@ -269,7 +269,9 @@ async def _written_before(data: Path, name: str, tool: str, *, key: str, deliver
             call=ids.uuid7(clock.wall(), bytes(10)), tool=tool, method="tools/call",
             effect=Effect.WRITE, guarded=True,
         )  # fmt: skip
-        intent = store.submit(Draft(session=session, facts=said, body=Body(links=links)), wait=True)
+        intent = store.submit(
+            Draft(session=session, facts=said, body=CommitBody(links=links)), wait=True
+        )
         await intent.done()
         ended = Facts(
             kind=CommitKind.OUTCOME, at=clock.wall(), clock=clock.monotonic(), call=said.call,
@@ -280,7 +282,7 @@ async def _written_before(data: Path, name: str, tool: str, *, key: str, deliver
             Draft(
                 session=session,
                 facts=ended,
-                body=Body(),
+                body=CommitBody(),
                 intent=intent,
                 output_blob=Blob(b'{"content":[{"type":"text","text":"of another server?"}]}'),
             ),

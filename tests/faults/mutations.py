@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from conformance.store import kit
 from e2e.stores import Call, turnlog, written
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Flag, Status
 from turnlog.core.note import Decision, Fact, FactAction
 from turnlog.core.operation import Operation
@@ -104,7 +104,7 @@ async def _more(data: Path) -> None:
     ref = kit.session("parked")
     for n in range(30):
         call = kit.new_id()
-        await kit.put(store, kit.intent(ref, call, body=Body(links=(b"link%d" % (n % 7),))))
+        await kit.put(store, kit.intent(ref, call, body=CommitBody(links=(b"link%d" % (n % 7),))))
         await kit.put(store, kit.outcome(ref, call, status=Status.ACCEPTED, expires=2**62 + n))
     for _ in range(5):
         await kit.put(store, kit.intent(ref, kit.new_id()))

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import CommitKind, Effect, Rung, Status
 from turnlog.store.base import Draft, SessionRef, Store, alias
@@ -47,7 +47,9 @@ async def call_for_ever(store: Store, name: str, limit: int) -> None:
         made += 1
         call = uuid7(time.time_ns(), os.urandom(10))
         ticket = store.submit(
-            Draft(session=ref, facts=_facts(CommitKind.INTENT, call), body=Body(summary="begin")),
+            Draft(
+                session=ref, facts=_facts(CommitKind.INTENT, call), body=CommitBody(summary="begin")
+            ),
             wait=True,
         )
         commit = await ticket.done()
@@ -55,7 +57,7 @@ async def call_for_ever(store: Store, name: str, limit: int) -> None:
         end = Draft(
             session=ref,
             facts=_facts(CommitKind.OUTCOME, call),
-            body=Body(summary="end"),
+            body=CommitBody(summary="end"),
             intent=ticket,
         )
         commit = await store.submit(end, wait=True).done()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from conformance.store.kit import begin, intent, new_id, outcome, put, session
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -22,7 +22,7 @@ async def main(data: Path) -> None:
     size = (data / "log" / "data.mdb").stat().st_size
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    big = Body(summary="x" * 500_000)
+    big = CommitBody(summary="x" * 500_000)
     other, read = session(), new_id()
     lost = store.submit(intent(other, read, body=big), wait=True)
     try:

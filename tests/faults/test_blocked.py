@@ -17,7 +17,7 @@ from kit.holding import nobody_writes
 from kit.proxy import Proxy, rows, running, until
 from kit.upstreams import RawUpstream, echo
 from kit.wraps import wrapping
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Effect
 from turnlog.store.base import Blob, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -210,7 +210,7 @@ async def test_a_proxy_says_at_the_start_that_there_is_no_room(
     settings = {"upstreams": {"default": {"url": upstream.url}}, "limits": {"store": 1 << 20}}
     store = LmdbStore.open(tmp_path / "data")
     for _ in range(5):
-        await put(store, intent(session(), new_id(), body=Body(summary="x" * 300_000)))
+        await put(store, intent(session(), new_id(), body=CommitBody(summary="x" * 300_000)))
     await store.close()
     async with running(tmp_path, settings=settings) as proxy:
         (blocked,) = await until(lambda: proxy.events("store.blocked"), "the shortage to be told")

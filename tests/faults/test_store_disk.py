@@ -14,7 +14,7 @@ from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
 from kit.disks import disk_of, fill_disk
 from kit.proxy import until
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Status
 from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -96,7 +96,7 @@ async def test_the_present_bucket_goes_when_it_alone_is_too_much(tmp_path: Path)
 
 async def _fill(store: LmdbStore) -> int:
     """Write intents until there is no room for one; return how many there were."""
-    big = Body(summary="x" * 100_000)
+    big = CommitBody(summary="x" * 100_000)
     for count in range(1000):
         try:
             ticket = store.submit(intent(session(), new_id(), body=big), wait=True)
@@ -114,7 +114,7 @@ async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: P
     assert await _fill(store) > 5
     with pytest.raises(StoreFull, match=r"raise limits\.store"):
         store.submit(intent(session(), new_id()), wait=True)
-    end = await put(store, outcome(ref, call, ticket, body=Body(summary="y" * 10_000)))
+    end = await put(store, outcome(ref, call, ticket, body=CommitBody(summary="y" * 10_000)))
     assert end.link.ref == 1
     assert ticket.placed is not None
     with store.view() as view:
@@ -139,7 +139,7 @@ async def test_a_full_disk_fails_the_drafts_and_nothing_else(small_disk: Path) -
     ref, call = session("alice"), new_id()
     ticket = await begin(store, intent(ref, call))
     filler = fill_disk(small_disk)
-    big = Body(summary="x" * 900_000)
+    big = CommitBody(summary="x" * 900_000)
     lost = [store.submit(outcome(ref, call, ticket, n=n, body=big), wait=True) for n in range(3)]
     for late in lost:
         with pytest.raises(StoreFull, match="free space"):
@@ -168,7 +168,7 @@ async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     told: list[bool] = []
     read = store.submit(intent(ref, new_id(), blob=_random()), wait=False)
     filler = fill_disk(small_disk)
-    big = Body(summary="x" * 900_000)
+    big = CommitBody(summary="x" * 900_000)
     late = store.submit(outcome(ref, call, ticket, body=big), wait=True, told=told.append)
     with pytest.raises(StoreFull, match="free space"):
         await late.done()

@@ -24,12 +24,12 @@ from turnlog.core.note import (
     FactAction,
     Metadata,
     Recall,
-    Turn,
+    TurnStart,
     UserInput,
 )
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import table
+from turnlog.core.state.state_view import state_table
 from turnlog.store.base import Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 
@@ -62,7 +62,7 @@ def scripted() -> Log:
     )
     log.begin("b", "write", attempt=2)
     log.end("b", changed("modified", "/srv/b"), attempt=2, flags=(Flag.RETRIED,))
-    log.note(Turn(name="second"))
+    log.note(TurnStart(name="second"))
     log.begin("c", "write", changed("modified", "/srv/c", maybe=True))
     log.timed_out("c")
     log.begin("d", "write")
@@ -119,7 +119,9 @@ async def records(log: Log, data: Path) -> list[Record]:
         ]
         state = fold(State(), view.commits(SESSION))
     await store.close()
-    (data.parent / "state").write_bytes(msgspec.json.format(msgspec.json.encode(table(state))))
+    (data.parent / "state").write_bytes(
+        msgspec.json.format(msgspec.json.encode(state_table(state)))
+    )
     return found
 
 

@@ -13,7 +13,7 @@ from golden.make import HERE, Record, records, scripted
 from turnlog.core.commit import Commit, body_digest, decode_body, decode_header, digest
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import Field, table
+from turnlog.core.state.state_view import StateField, state_table
 
 LOGS = sorted(path.stem for path in HERE.glob("*.jsonl"))
 
@@ -45,7 +45,7 @@ def holds(told: Any, found: Any) -> bool:
 @pytest.mark.parametrize("name", LOGS)
 def test_a_golden_log_comes_to_the_state_that_it_came_to(name: str) -> None:
     told = json.loads((HERE / f"{name}.json").read_bytes())
-    found = json.loads(msgspec.json.encode(table(fold(State(), commits(name)))))
+    found = json.loads(msgspec.json.encode(state_table(fold(State(), commits(name)))))
     for field, entries in told.items():
         assert holds(entries, found[field]), field
         assert set(entries) == set(found[field]), field
@@ -60,8 +60,8 @@ def test_a_golden_log_is_one_chain(name: str) -> None:
 
 def test_there_is_a_golden_log_with_every_field() -> None:
     assert LOGS
-    found = table(fold(State(), commits(LOGS[-1])))
-    assert all(getattr(found, field.value) for field in Field)
+    found = state_table(fold(State(), commits(LOGS[-1])))
+    assert all(getattr(found, field.value) for field in StateField)
 
 
 async def test_what_this_version_writes_is_what_the_newest_golden_log_says(tmp_path: Path) -> None:

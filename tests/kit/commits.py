@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core import ids
-from turnlog.core.commit import Body, Commit, Facts, Link
+from turnlog.core.commit import Commit, CommitBody, Facts, Link
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, Status, TurnSource
-from turnlog.core.note import Note, encode_note, kind_of
+from turnlog.core.note import Note, encode_note, note_kind
 from turnlog.core.operation import Operation
 
 AT = 1_790_000_000_000_000_000
@@ -44,7 +44,7 @@ class Log:
         self.commits: list[Commit] = []
         self.turn = 1
         self._intents: dict[tuple[bytes, int, int], int] = {}
-        body = Body(metadata={"rung": "explicit", "aliases": "[]", **metadata})
+        body = CommitBody(metadata={"rung": "explicit", "aliases": "[]", **metadata})
         self.add(Facts(kind=CommitKind.OPEN, at=AT, clock=0), body)
 
     @property
@@ -52,7 +52,7 @@ class Log:
         """Of the newest commit."""
         return self.commits[-1].link.seq
 
-    def add(self, facts: Facts, body: Body | None = None, ref: int | None = None) -> int:
+    def add(self, facts: Facts, body: CommitBody | None = None, ref: int | None = None) -> int:
         """Append a commit; return its seq."""
         seq = len(self.commits)
         link = Link(
@@ -93,7 +93,7 @@ class Log:
             method=method,
             bytes_in=10,
         )
-        seq = self.add(facts, Body(delta=delta(*done), why=why))
+        seq = self.add(facts, CommitBody(delta=delta(*done), why=why))
         self._intents[call_id(name), leg, attempt] = seq
         return seq
 
@@ -134,7 +134,7 @@ class Log:
             duration=3_000_000,
             code=code,
         )
-        return self.add(facts, Body(delta=delta(*done)), ref)
+        return self.add(facts, CommitBody(delta=delta(*done)), ref)
 
     def timed_out(self, name: str, *done: Operation, **more: Any) -> int:
         """Append the outcome of an attempt of which nobody knows what it did."""
@@ -157,9 +157,9 @@ class Log:
             kind=CommitKind.NOTE,
             at=AT + len(self.commits) * 1_000_000,
             clock=0,
-            note=kind_of(note),
+            note=note_kind(note),
         )
-        return self.add(facts, Body(note=encode_note(note)))
+        return self.add(facts, CommitBody(note=encode_note(note)))
 
     def notes(self, notes: Iterable[Note]) -> None:
         """Append several notes."""

@@ -15,7 +15,7 @@ from yarl import URL
 from turnlog.api.application import ANSWER_TIME, application
 from turnlog.core import ids
 from turnlog.core.classify import Ending, failed, succeeded
-from turnlog.core.identity import Evidence
+from turnlog.core.identity import CallerEvidence
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import CALLER, METHOD, SECRET, resource_of
@@ -78,11 +78,13 @@ class Pages:
         body: bytes = b"",
         *,
         headers: tuple[tuple[str, str], ...] = (),
-        caller: Evidence | None = None,
+        caller: CallerEvidence | None = None,
     ) -> Answered:
         """Send a request for a page, with the fields that the relay adds."""
         path, _, query = target.partition("?")
-        said = base64.b64encode(msgspec.json.encode(caller or Evidence(connection=1))).decode()
+        said = base64.b64encode(
+            msgspec.json.encode(caller or CallerEvidence(connection=1))
+        ).decode()
         private = ((SECRET, "secret"), (CALLER, said), (METHOD, method))
         url = URL(resource_of(path, query), encoded=True)
         async with self._client.request(

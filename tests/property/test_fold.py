@@ -21,19 +21,19 @@ from turnlog.core.note import (
     Metadata,
     Note,
     Recall,
-    Turn,
+    TurnStart,
 )
-from turnlog.core.operation import Change, Operation
-from turnlog.core.state.fold import explain, fold
+from turnlog.core.operation import Operation, OperationType
+from turnlog.core.state.fold import fold, fold_with_causes
 from turnlog.core.state.session_state import State, decode_state, encode_state, state_hash
-from turnlog.core.state.state_view import apply, diff, table
+from turnlog.core.state.state_view import apply, diff, state_table
 
 LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])
 NAMES = st.sampled_from(["a", "b", "c"])
 OPERATIONS: st.SearchStrategy[Operation] = st.builds(
     changed,
-    op=st.sampled_from([*Change, "painted"]),
+    op=st.sampled_from([*OperationType, "painted"]),
     key=PATHS,
     to=st.one_of(st.just(""), PATHS),
     maybe=st.booleans(),
@@ -46,7 +46,7 @@ NOTES: st.SearchStrategy[Note] = st.one_of(
     st.builds(Fact, id=NAMES, action=st.sampled_from(FactAction), value=NAMES),
     st.builds(Evict, keys=st.tuples(NAMES), reason=st.sampled_from(EvictReason)),
     st.builds(Recall, key=NAMES),
-    st.builds(Turn, name=NAMES),
+    st.builds(TurnStart, name=NAMES),
     st.builds(Metadata, entries=st.dictionaries(NAMES, st.sampled_from(["", "x"]), min_size=1)),
     st.builds(Budget, calls=st.one_of(st.none(), st.integers(0, 9))),
 )
@@ -119,7 +119,7 @@ def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
         state = fold(saved, commits[first:last] if first < last else [])
     assert state == whole
     assert state_hash(state) == state_hash(whole)
-    assert explain(State(), commits)[0] == whole
+    assert fold_with_causes(State(), commits)[0] == whole
 
 
 @LAW
@@ -128,7 +128,7 @@ def test_a_difference_makes_one_table_into_the_other(
     steps: list[dict[str, Any]], at: int, to: int
 ) -> None:
     commits = log_of(steps).commits
-    before, after = (table(fold(State(), commits[:n])) for n in (at, to))
+    before, after = (state_table(fold(State(), commits[:n])) for n in (at, to))
     assert apply(before, diff(before, after)) == after
     assert not diff(after, after)
 
@@ -140,9 +140,9 @@ def test_every_difference_but_of_usage_has_a_commit_that_made_it(
 ) -> None:
     commits = log_of(steps).commits
     before = fold(State(), commits[:at])
-    after, told = explain(before, commits[at:])
+    after, told = fold_with_causes(before, commits[at:])
     named = {(cause.field, cause.key) for cause in told}
-    for change in diff(table(before), table(after)):
+    for change in diff(state_table(before), state_table(after)):
         if change.field not in ("usage", "metadata"):
             assert (change.field, change.key) in named, change
 

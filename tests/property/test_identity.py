@@ -5,12 +5,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.identity import NAME_BYTES, Evidence, Vendor, Where, identify
+from turnlog.core.identity import NAME_BYTES, CallerEvidence, KeyLocation, Vendor, identify
 from turnlog.core.kinds import Rung, TurnSource
 
 TABLE = (
     Vendor(name="plain", session=(("a",), ("b", "c")), turn=(("t",),), call=(("k",),)),
-    Vendor(name="header", where=Where.HEADER, session=(("h", "x"),)),
+    Vendor(name="header", where=KeyLocation.HEADER, session=(("h", "x"),)),
 )
 keys = st.sampled_from(["a", "b", "t", "k", "turnlog/session", "turnlog/turn"])
 values = st.recursive(
@@ -24,7 +24,7 @@ raws = (
     | st.text().map(lambda s: json.dumps(json.dumps({"c": s})).encode())
 )
 evidences = st.builds(
-    Evidence,
+    CallerEvidence,
     path_session=st.text(),
     header_session=st.text(),
     header_turn=st.text(),
@@ -39,7 +39,7 @@ evidences = st.builds(
 
 
 @given(evidences)
-def test_names_are_printable_and_bounded(evidence: Evidence) -> None:
+def test_names_are_printable_and_bounded(evidence: CallerEvidence) -> None:
     identity = identify(evidence, TABLE)
     for name in (identity.name, identity.turn_label, identity.client):
         assert name.isprintable()
@@ -47,7 +47,7 @@ def test_names_are_printable_and_bounded(evidence: Evidence) -> None:
 
 
 @given(evidences)
-def test_only_the_implicit_rung_is_without_a_name(evidence: Evidence) -> None:
+def test_only_the_implicit_rung_is_without_a_name(evidence: CallerEvidence) -> None:
     identity = identify(evidence, TABLE)
     assert (identity.name == "") is (identity.rung is Rung.IMPLICIT)
     assert (identity.turn_label == "") is (identity.turn_source is TurnSource.GAP)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
 from conformance.store import kit
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.operation import Operation
 from turnlog.store.base import Filter, SessionRow, Store, View
@@ -101,7 +101,7 @@ async def write(store: Store, plan: list[Step]) -> None:
             continue
         begun.add(attempt)
         ref, call = refs[step.session], calls[step.session][step.call]
-        body: Body | None = Body(
+        body: CommitBody | None = CommitBody(
             links=(b"link %d" % step.call,) if step.linked else (),
             delta=(changed(step.changed),) if step.changed else (),
         )

@@ -6,15 +6,15 @@ import pytest
 
 from turnlog.core.classify import (
     MEANINGS,
+    ending_of_call,
     failed,
     kind_of_code,
     kind_of_error,
     kind_of_status,
-    of_call,
     refused,
     retry_class,
-    so_far,
     succeeded,
+    with_attempt,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 
@@ -223,14 +223,14 @@ def test_a_call_came_to_what_its_attempts_came_to(
     for kind in kinds[:-1]:
         sent = Phase.SENT if kind == "connection_lost" else Phase.DONE
         ending = failed(ErrorKind(kind), sent, effect, answered=sent is Phase.DONE)
-        past = so_far(past, ending)
+        past = with_attempt(past, ending)
     assert past is not None
     assert past.attempts == len(kinds) - 1
     if kinds[-1] == "connect_failed":
         last = failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, effect)
     else:
         last = refused(ErrorKind(kinds[-1]), effect) if kinds[-1] else succeeded()
-    whole = of_call(last, past)
+    whole = ending_of_call(last, past)
     assert (whole.status, whole.executed, whole.retry) == expected
     assert (whole.kind, whole.phase) == (last.kind, last.phase)
-    assert of_call(last, None) is last
+    assert ending_of_call(last, None) is last

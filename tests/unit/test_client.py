@@ -19,7 +19,7 @@ from turnlog.client import (
     Executed,
     Flag,
     Outcome,
-    Retry,
+    RetryClass,
     Source,
     Status,
     outcome_of,
@@ -46,7 +46,7 @@ WANTED = Outcome(
     status=Status.UNKNOWN,
     error=ErrorFamily.CONNECTION,
     kind=ErrorKind.CONNECTION_LOST,
-    retry=Retry.UNSAFE,
+    retry=RetryClass.UNSAFE,
     executed=Executed.MAYBE,
     phase=Phase.SENT,
 )
@@ -168,7 +168,7 @@ READ = Outcome(
     call=WANTED.call,
     error=WANTED.error,
     kind=WANTED.kind,
-    retry=Retry.UNSAFE,
+    retry=RetryClass.UNSAFE,
     executed=Executed.MAYBE,
     source=Source.TEXT,
 )
@@ -207,17 +207,17 @@ def test_text_never_makes_a_call_safe_to_repeat(text: str) -> None:
     for said in (text, RuntimeError(text), text.encode() if text[0] != "{" else text):
         found = outcome_of(said)
         assert found is not None
-        assert (found.retry, found.executed) == (Retry.UNSAFE, Executed.MAYBE)
+        assert (found.retry, found.executed) == (RetryClass.UNSAFE, Executed.MAYBE)
         assert found.source is Source.TEXT
     found = outcome_of(CallToolResult(content=content))
-    assert found is None or found.retry is Retry.UNSAFE
+    assert found is None or found.retry is RetryClass.UNSAFE
 
 
 def test_text_may_say_that_a_call_ran_or_would_fail_again() -> None:
     ran = outcome_of(tail(status="replayed", kind=None, executed="yes", retry="never"))
     assert ran is not None
     assert (ran.status, ran.kind) == (Status.REPLAYED, None)
-    assert (ran.executed, ran.retry) == (Executed.YES, Retry.NEVER)
+    assert (ran.executed, ran.retry) == (Executed.YES, RetryClass.NEVER)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def decide(said: object) -> str:
     match outcome_of(said):
         case None | Outcome(retry=None):
             return "done"
-        case Outcome(retry=Retry.SAFE, retry_after=wait):
+        case Outcome(retry=RetryClass.SAFE, retry_after=wait):
             return f"again after {wait}"
-        case Outcome(retry=Retry.NEVER):
+        case Outcome(retry=RetryClass.NEVER):
             return "give up"
         case Outcome():
             return "ask"
@@ -281,7 +281,7 @@ TOLD = Outcome(
     status=Status.ERROR,
     error=ErrorFamily.RATE_LIMITED,
     kind=ErrorKind.RATE_LIMITED,
-    retry=Retry.SAFE,
+    retry=RetryClass.SAFE,
     retry_after_ms=2000,
     executed=Executed.NO,
     flags=(Flag.RETRIED, "new_in_2030"),

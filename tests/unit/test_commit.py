@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from turnlog.core.commit import (
     GENESIS,
-    Body,
+    CommitBody,
     Facts,
     Link,
     body_digest,
@@ -57,7 +57,7 @@ links = st.builds(
     linked=st.booleans(),
 )
 bodies = st.builds(
-    Body,
+    CommitBody,
     salt=st.binary(max_size=16),
     input_hash=st.none() | texts,
     summary=texts,
@@ -87,7 +87,7 @@ def test_a_header_comes_back_as_it_was(link: Link, said: Facts) -> None:
 
 
 @given(body=bodies)
-def test_a_body_comes_back_as_it_was(body: Body) -> None:
+def test_a_body_comes_back_as_it_was(body: CommitBody) -> None:
     stored = encode_body(body)
     assert encode_body(decode_body(stored)) == stored
     assert decode_body(stored).summary == body.summary
@@ -99,8 +99,8 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
     newer = msgspec.msgpack.encode([version, [*link, "new"], [*said, "new"], "new"])
     assert decode_header(newer) == (FIRST, PLAIN)
     assert decode_link(newer) == FIRST
-    body = [*msgspec.msgpack.decode(encode_body(Body(summary="s"))), "new"]
-    assert decode_body(msgspec.msgpack.encode(body)) == Body(summary="s")
+    body = [*msgspec.msgpack.decode(encode_body(CommitBody(summary="s"))), "new"]
+    assert decode_body(msgspec.msgpack.encode(body)) == CommitBody(summary="s")
 
 
 def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
-from turnlog.core.operation import Change, Evidence, Field, Operation
+from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
 from turnlog.rules.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
 from turnlog.rules.expression import Seen
 from turnlog.rules.model import Extractor
@@ -14,8 +14,8 @@ from turnlog.rules.model import Extractor
 OK = succeeded()
 
 
-def extractor(key: str, op: Change = Change.MODIFIED, **more: Any) -> Extractor:
-    return Extractor(field=Field.FILES_MODIFIED, op=op, key=key, **more)
+def extractor(key: str, op: OperationType = OperationType.MODIFIED, **more: Any) -> Extractor:
+    return Extractor(field=ChangedField.FILES_MODIFIED, op=op, key=key, **more)
 
 
 def operation(key: str, evidence: Evidence, **more: Any) -> Operation:
@@ -36,7 +36,7 @@ def found(*extractors: Extractor, ending: Ending = OK, **seen: Any) -> tuple[Ope
 
 
 def test_arguments_declare_and_results_show_what_was_done() -> None:
-    rules = (extractor("$.args.path"), extractor("$.result.files[*]", Change.CREATED))
+    rules = (extractor("$.args.path"), extractor("$.result.files[*]", OperationType.CREATED))
     assert found(*rules, args={"path": "/a"}, result={"files": ["/b", "/c"]}) == (
         operation("/a", Evidence.DECLARED),
         operation("/b", Evidence.OBSERVED, op="created"),
@@ -60,7 +60,7 @@ def test_what_is_no_text_is_no_key(value: object) -> None:
 
 @pytest.mark.parametrize("new", [["/x"], ["/x", 7], ["/x", ""]])
 def test_a_rename_without_its_new_name_is_none(new: list[object]) -> None:
-    rule = extractor("$.args.old[*]", Change.RENAMED, to="$.args.new[*]")
+    rule = extractor("$.args.old[*]", OperationType.RENAMED, to="$.args.new[*]")
     assert found(rule, args={"old": ["/a", "/b"], "new": new}) == (
         operation("/a", Evidence.DECLARED, op="renamed", to="/x"),
     )
@@ -102,7 +102,7 @@ def test_what_was_not_executed_or_only_answered_again_changes_nothing(ending: En
 
 
 def test_secrets_are_cut_out_of_keys_and_new_names() -> None:
-    rule = extractor("$.args.a", Change.RENAMED, to="$.args.b")
+    rule = extractor("$.args.a", OperationType.RENAMED, to="$.args.b")
     seen = Seen(args={"a": "/secret/a", "b": "/secret/b"})
     delta = changes([rule], seen, OK, lambda text: text.replace("secret", "*"))
     assert [(op.key, op.to) for op in delta.operations] == [("/*/a", "/*/b")]

@@ -7,66 +7,87 @@ import msgspec
 import pytest
 
 from turnlog.core.answer_diff import (
-    LIMIT,
-    MOST,
-    SHOWN,
-    Answer,
-    Change,
-    Class,
+    MAX_BYTES,
+    MAX_CHANGES,
+    SHOWN_CHARS,
+    AnswerDifference,
+    ComparedAnswer,
     Comparison,
-    Difference,
+    DifferenceClass,
+    DifferenceKind,
     compare,
 )
 from turnlog.rules.expression import Place, Seen, locate
 
-CHANGED, ADDED, REMOVED, MOVED = Change.CHANGED, Change.ADDED, Change.REMOVED, Change.MOVED
+CHANGED, ADDED, REMOVED, MOVED = (
+    DifferenceKind.CHANGED,
+    DifferenceKind.ADDED,
+    DifferenceKind.REMOVED,
+    DifferenceKind.MOVED,
+)
 DEEP = 100_000
 
 
-def answer(value: object, **more: Any) -> Answer:
-    return Answer(data=json.dumps(value).encode(), **more)
+def answer(value: object, **more: Any) -> ComparedAnswer:
+    return ComparedAnswer(data=json.dumps(value).encode(), **more)
 
 
-def places(before: object, after: object) -> list[tuple[Change, str]]:
+def places(before: object, after: object) -> list[tuple[DifferenceKind, str]]:
     found = compare(answer(before), answer(after))
     assert found.more == 0
     return [(change.change, change.path) for change in found.changes]
 
 
-FAILED = Answer(kind="tool_failed", data=b'"x"')
+FAILED = ComparedAnswer(kind="tool_failed", data=b'"x"')
 
 
 @pytest.mark.parametrize(
     ("before", "after", "wanted"),
     [
-        (answer(1), answer(1), Class.SAME),
-        (Answer(data=b'{"a":1,"b":2}'), Answer(data=b'{"b": 2, "a": 1}'), Class.SAME),
-        (answer(1), answer(2), Class.VALUE_CHANGED),
-        (answer(1), answer(1.5), Class.VALUE_CHANGED),
-        (answer(1), answer("1"), Class.SHAPE_CHANGED),
-        (answer(1), answer(True), Class.SHAPE_CHANGED),
-        (answer({"a": 1}), answer({"b": 1}), Class.SHAPE_CHANGED),
-        (answer([1, 2]), answer([1]), Class.VALUE_CHANGED),
-        (answer({}), answer([]), Class.SHAPE_CHANGED),
-        (FAILED, answer(1), Class.ERROR_TO_OK),
-        (answer(1), FAILED, Class.OK_TO_ERROR),
-        (FAILED, FAILED, Class.SAME),
-        (Answer(kind="connect_failed"), Answer(kind="connect_failed"), Class.SAME),
-        (answer(None, null=True), answer(1), Class.NULL_TO_VALUE),
-        (answer(1), answer(None, null=True), Class.VALUE_TO_NULL),
-        (answer(None, null=True), answer([], null=True), Class.SHAPE_CHANGED),
-        (answer(1, whole=False), answer(1), Class.TRUNCATED),
-        (answer(1), answer(1, whole=False), Class.TRUNCATED),
-        (answer(1, whole=False, digest="a"), answer(1, whole=False, digest="a"), Class.SAME),
-        (answer(1, digest="a"), answer(1, digest="b"), Class.VALUE_CHANGED),
-        (answer(1, digest="a"), answer(1), Class.SAME),
-        (answer("a" * LIMIT), answer("b"), Class.VALUE_CHANGED),
-        (Answer(data=b"\xff"), Answer(data=b"\xfe"), Class.SAME),
-        (Answer(data=b"a page"), Answer(data=b"another"), Class.VALUE_CHANGED),
+        (answer(1), answer(1), DifferenceClass.SAME),
+        (
+            ComparedAnswer(data=b'{"a":1,"b":2}'),
+            ComparedAnswer(data=b'{"b": 2, "a": 1}'),
+            DifferenceClass.SAME,
+        ),
+        (answer(1), answer(2), DifferenceClass.VALUE_CHANGED),
+        (answer(1), answer(1.5), DifferenceClass.VALUE_CHANGED),
+        (answer(1), answer("1"), DifferenceClass.SHAPE_CHANGED),
+        (answer(1), answer(True), DifferenceClass.SHAPE_CHANGED),
+        (answer({"a": 1}), answer({"b": 1}), DifferenceClass.SHAPE_CHANGED),
+        (answer([1, 2]), answer([1]), DifferenceClass.VALUE_CHANGED),
+        (answer({}), answer([]), DifferenceClass.SHAPE_CHANGED),
+        (FAILED, answer(1), DifferenceClass.ERROR_TO_OK),
+        (answer(1), FAILED, DifferenceClass.OK_TO_ERROR),
+        (FAILED, FAILED, DifferenceClass.SAME),
+        (
+            ComparedAnswer(kind="connect_failed"),
+            ComparedAnswer(kind="connect_failed"),
+            DifferenceClass.SAME,
+        ),
+        (answer(None, null=True), answer(1), DifferenceClass.NULL_TO_VALUE),
+        (answer(1), answer(None, null=True), DifferenceClass.VALUE_TO_NULL),
+        (answer(None, null=True), answer([], null=True), DifferenceClass.SHAPE_CHANGED),
+        (answer(1, whole=False), answer(1), DifferenceClass.TRUNCATED),
+        (answer(1), answer(1, whole=False), DifferenceClass.TRUNCATED),
+        (
+            answer(1, whole=False, digest="a"),
+            answer(1, whole=False, digest="a"),
+            DifferenceClass.SAME,
+        ),
+        (answer(1, digest="a"), answer(1, digest="b"), DifferenceClass.VALUE_CHANGED),
+        (answer(1, digest="a"), answer(1), DifferenceClass.SAME),
+        (answer("a" * MAX_BYTES), answer("b"), DifferenceClass.VALUE_CHANGED),
+        (ComparedAnswer(data=b"\xff"), ComparedAnswer(data=b"\xfe"), DifferenceClass.SAME),
+        (
+            ComparedAnswer(data=b"a page"),
+            ComparedAnswer(data=b"another"),
+            DifferenceClass.VALUE_CHANGED,
+        ),
     ],
 )
 def test_the_class_tells_what_kind_of_difference_it_is(
-    before: Answer, after: Answer, wanted: Class
+    before: ComparedAnswer, after: ComparedAnswer, wanted: DifferenceClass
 ) -> None:
     assert compare(before, after).kind is wanted
 
@@ -74,20 +95,22 @@ def test_the_class_tells_what_kind_of_difference_it_is(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (answer("a" * LIMIT), answer("b")),
-        (Answer(data=b"[" * DEEP + b"]" * DEEP), answer(1)),
+        (answer("a" * MAX_BYTES), answer("b")),
+        (ComparedAnswer(data=b"[" * DEEP + b"]" * DEEP), answer(1)),
         (answer(1), FAILED),
         (answer(1, digest="a"), answer(1, digest="b")),
     ],
 )
-def test_what_cannot_be_compared_inside_has_no_places(before: Answer, after: Answer) -> None:
+def test_what_cannot_be_compared_inside_has_no_places(
+    before: ComparedAnswer, after: ComparedAnswer
+) -> None:
     assert compare(before, after).changes == ()
 
 
 def test_another_error_is_a_change() -> None:
-    found = compare(FAILED, Answer(kind="rate_limited"))
-    change = Difference(path="", change=CHANGED, before="tool_failed", after="rate_limited")
-    assert found == Comparison(kind=Class.VALUE_CHANGED, changes=(change,))
+    found = compare(FAILED, ComparedAnswer(kind="rate_limited"))
+    change = AnswerDifference(path="", change=CHANGED, before="tool_failed", after="rate_limited")
+    assert found == Comparison(kind=DifferenceClass.VALUE_CHANGED, changes=(change,))
 
 
 @pytest.mark.parametrize(
@@ -114,14 +137,14 @@ def test_another_error_is_a_change() -> None:
     ],
 )  # fmt: skip
 def test_the_places_are_json_pointers(
-    before: object, after: object, wanted: list[tuple[Change, str]]
+    before: object, after: object, wanted: list[tuple[DifferenceKind, str]]
 ) -> None:
     assert places(before, after) == wanted
 
 
 def test_a_change_shows_the_beginning_of_both_values() -> None:
     (change,) = compare(answer({"a": "x" * 200}), answer({"a": [1]})).changes
-    assert change.before == '"' + "x" * (SHOWN - 2) + "…"
+    assert change.before == '"' + "x" * (SHOWN_CHARS - 2) + "…"
     assert (change.after, change.line) == ("[1]", None)
 
 
@@ -137,14 +160,18 @@ def test_a_change_shows_the_beginning_of_both_values() -> None:
 def test_texts_are_compared_by_line(
     before: str, after: str, line: int | None, lines: tuple[str, str]
 ) -> None:
-    (change,) = compare(Answer(data=before.encode()), Answer(data=after.encode())).changes
+    (change,) = compare(
+        ComparedAnswer(data=before.encode()), ComparedAnswer(data=after.encode())
+    ).changes
     assert (change.path, change.line) == ("", line)
     assert (change.before, change.after) == lines
 
 
 def test_only_so_many_changes_are_told() -> None:
-    found = compare(answer(list(range(MOST + 5))), answer(list(range(1000, 1005 + MOST))))
-    assert (len(found.changes), found.more) == (MOST, 5)
+    found = compare(
+        answer(list(range(MAX_CHANGES + 5))), answer(list(range(1000, 1005 + MAX_CHANGES)))
+    )
+    assert (len(found.changes), found.more) == (MAX_CHANGES, 5)
 
 
 NOW = {"at": 1, "items": [{"seen": 1, "v": 1}]}
@@ -159,12 +186,14 @@ def volatile(value: object) -> set[Place]:
 @pytest.mark.parametrize(
     ("after", "wanted", "paths"),
     [
-        ({"at": 2, "items": [{"seen": 9, "v": 1}]}, Class.SAME_MODULO_VOLATILE, []),
-        ({"at": 2, "items": [{"seen": 9, "v": 2}]}, Class.VALUE_CHANGED, ["/items/0/v"]),
-        ({"at": 1, "items": [{"seen": 1, "v": 2}]}, Class.VALUE_CHANGED, ["/items/0/v"]),
+        ({"at": 2, "items": [{"seen": 9, "v": 1}]}, DifferenceClass.SAME_MODULO_VOLATILE, []),
+        ({"at": 2, "items": [{"seen": 9, "v": 2}]}, DifferenceClass.VALUE_CHANGED, ["/items/0/v"]),
+        ({"at": 1, "items": [{"seen": 1, "v": 2}]}, DifferenceClass.VALUE_CHANGED, ["/items/0/v"]),
     ],
 )
-def test_what_always_changes_does_not_count(after: object, wanted: Class, paths: list[str]) -> None:
+def test_what_always_changes_does_not_count(
+    after: object, wanted: DifferenceClass, paths: list[str]
+) -> None:
     found = compare(answer(NOW), answer(after), volatile)
     assert found.kind is wanted
     assert [change.path for change in found.changes] == paths

@@ -9,9 +9,9 @@ import pytest
 
 from kit.attempts import Time, ask, session
 from turnlog.core.classify import Ending, failed, refused, succeeded
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
-from turnlog.core.operation import Change, Field
+from turnlog.core.operation import ChangedField, OperationType
 from turnlog.record.attempt import Attempt, Reply
 from turnlog.record.drafts import Drafter
 from turnlog.redaction.redact import Redactor
@@ -73,13 +73,13 @@ class Made:
         return data[:4]
 
     @property
-    def asked(self) -> Body:
+    def asked(self) -> CommitBody:
         """What is kept beside the input."""
         assert self.intent.body is not None
         return self.intent.body
 
     @property
-    def said(self) -> Body:
+    def said(self) -> CommitBody:
         """What is kept beside the output."""
         assert self.outcome.body is not None
         return self.outcome.body
@@ -218,9 +218,11 @@ def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:
     assert (own.summary, own.detail) == ("reset", "reset")
 
 
-PATH = Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key="$.args.path")
+PATH = Extractor(field=ChangedField.FILES_MODIFIED, op=OperationType.MODIFIED, key="$.args.path")
 MADE = Extractor(
-    field=Field.FILES_MODIFIED, op=Change.CREATED, key="$.result.structuredContent.path"
+    field=ChangedField.FILES_MODIFIED,
+    op=OperationType.CREATED,
+    key="$.result.structuredContent.path",
 )
 
 
@@ -257,7 +259,7 @@ def test_keys_hold_no_secrets() -> None:
         "x": "/private/x",
     }
     keys = tuple(
-        Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key=key)
+        Extractor(field=ChangedField.FILES_MODIFIED, op=OperationType.MODIFIED, key=key)
         for key in ("$.args.path", "$.args.x")
     )
     made = Made(Policy(delta=keys, redact=("$.args.note",)), arguments=encoded(arguments))
@@ -266,7 +268,7 @@ def test_keys_hold_no_secrets() -> None:
 
 
 def test_too_many_changes_are_cut_and_flagged() -> None:
-    every = Extractor(field=Field.FILES_MODIFIED, op=Change.MODIFIED, key="$.args[*]")
+    every = Extractor(field=ChangedField.FILES_MODIFIED, op=OperationType.MODIFIED, key="$.args[*]")
     made = Made(Policy(delta=(every,)), arguments=encoded([str(n) for n in range(1000)]))
     assert len(made.delta) == 256
     assert made.facts.flags == (Flag.TRUNCATED_RECORD,)

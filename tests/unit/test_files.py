@@ -5,23 +5,31 @@ from typing import Any
 import pytest
 
 from kit.commits import changed, delta
-from turnlog.core.operation import Change
-from turnlog.core.state.files import FileChange, Touch, apply, is_below, merged, renamed, touches
+from turnlog.core.operation import OperationType
+from turnlog.core.state.files import (
+    FileChange,
+    FileTouch,
+    apply_touch,
+    follow_rename,
+    is_inside,
+    touches,
+    with_uncertain,
+)
 
 
-def touch(op: str, key: str, to: str = "", seq: int = 1, **more: Any) -> Touch:
+def touch(op: str, key: str, to: str = "", seq: int = 1, **more: Any) -> FileTouch:
     told: dict[str, Any] = {"evidence": "declared", "turn": seq} | more
-    return Touch(op=Change(op), key=key, to=to, seq=seq, **told)
+    return FileTouch(op=OperationType(op), key=key, to=to, seq=seq, **told)
 
 
-def netted(*done: Touch) -> dict[str, FileChange]:
+def netted(*done: FileTouch) -> dict[str, FileChange]:
     files: dict[str, FileChange] = {}
     for each in done:
-        apply(files, each)
+        apply_touch(files, each)
     return files
 
 
-def ops(*done: Touch) -> dict[str, tuple[str, str]]:
+def ops(*done: FileTouch) -> dict[str, tuple[str, str]]:
     return {key: (found.op.value, found.origin) for key, found in netted(*done).items()}
 
 
@@ -53,7 +61,7 @@ def test_a_rename_moves_the_entry() -> None:
     )
     assert found == {
         "/b": FileChange(
-            op=Change.RENAMED,
+            op=OperationType.RENAMED,
             first_seq=3,
             last_seq=5,
             first_turn=3,
@@ -98,7 +106,7 @@ def test_a_rename_moves_the_entry() -> None:
         ([touch("renamed", "/a")], {"/a": ("renamed", "")}),
     ],
 )
-def test_names_change_with_renames(done: list[Touch], net: dict[str, tuple[str, str]]) -> None:
+def test_names_change_with_renames(done: list[FileTouch], net: dict[str, tuple[str, str]]) -> None:
     assert ops(*done) == net
 
 
@@ -111,7 +119,7 @@ def test_an_end_that_comes_late_moves_no_last_one() -> None:
 
 def test_what_may_be_so_stands_beside_what_is() -> None:
     sure = netted(touch("created", "/a"), touch("modified", "/b"))
-    found = merged(
+    found = with_uncertain(
         sure,
         [
             touch("deleted", "/a", seq=2),
@@ -125,12 +133,12 @@ def test_what_may_be_so_stands_beside_what_is() -> None:
         "/b": ("modified", False, ""),
         "/c": ("renamed", True, "/d"),
     }
-    assert sure["/a"].op is Change.CREATED
+    assert sure["/a"].op is OperationType.CREATED
 
 
 def test_an_operation_follows_its_file_to_another_name() -> None:
-    assert renamed(touch("modified", "/d/a"), "/d", "/e") == touch("modified", "/e/a")
-    assert renamed(touch("modified", "/da"), "/d", "/e") == touch("modified", "/da")
+    assert follow_rename(touch("modified", "/d/a"), "/d", "/e") == touch("modified", "/e/a")
+    assert follow_rename(touch("modified", "/da"), "/d", "/e") == touch("modified", "/da")
 
 
 @pytest.mark.parametrize(
@@ -138,4 +146,4 @@ def test_an_operation_follows_its_file_to_another_name() -> None:
     [("/d", "/d", True), ("/d/a", "/d", True), ("/d/a", "/d/", True), ("/da", "/d", False)],
 )
 def test_below_a_folder_is_what_its_name_begins(key: str, folder: str, below: bool) -> None:
-    assert is_below(key, folder) is below
+    assert is_inside(key, folder) is below

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw, structs
 
 from kit.commits import AT, Log, call_text, changed
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, NoteKind, Status
 from turnlog.core.note import (
     Budget,
@@ -15,14 +15,21 @@ from turnlog.core.note import (
     FactAction,
     Metadata,
     Recall,
-    Turn,
+    TurnStart,
     UserInput,
 )
-from turnlog.core.operation import Change
+from turnlog.core.operation import OperationType
 from turnlog.core.state.files import FileChange
-from turnlog.core.state.fold import Cause, explain, fold
-from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, Usage
-from turnlog.core.state.state_view import PendingAction, Table, diff, table
+from turnlog.core.state.fold import ChangeCause, fold, fold_with_causes
+from turnlog.core.state.session_state import (
+    DecisionMade,
+    Evicted,
+    FactHeld,
+    SessionUsage,
+    State,
+    ToolUse,
+)
+from turnlog.core.state.state_view import PendingAction, Table, diff, state_table
 
 
 def state(log: Log) -> State:
@@ -30,7 +37,7 @@ def state(log: Log) -> State:
 
 
 def seen(log: Log) -> Table:
-    return table(state(log))
+    return state_table(state(log))
 
 
 def files(log: Log) -> dict[str, tuple[str, bool]]:
@@ -40,8 +47,8 @@ def files(log: Log) -> dict[str, tuple[str, bool]]:
 
 def test_before_its_first_commit_a_session_has_nothing() -> None:
     assert fold(State(), []) == State()
-    assert table(State()).files_modified == {}
-    assert table(State()).usage["calls"] == 0
+    assert state_table(State()).files_modified == {}
+    assert state_table(State()).usage["calls"] == 0
 
 
 def test_the_first_commit_says_what_the_session_is_about() -> None:
@@ -66,7 +73,7 @@ def test_a_tool_counts_calls_attempts_and_how_they_ended() -> None:
             calls=4, attempts=5, ok=2, errors={"timeout": 1}, unknown=1, replayed=1, last_seq=last
         )
     }
-    assert state(log).usage == Usage(
+    assert state(log).usage == SessionUsage(
         calls=4, attempts=5, bytes_in=50, bytes_out=100, duration=15_000_000
     )
 
@@ -78,7 +85,7 @@ def test_a_file_has_what_was_done_to_it_first_and_last() -> None:
     last = log.call("b", changed("modified", "/a", evidence="observed"))
     assert seen(log).files_modified == {
         "/a": FileChange(
-            op=Change.CREATED,
+            op=OperationType.CREATED,
             first_seq=first,
             last_seq=last,
             first_turn=1,
@@ -154,7 +161,7 @@ def test_the_last_word_on_an_attempt_stands() -> None:
 def test_an_outcome_without_its_intent_says_nothing() -> None:
     log = Log()
     log.end("a", changed("modified", "/a"))
-    assert seen(log) == table(structs.replace(state(Log()), seq=log.seq))
+    assert seen(log) == state_table(structs.replace(state(Log()), seq=log.seq))
 
 
 def test_what_is_sure_besides_what_may_be_stays_sure() -> None:
@@ -187,9 +194,11 @@ def test_what_this_version_does_not_know_is_left_out() -> None:
     log = Log()
     log.begin("a")
     facts = structs.replace(log.commits[-1].facts, kind=CommitKind.OUTCOME, status=Status.OK)
-    log.add(structs.replace(facts, executed=Executed.YES), Body(delta=(Raw(b"\xc1"),)), log.seq)
+    log.add(
+        structs.replace(facts, executed=Executed.YES), CommitBody(delta=(Raw(b"\xc1"),)), log.seq
+    )
     log.call("b", changed("painted", "/a"), changed("modified", "/b", field="walls"))
-    log.add(Facts(kind=CommitKind.NOTE, at=AT, clock=0, note="song"), Body(note=b"\x81"))
+    log.add(Facts(kind=CommitKind.NOTE, at=AT, clock=0, note="song"), CommitBody(note=b"\x81"))
     log.add(Facts(kind=CommitKind.NOTE, at=AT, clock=0, note=NoteKind.DELIVERED), None, 2)
     log.add(Facts(kind=CommitKind.LIFECYCLE, at=AT, clock=0))
     assert files(log) == {}
@@ -317,13 +326,13 @@ def test_a_budget_that_is_exceeded_tells_by_how_much() -> None:
     log.note(Budget(calls=1, bytes=100, seconds=0.001))
     log.call("a")
     assert "calls_over" not in seen(log).usage
-    before = table(state(log))
+    before = state_table(state(log))
     log.call("b")
     usage = seen(log).usage
     assert (usage["calls_left"], usage["calls_over"]) == (0, 1)
     assert (usage["bytes_left"], "bytes_over" in usage) == (40, False)
     assert (usage["seconds_left"], usage["seconds_over"] > 0) == (0, True)
-    changes = {change.key: change for change in diff(before, table(state(log)))}
+    changes = {change.key: change for change in diff(before, state_table(state(log)))}
     assert (changes["calls_over"].before, changes["calls_over"].after) == (None, 1)
 
 
@@ -331,7 +340,7 @@ def test_turns_and_what_the_user_said_change_no_field() -> None:
     log = Log()
     before = seen(log)
     log.turn = 2
-    log.notes([Turn(name="b"), UserInput(text="do it")])
+    log.notes([TurnStart(name="b"), UserInput(text="do it")])
     assert seen(log) == before
     assert state(log).turn == 2
 
@@ -342,11 +351,13 @@ def test_every_change_names_its_commit_and_the_reason() -> None:
     ended = log.end("a", changed("modified", "/a"))
     noted = log.note(Decision(text="x", why="y", id="d", supersedes="c"))
     budget = log.note(Budget(calls=1))
-    found, told = explain(State(), log.commits)
+    found, told = fold_with_causes(State(), log.commits)
     assert found == state(log)
 
-    def cause(field: str, key: str, seq: int, what: str = "files.write", why: str = "") -> Cause:
-        return Cause(field=field, key=key, seq=seq, what=what, why=why)
+    def cause(
+        field: str, key: str, seq: int, what: str = "files.write", why: str = ""
+    ) -> ChangeCause:
+        return ChangeCause(field=field, key=key, seq=seq, what=what, why=why)
 
     said = "the user asked"
     assert told == [

@@ -9,15 +9,15 @@ import pytest
 
 from turnlog.core.identity import (
     NAME_BYTES,
+    CallerEvidence,
     Confidence,
-    Evidence,
-    Identity,
+    KeyLocation,
+    SessionIdentity,
     Vendor,
     VendorTable,
-    Where,
     identify,
-    wanted_headers,
-    wanted_variables,
+    vendor_headers,
+    vendor_variables,
 )
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.packs.load import load
@@ -35,13 +35,13 @@ def meta(**values: object) -> dict[str, bytes]:
     }
 
 
-def named(evidence: Evidence) -> tuple[Rung, str]:
+def named(evidence: CallerEvidence) -> tuple[Rung, str]:
     identity = identify(evidence, TABLE)
     return identity.rung, identity.name
 
 
 def test_the_first_rung_that_names_a_session_wins() -> None:
-    everything = Evidence(
+    everything = CallerEvidence(
         path_session="from-path",
         header_session="from-header",
         meta={**meta(turnlog__session="from-meta"), "openai/session": b'"from-vendor"'},
@@ -75,22 +75,30 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
 @pytest.mark.parametrize(
     ("evidence", "why", "confidence"),
     [
-        (Evidence(path_session="a"), "path", Confidence.GIVEN),
-        (Evidence(header_session="a"), "header Turnlog-Session", Confidence.GIVEN),
-        (Evidence(meta=meta(turnlog__session="a")), "_meta turnlog/session", Confidence.GIVEN),
-        (Evidence(meta=meta(openai__session="a")), "meta openai/session", Confidence.OBSERVED),
-        (Evidence(mcp_session_id="a"), "header Mcp-Session-Id", Confidence.TRANSPORT),
+        (CallerEvidence(path_session="a"), "path", Confidence.GIVEN),
+        (CallerEvidence(header_session="a"), "header Turnlog-Session", Confidence.GIVEN),
         (
-            Evidence(credential="a", client_name="b"),
+            CallerEvidence(meta=meta(turnlog__session="a")),
+            "_meta turnlog/session",
+            Confidence.GIVEN,
+        ),
+        (
+            CallerEvidence(meta=meta(openai__session="a")),
+            "meta openai/session",
+            Confidence.OBSERVED,
+        ),
+        (CallerEvidence(mcp_session_id="a"), "header Mcp-Session-Id", Confidence.TRANSPORT),
+        (
+            CallerEvidence(credential="a", client_name="b"),
             "credential and client name",
             Confidence.INFERRED,
         ),
-        (Evidence(client_name="b"), "client name", Confidence.INFERRED),
-        (Evidence(connection=7), "connection", Confidence.INFERRED),
+        (CallerEvidence(client_name="b"), "client name", Confidence.INFERRED),
+        (CallerEvidence(connection=7), "connection", Confidence.INFERRED),
     ],
 )
 def test_an_identity_says_what_named_it_and_how_sure_that_is(
-    evidence: Evidence, why: str, confidence: Confidence
+    evidence: CallerEvidence, why: str, confidence: Confidence
 ) -> None:
     identity = identify(evidence, TABLE)
     assert (identity.why, identity.confidence) == (why, confidence)
@@ -111,36 +119,36 @@ def test_an_identity_says_what_named_it_and_how_sure_that_is(
     ],
 )
 def test_known_clients_name_their_conversations(given: dict[str, bytes], name: str) -> None:
-    assert named(Evidence(meta=given)) == (Rung.VENDOR, name)
+    assert named(CallerEvidence(meta=given)) == (Rung.VENDOR, name)
 
 
 def test_a_call_key_names_no_session() -> None:
-    identity = identify(Evidence(meta=meta(claudecode__toolUseId="toolu_1")), TABLE)
+    identity = identify(CallerEvidence(meta=meta(claudecode__toolUseId="toolu_1")), TABLE)
     assert identity.rung is Rung.IMPLICIT
     assert identity.client == "claude-code"
 
 
 def test_traceparent_and_progress_token_name_nothing() -> None:
     given = meta(traceparent="00-aaaa-bbbb-01", progressToken=7)
-    assert named(Evidence(meta=given)) == (Rung.IMPLICIT, "")
+    assert named(CallerEvidence(meta=given)) == (Rung.IMPLICIT, "")
 
 
-def turn_of(evidence: Evidence) -> tuple[str, TurnSource]:
-    identity: Identity = identify(evidence, TABLE)
+def turn_of(evidence: CallerEvidence) -> tuple[str, TurnSource]:
+    identity: SessionIdentity = identify(evidence, TABLE)
     return identity.turn_label, identity.turn_source
 
 
 def test_a_turn_is_explicit_then_the_vendors_then_nobodys() -> None:
     vendor = {"vscode.requestId": b'"r-1"'}
-    assert turn_of(Evidence(header_turn="7", meta=vendor)) == ("7", TurnSource.EXPLICIT)
+    assert turn_of(CallerEvidence(header_turn="7", meta=vendor)) == ("7", TurnSource.EXPLICIT)
     own = {**vendor, "turnlog/turn": b"8"}
-    assert turn_of(Evidence(meta=own)) == ("8", TurnSource.EXPLICIT)
-    assert turn_of(Evidence(meta=vendor)) == ("r-1", TurnSource.VENDOR)
-    assert turn_of(Evidence()) == ("", TurnSource.GAP)
+    assert turn_of(CallerEvidence(meta=own)) == ("8", TurnSource.EXPLICIT)
+    assert turn_of(CallerEvidence(meta=vendor)) == ("r-1", TurnSource.VENDOR)
+    assert turn_of(CallerEvidence()) == ("", TurnSource.GAP)
 
 
 def test_a_vendors_turn_counts_under_an_explicit_session() -> None:
-    given = Evidence(
+    given = CallerEvidence(
         path_session="mine", meta={"x-codex-turn-metadata": json.dumps(CODEX).encode()}
     )
     assert turn_of(given) == ("turn-9", TurnSource.VENDOR)
@@ -174,7 +182,7 @@ NOT_NAMES = [
 @pytest.mark.parametrize("value", NOT_NAMES, ids=lambda value: repr(value[:14]))
 def test_what_is_no_name_is_passed_over(value: bytes) -> None:
     given = {"turnlog/session": value, "turnlog/turn": value, "openai/session": value}
-    evidence = Evidence(meta=given, mcp_session_id="digest", upstream="u")
+    evidence = CallerEvidence(meta=given, mcp_session_id="digest", upstream="u")
     assert named(evidence) == (Rung.TRANSPORT, "u/digest")
     assert turn_of(evidence) == ("", TurnSource.GAP)
 
@@ -185,33 +193,35 @@ def test_what_is_no_name_is_passed_over(value: bytes) -> None:
 )
 def test_nested_keys_that_lead_nowhere_are_passed_over(value: bytes) -> None:
     given = {"x-codex-turn-metadata": value, "openai/session": b'"next"'}
-    assert named(Evidence(meta=given)) == (Rung.VENDOR, "openai/next")
+    assert named(CallerEvidence(meta=given)) == (Rung.VENDOR, "openai/next")
 
 
 def test_a_bad_header_does_not_hide_a_good_key() -> None:
-    given = Evidence(path_session="\x1b", header_session=" ", meta=meta(turnlog__session=" kept "))
+    given = CallerEvidence(
+        path_session="\x1b", header_session=" ", meta=meta(turnlog__session=" kept ")
+    )
     assert named(given) == (Rung.EXPLICIT, "kept")
 
 
 def test_a_long_name_stands_as_its_hash() -> None:
     longest = "x" * NAME_BYTES
-    assert named(Evidence(path_session=longest)) == (Rung.EXPLICIT, longest)
-    rung, name = named(Evidence(path_session=longest + "x"))
+    assert named(CallerEvidence(path_session=longest)) == (Rung.EXPLICIT, longest)
+    rung, name = named(CallerEvidence(path_session=longest + "x"))
     assert rung is Rung.EXPLICIT
     assert name.startswith("sha256:")
     assert len(name) == len("sha256:") + 64
-    assert name != named(Evidence(path_session=longest + "y"))[1]
+    assert name != named(CallerEvidence(path_session=longest + "y"))[1]
 
 
 def test_the_same_protocol_session_at_two_upstreams_is_two_sessions() -> None:
-    one = Evidence(mcp_session_id="digest", upstream="files")
-    other = Evidence(mcp_session_id="digest", upstream="git")
+    one = CallerEvidence(mcp_session_id="digest", upstream="files")
+    other = CallerEvidence(mcp_session_id="digest", upstream="git")
     assert named(one) != named(other)
 
 
 def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> None:
     def key(**values: object) -> str:
-        return identify(msgspec.convert(values, Evidence), ()).implicit_key
+        return identify(msgspec.convert(values, CallerEvidence), ()).implicit_key
 
     known = key(credential="a", client_name="b", connection=1)
     assert known == key(credential="a", client_name="b", connection=2)
@@ -222,46 +232,50 @@ def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> N
 
 
 def test_a_wrapped_command_has_one_client_whatever_that_calls_itself() -> None:
-    early = identify(Evidence(connection="process 7"), ())
-    later = identify(Evidence(connection="process 7", client_name="b"), ())
+    early = identify(CallerEvidence(connection="process 7"), ())
+    later = identify(CallerEvidence(connection="process 7", client_name="b"), ())
     assert early.implicit_key == later.implicit_key
     assert (later.why, later.confidence) == ("process", Confidence.INFERRED)
-    other = identify(Evidence(connection="process 8", client_name="b"), ())
+    other = identify(CallerEvidence(connection="process 8", client_name="b"), ())
     assert other.implicit_key != later.implicit_key
 
 
 def test_headers_are_looked_up_as_the_table_says() -> None:
     table = (
-        Vendor(name="one", where=Where.HEADER, session=(("X-Chat", "id"),), turn=(("X-Turn",),)),
+        Vendor(
+            name="one", where=KeyLocation.HEADER, session=(("X-Chat", "id"),), turn=(("X-Turn",),)
+        ),
         Vendor(name="two", session=(("chat",),)),
     )
-    assert wanted_headers(table) == {"x-chat", "x-turn"}
-    found = identify(Evidence(headers={"x-chat": '{"id":"7"}', "x-turn": "3"}), table)
+    assert vendor_headers(table) == {"x-chat", "x-turn"}
+    found = identify(CallerEvidence(headers={"x-chat": '{"id":"7"}', "x-turn": "3"}), table)
     assert (found.rung, found.name, found.turn_label) == (Rung.VENDOR, "one/7", "3")
 
 
 ENVIRONMENT = (
-    Vendor(name="env", where=Where.ENVIRONMENT, session=(("CHAT",), ("STATE", "chat"))),
+    Vendor(name="env", where=KeyLocation.ENVIRONMENT, session=(("CHAT",), ("STATE", "chat"))),
     Vendor(name="meta", session=(("chat",),)),
 )
 
 
 def test_the_environment_stands_below_what_a_call_says_and_above_the_transport() -> None:
-    assert wanted_variables(ENVIRONMENT) == {"CHAT", "STATE"}
-    assert wanted_headers(ENVIRONMENT) == frozenset()
+    assert vendor_variables(ENVIRONMENT) == {"CHAT", "STATE"}
+    assert vendor_headers(ENVIRONMENT) == frozenset()
     environment = {"CHAT": "7"}
-    found = identify(Evidence(environment=environment, mcp_session_id="m"), ENVIRONMENT)
+    found = identify(CallerEvidence(environment=environment, mcp_session_id="m"), ENVIRONMENT)
     assert (found.rung, found.name, found.client) == (Rung.ENVIRONMENT, "env/7", "env")
     assert (found.why, found.confidence) == ("environment CHAT", Confidence.OBSERVED)
-    said = Evidence(environment=environment, meta={"chat": b'"9"'})
+    said = CallerEvidence(environment=environment, meta={"chat": b'"9"'})
     assert identify(said, ENVIRONMENT).name == "meta/9"
-    assert identify(Evidence(environment=environment, path_session="p"), ENVIRONMENT).name == "p"
+    assert (
+        identify(CallerEvidence(environment=environment, path_session="p"), ENVIRONMENT).name == "p"
+    )
 
 
 def test_a_variable_may_hold_json_and_an_empty_one_names_nothing() -> None:
-    deep = Evidence(environment={"CHAT": " ", "STATE": '{"chat":"8"}'})
+    deep = CallerEvidence(environment={"CHAT": " ", "STATE": '{"chat":"8"}'})
     assert identify(deep, ENVIRONMENT).name == "env/8"
-    assert identify(Evidence(environment={"CHAT": ""}), ENVIRONMENT).rung is Rung.IMPLICIT
+    assert identify(CallerEvidence(environment={"CHAT": ""}), ENVIRONMENT).rung is Rung.IMPLICIT
 
 
 MISTAKES: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.ids import Entropy, Ids, begins, from_text, to_text, uuid7
+from turnlog.core.ids import Entropy, Ids, from_text, has_prefix, to_text, uuid7
 
 times = st.integers(0, (1 << 48) * 1_000_000 - 1)
 entropy = st.binary(min_size=10, max_size=10)
@@ -23,9 +23,9 @@ def test_an_id_is_a_uuid_of_version_seven_and_tells_its_time(at: int, dice: byte
 
 def test_an_id_begins_with_its_digits_with_hyphens_or_without() -> None:
     made = from_text("01a21f72-10b6-7abc-8def-0123456789ab")
-    assert begins(made, "01A21f72-10b6-7")
-    assert begins(made, "01a21f7210b67ab")
-    assert not begins(made, "01a21f7210b6-7")
+    assert has_prefix(made, "01A21f72-10b6-7")
+    assert has_prefix(made, "01a21f7210b67ab")
+    assert not has_prefix(made, "01a21f7210b6-7")
 
 
 @given(early=times, late=times, dice=entropy)

@@ -8,7 +8,7 @@ import pytest
 
 from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
-from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, Retry, Status
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen, unwrapped, waiting
 from turnlog.rules.expression import Seen
@@ -75,7 +75,7 @@ def test_a_mapped_error_has_the_class_of_its_kind() -> None:
     assert (ending.status, ending.kind, ending.error) == (
         Status.ERROR, "rate_limited", "rate_limited",
     )  # fmt: skip
-    assert (ending.retry, ending.executed, found.retry_after) == (Retry.SAFE, Executed.NO, 2.5)
+    assert (ending.retry, ending.executed, found.retry_after) == (RetryClass.SAFE, Executed.NO, 2.5)
 
 
 def test_an_error_of_json_rpc_is_known_by_code_and_message() -> None:

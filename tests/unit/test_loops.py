@@ -1,40 +1,42 @@
-from turnlog.core.loops import LOOP, Loops
+from turnlog.core.loops import LOOP_CALLS, LoopDetector
 
 
-def counted(loops: Loops, *turns: int, what: str = "it", first: int = 0) -> list[bool]:
+def counted(loops: LoopDetector, *turns: int, what: str = "it", first: int = 0) -> list[bool]:
     calls = range(first, first + len(turns))
     return [
-        loops.failed(what, call.to_bytes(2), turn=turn)
+        loops.add_failure(what, call.to_bytes(2), turn=turn)
         for call, turn in zip(calls, turns, strict=True)
     ]
 
 
 def test_the_third_call_that_fails_alike_is_a_loop_and_so_are_those_behind_it() -> None:
-    assert counted(Loops(), 1, 1, 1, 1) == [False, False, True, True]
+    assert counted(LoopDetector(), 1, 1, 1, 1) == [False, False, True, True]
 
 
 def test_another_failure_is_counted_for_itself() -> None:
-    loops = Loops()
+    loops = LoopDetector()
     counted(loops, 1, 1)
     assert counted(loops, 1, what="other") == [False]
 
 
 def test_attempts_of_one_call_count_once() -> None:
-    loops = Loops()
-    assert [loops.failed("it", b"call", turn=1) for _ in range(LOOP + 1)] == [False] * (LOOP + 1)
+    loops = LoopDetector()
+    assert [loops.add_failure("it", b"call", turn=1) for _ in range(LOOP_CALLS + 1)] == [False] * (
+        LOOP_CALLS + 1
+    )
 
 
 def test_another_turn_begins_anew() -> None:
-    assert counted(Loops(), 1, 1, 2, 2, 2) == [False, False, False, False, True]
+    assert counted(LoopDetector(), 1, 1, 2, 2, 2) == [False, False, False, False, True]
 
 
 def test_a_turn_that_is_not_known_yet_is_the_one_before() -> None:
-    assert counted(Loops(), 0, 1, 0) == [False, False, True]
+    assert counted(LoopDetector(), 0, 1, 0) == [False, False, True]
 
 
 def test_memory_is_bounded() -> None:
-    loops = Loops()
+    loops = LoopDetector()
     counted(loops, 1, 1)
     for number in range(5000):
-        loops.failed(number, b"", turn=1)
+        loops.add_failure(number, b"", turn=1)
     assert counted(loops, 1, first=2) == [False]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnlog.core.identity import Evidence, Vendor
+from turnlog.core.identity import CallerEvidence, Vendor
 from turnlog.core.kinds import Rung
 from turnlog.engine.request_identity import IDLE_GAP, Client, Sessions
 from turnlog.observe.clock import Clock
@@ -45,9 +45,9 @@ def _digest(data: bytes) -> bytes:
     return hmac.digest(b"key", data, "sha256")
 
 
-def _evidence(**evidence: Any) -> Evidence:
+def _evidence(**evidence: Any) -> CallerEvidence:
     shown: dict[str, Any] = {"credential": "key", "client_name": "agent"} | evidence
-    return Evidence(**shown)
+    return CallerEvidence(**shown)
 
 
 @pytest.fixture

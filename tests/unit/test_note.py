@@ -13,11 +13,11 @@ from turnlog.core.note import (
     Metadata,
     Note,
     Recall,
-    Turn,
+    TurnStart,
     UserInput,
     decode_note,
     encode_note,
-    kind_of,
+    note_kind,
 )
 
 NOTES: list[tuple[Note, NoteKind]] = [
@@ -25,7 +25,7 @@ NOTES: list[tuple[Note, NoteKind]] = [
     (Fact(id="p", action=FactAction.ASSERT, subject="port", value="80"), NoteKind.FACT),
     (Evict(keys=("a", "b"), reason=EvictReason.CLIENT_EDIT), NoteKind.EVICT),
     (Recall(key="a"), NoteKind.RECALL),
-    (Turn(name="2"), NoteKind.TURN),
+    (TurnStart(name="2"), NoteKind.TURN),
     (UserInput(text="do it"), NoteKind.USER_INPUT),
     (Metadata(entries={"goal": "g"}), NoteKind.METADATA),
     (Budget(calls=3, seconds=1.5), NoteKind.BUDGET),
@@ -35,7 +35,7 @@ NOTES: list[tuple[Note, NoteKind]] = [
 @pytest.mark.parametrize(("note", "kind"), NOTES)
 def test_a_note_comes_back_from_its_bytes_and_names_its_kind(note: Note, kind: NoteKind) -> None:
     assert decode_note(encode_note(note)) == note
-    assert kind_of(note) is kind
+    assert note_kind(note) is kind
 
 
 def test_every_kind_with_content_has_a_note() -> None:

@@ -3,11 +3,13 @@
 import pytest
 
 from turnlog.core.kinds import ErrorKind, Executed, Status
-from turnlog.core.operation import Operation, had_effect, used
+from turnlog.core.operation import Operation, had_effect, tool_use
 
 
 def test_every_attempt_uses_its_tool() -> None:
-    assert used("files", "write") == Operation(field="tools_used", op="called", key="files.write")
+    assert tool_use("files", "write") == Operation(
+        field="tools_used", op="called", key="files.write"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from kit.attempts import START, Bench, ask, bench, session
 from turnlog.core.classify import failed, refused, succeeded
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import (
     CommitKind,
     Durability,
@@ -74,7 +74,7 @@ async def ended(one: Bench, attempt: Attempt, said: Reply, status: Status = Stat
     return await ticket.done()
 
 
-def body(commit: Commit) -> Body:
+def body(commit: Commit) -> CommitBody:
     assert commit.body is not None
     return commit.body
 

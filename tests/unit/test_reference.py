@@ -18,8 +18,8 @@ from turnlog.app.trial import tried
 from turnlog.cli.commands.rules import command as rules_command
 from turnlog.cli.main import COMMANDS, turnlog
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import Flag, Retry
-from turnlog.core.text.units import in_words
+from turnlog.core.kinds import Flag, RetryClass
+from turnlog.core.text.units import duration_text
 from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.examples import Sample, check_both, run
 from turnlog.packs.load import load
@@ -139,7 +139,12 @@ def test_every_field_of_what_show_prints_is_described_in_order() -> None:
 
 
 def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
-    letters = {Retry.SAFE: "S", Retry.IF_IDEMPOTENT: "I", Retry.UNSAFE: "U", Retry.NEVER: "N"}
+    letters = {
+        RetryClass.SAFE: "S",
+        RetryClass.IF_IDEMPOTENT: "I",
+        RetryClass.UNSAFE: "U",
+        RetryClass.NEVER: "N",
+    }
     assert [row[:4] for row in _rows("outcomes.md", "Kinds")] == [
         [meaning.family, kind, letters[meaning.base], meaning.executed]
         for kind, meaning in MEANINGS.items()
@@ -158,7 +163,7 @@ def test_every_flag_that_is_set_anywhere_is_documented() -> None:
 def _default(value: object) -> str:
     """Return a default as the tables of the rule language have it."""
     if isinstance(value, float):
-        return "none" if value in (0, math.inf) else in_words(value)
+        return "none" if value in (0, math.inf) else duration_text(value)
     texts = cast("tuple[str, ...]", value) if isinstance(value, tuple) else (value,)
     return " ".join(str(text) for text in texts if text not in (None, "")) or "none"
 

@@ -2,7 +2,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
-from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Retry, Status
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, RetryClass, Status
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
     KEY_LIFE,
@@ -119,20 +119,20 @@ def test_a_replayed_call_says_what_the_first_came_to_and_was_never_sent() -> Non
 
 
 def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
-    assert replayed(OK, whole=False).retry == Retry.NEVER
+    assert replayed(OK, whole=False).retry == RetryClass.NEVER
 
 
 @pytest.mark.parametrize(
     ("verdict", "kind", "executed", "retry"),
     [
-        (Verdict.UNKNOWN, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, Retry.UNSAFE),
-        (Verdict.CONFLICT, ErrorKind.CONFLICT, Executed.NO, Retry.NEVER),
-        (Verdict.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, Retry.NEVER),
-        (Verdict.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, Retry.UNSAFE),
+        (Verdict.UNKNOWN, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, RetryClass.UNSAFE),
+        (Verdict.CONFLICT, ErrorKind.CONFLICT, Executed.NO, RetryClass.NEVER),
+        (Verdict.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, RetryClass.NEVER),
+        (Verdict.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, RetryClass.UNSAFE),
     ],
 )
 def test_a_call_that_is_not_sent_never_waits_for_anything(
-    verdict: Verdict, kind: ErrorKind, executed: Executed, retry: Retry
+    verdict: Verdict, kind: ErrorKind, executed: Executed, retry: RetryClass
 ) -> None:
     ending = unsent(verdict)
     # One that waited in vain has got as far as the call that it waited for.

@@ -76,7 +76,7 @@ def test_an_answer_is_heard_by_a_note_or_where_an_operator_has_spoken() -> None:
     for facts, heard in steps:
         state = next_call_state(state, said.link, facts, 1)
         assert state is not None
-        assert state.heard is heard
+        assert state.delivered is heard
 
 
 def test_an_outcome_without_its_call_and_other_commits_say_nothing() -> None:

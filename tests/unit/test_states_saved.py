@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.stores import START, session_id
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.observe.clock import Clock
@@ -41,7 +41,7 @@ class Script:
         draft = Draft(
             session=REF,
             facts=Facts(kind=CommitKind.NOTE, at=START, clock=0, note=NoteKind.DECISION),
-            body=Body(note=encode_note(Decision(text="again"))),
+            body=CommitBody(note=encode_note(Decision(text="again"))),
         )
         tickets = [self.store.submit(draft, wait=False) for _ in range(notes)]
         await tickets[-1].done()

@@ -5,10 +5,10 @@ from msgspec import Raw
 
 from conformance.store import kit
 from turnlog.core.call_status import CallState
-from turnlog.core.commit import GENESIS, Body, Facts, Link, encode_facts, encode_header
+from turnlog.core.commit import GENESIS, CommitBody, Facts, Link, encode_facts, encode_header
 from turnlog.core.kinds import CommitKind, Status, TurnSource
 from turnlog.core.operation import Operation
-from turnlog.core.turns import Place
+from turnlog.core.turns import TurnPosition
 from turnlog.store.base import Draft
 from turnlog.store.index import (
     Entry,
@@ -137,7 +137,7 @@ def test_who_asks_for_the_index_gets_what_came_since_it_was_asked_for() -> None:
     segment.add(begun(12))
     assert (segment.sessions, segment.terms) == ({SESSION: [11, 12]}, {term: [11, 12]})
     renamed = Raw(msgspec.msgpack.encode(Operation(field="files_modified", op="m", key="a.py")))
-    segment.add_body(12, SESSION, Body(delta=(renamed,)))
+    segment.add_body(12, SESSION, CommitBody(delta=(renamed,)))
     assert segment.terms[path_term("a.py")] == [12]
     rest = segment.after_position(11)
     assert (rest.sessions, rest.terms[term], rest.terms[path_term("a.py")]) == (
@@ -156,4 +156,4 @@ def test_a_head_follows_its_session() -> None:
     after = fold_head(head, [ended(2, 1, Status.OK)])
     assert (after.seq, after.opened, after.place.in_flight) == (2, 0, 0)
     assert after == fold_head(None, [opened, begun(1), ended(2, 1, Status.OK)])
-    assert after.place != Place()
+    assert after.place != TurnPosition()

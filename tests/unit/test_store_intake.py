@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformance.store.kit import intent, new_id, outcome, session
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.intake import Backlog, Intake
@@ -28,7 +28,7 @@ def intake(data: Path) -> Intake:
 
 
 def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:
-    draft = outcome(session(), new_id(), body=Body(summary="kept"), blob=CONTENT)
+    draft = outcome(session(), new_id(), body=CommitBody(summary="kept"), blob=CONTENT)
     whole = intake(tmp_path).take(draft, wait=False, queued=100)
     waited = intake(tmp_path).take(draft, wait=True, queued=101)
     dropped = intake(tmp_path).take(draft, wait=False, queued=101)
@@ -54,7 +54,7 @@ def test_intents_are_refused_when_far_too_much_is_queued(tmp_path: Path) -> None
 
 def test_notes_with_content_are_refused_as_intents_are(tmp_path: Path) -> None:
     facts = Facts(kind=CommitKind.NOTE, at=0, clock=0, note=NoteKind.RECALL)
-    told = Draft(session=session(), facts=facts, body=Body(note=b"what was recalled"))
+    told = Draft(session=session(), facts=facts, body=CommitBody(note=b"what was recalled"))
     bare = Draft(session=session(), facts=facts)
     intake(tmp_path).take(told, wait=True, queued=200)
     with pytest.raises(StoreFull, match="no room for a note in memory: 201 bytes wait"):
@@ -68,6 +68,6 @@ def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: P
 
 
 def test_a_commit_over_the_cap_is_refused(tmp_path: Path) -> None:
-    large = intent(session(), new_id(), body=Body(summary="x" * 1000))
+    large = intent(session(), new_id(), body=CommitBody(summary="x" * 1000))
     with pytest.raises(ValueError, match="over the cap of 1000"):
         intake(tmp_path).take(large, wait=True, queued=0)

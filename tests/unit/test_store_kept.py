@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from conformance.store.kit import intent, new_id, outcome, session
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.folder import explained
@@ -46,11 +46,11 @@ class Disk:
 
 
 def ended(size: int = 0, begun: Pending | None = None) -> Pending:
-    return pend(outcome(session(), new_id(), begun, body=Body(summary="x" * size)), bytes)
+    return pend(outcome(session(), new_id(), begun, body=CommitBody(summary="x" * size)), bytes)
 
 
 def begun(size: int = 0) -> Pending:
-    return pend(intent(session(), new_id(), body=Body(summary="x" * size)), bytes)
+    return pend(intent(session(), new_id(), body=CommitBody(summary="x" * size)), bytes)
 
 
 async def refused(writer: Writer, *drafts: Pending) -> None:
@@ -143,7 +143,7 @@ async def test_an_operators_word_that_was_refused_is_not_written_later() -> None
 async def test_an_intent_that_found_no_room_is_salted_with_its_outcome(tmp_path: Path) -> None:
     store = LmdbStore.open(tmp_path / "data")
     ref, call = session(), new_id()
-    draft = intent(ref, call, body=Body(summary="x"), blob=Blob(b"content"))
+    draft = intent(ref, call, body=CommitBody(summary="x"), blob=Blob(b"content"))
     refused = pend(draft, bytes)
     after = await store.submit(outcome(ref, call, refused), wait=True).done()
     assert refused.placed is not None

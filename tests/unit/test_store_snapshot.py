@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from conformance.store.kit import intent, new_id, session
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.store import folder
 from turnlog.store.index import Segment
 from turnlog.store.ledger import Ledger
@@ -17,7 +17,7 @@ from turnlog.store.tickets import pend
 
 
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
-    draft = structs.replace(intent(session(), new_id()), body=Body(links=(link,)))
+    draft = structs.replace(intent(session(), new_id()), body=CommitBody(links=(link,)))
     ledger.begin(txn)
     ledger.append(txn, pend(draft, bytes))
     ledger.put(txn)

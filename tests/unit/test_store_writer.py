@@ -9,7 +9,7 @@ import pytest
 
 from conformance.store.kit import intent, new_id, session
 from kit.proxy import until
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.scribe import MOST
 from turnlog.store.tickets import Pending, chained, pend
@@ -348,7 +348,7 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
 async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
     writer = Writer(engine, asyncio.get_running_loop(), print)
-    content = intent(session(), new_id(), body=Body(), blob=Blob(bytes(1000)))
+    content = intent(session(), new_id(), body=CommitBody(), blob=Blob(bytes(1000)))
     chained_draft = pend(content, bytes, draft())
     writer.submit(chained_draft, wait=True)
     assert 1000 < writer.submitted - writer.finished < 2000

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.units import duration, in_words, size
+from turnlog.core.text.units import duration, duration_text, size
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
      (604_800, "7d"), (0, "0ms")],
 )  # fmt: skip
 def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
-    assert in_words(seconds) == text
+    assert duration_text(seconds) == text
     assert duration(text) == pytest.approx(seconds)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from turnlog.core import ids
-from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, Turn, UserInput
+from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, TurnStart, UserInput
 from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
@@ -35,7 +35,7 @@ from .parameters import (
 )
 
 T = TypeVar("T")
-AgentNote: TypeAlias = Decision | Fact | Evict | Turn | UserInput
+AgentNote: TypeAlias = Decision | Fact | Evict | TurnStart | UserInput
 """What an agent may say of itself: what a session is about and may use is for its runtime to say."""
 Key = Annotated[
     str,

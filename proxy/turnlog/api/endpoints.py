@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
-from turnlog.core.state.state_view import Field
+from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
@@ -114,7 +114,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
     before_at: CommitPoint
     after_at: CommitPoint
-    field: Field
+    field: StateField
     key: str
     before: object
     after: object
@@ -196,7 +196,7 @@ def state_of(view: View, asked: ApiRequest) -> SessionState:
     """Return a session's state."""
     query: StateQuery = asked.query
     session = find_session(view, asked.names["session"])
-    fields = tuple(Field) if query.field is None else (query.field,)
+    fields = tuple(StateField) if query.field is None else (query.field,)
     if query.at is not None and query.turn is not None:
         raise BadParameterError("at", "it excludes turn, give one")
     if query.turn is not None:

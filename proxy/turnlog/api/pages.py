@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from turnlog.core.identity import Evidence
+from turnlog.core.identity import CallerEvidence
 from turnlog.engine.http.own_pages import CALLER, SECRET
 from turnlog.record.own_answers import problem
 from turnlog.transport.routes import own_path
@@ -22,7 +22,7 @@ NO_STORE: Final[Mapping[str, str]] = {hdrs.CACHE_CONTROL: "no-store"}
 _CONTENT_TOO_LARGE: Final = 413
 _FAULT: Final = "turnlog failed at this request; its log says where"
 _log: Final = logging.getLogger(__name__)
-_decode_caller = msgspec.json.Decoder(Evidence).decode
+_decode_caller = msgspec.json.Decoder(CallerEvidence).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,7 +67,7 @@ async def body_of(request: web.Request, limit: int) -> bytes:
     return body
 
 
-def caller_of(request: web.Request) -> Evidence:
+def caller_of(request: web.Request) -> CallerEvidence:
     """Return what the proxy says of the caller of a request."""
     return _decode_caller(base64.b64decode(request.headers[CALLER]))
 

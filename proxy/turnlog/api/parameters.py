@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
-from turnlog.core.state.state_view import Field
+from turnlog.core.state.state_view import StateField
 from turnlog.core.text.timefmt import parse_moment
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
@@ -48,7 +48,7 @@ Path = Annotated[
         description="A glob: attempts that changed a file whose name matches.",
     ),
 ]
-FieldName = Annotated[Field, Meta(description="A field of the state, or what changed it.")]
+FieldName = Annotated[StateField, Meta(description="A field of the state, or what changed it.")]
 At = Annotated[int, Meta(ge=0, le=_MOST, description="After this commit; else the newest state.")]
 Turn = Annotated[
     int, Meta(ge=-_MOST, le=_MOST, description="At the end of this turn; -1 is the newest.")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from turnlog.core.kinds import Effect
-from turnlog.core.text.escapes import clean
-from turnlog.core.text.units import in_words
+from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.units import duration_text
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping
 from turnlog.rules.model import Access
@@ -25,7 +25,7 @@ _DURATIONS = frozenset({"base_interval", "max_interval", "budget", "retry_after"
 def lines(explanation: Explanation) -> list[str]:
     """Return what is printed."""
     return [
-        clean(" ".join(filter(None, _title(explanation)))),
+        escape_unprintable(" ".join(filter(None, _title(explanation)))),
         "",
         *table(_ASPECTS, _aspects(explanation), width=None),
         "",
@@ -36,7 +36,7 @@ def lines(explanation: Explanation) -> list[str]:
 def _outcome(explanation: Explanation) -> list[str]:
     if explanation.aspects["access"].value == Access.DENY:
         # Effect and retries are about calls that are sent.
-        return [clean(f"denied, never sent: {explanation.why}".removesuffix(": "))]
+        return [escape_unprintable(f"denied, never sent: {explanation.why}".removesuffix(": "))]
     return [*_effect(explanation), *_retries(explanation.retries)]
 
 
@@ -93,7 +93,7 @@ def _shown(name: str, value: Any) -> str:
     """Return a value about as a file of rules would have it."""
     if name == "timeout":
         limits: dict[str, float] = value
-        return ", ".join(f"{key} {in_words(limit)}" for key, limit in limits.items()) or "-"
+        return ", ".join(f"{key} {duration_text(limit)}" for key, limit in limits.items()) or "-"
     if is_mapping(value):
         return ", ".join(f"{key}: {_item(key, item)}" for key, item in value.items())
     if is_list(value):
@@ -103,7 +103,7 @@ def _shown(name: str, value: Any) -> str:
 
 def _item(key: str, item: Any) -> str:
     if key in _DURATIONS:
-        return in_words(item)
+        return duration_text(item)
     if is_list(item):
         return f"[{', '.join(map(str, item))}]"
     return f"{item:g}" if isinstance(item, float) else str(item)

@@ -7,7 +7,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
 
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import NotFoundError, UnresolvableError
 from turnlog.store.base import StoreError
@@ -86,7 +86,7 @@ def describe(error: Exception) -> tuple[str, int]:
 
 def complain(text: str) -> None:
     """Write one line to stderr, with escapes for what could steer a terminal."""
-    click.echo(f"turnlog: {clean(text)}", err=True)
+    click.echo(f"turnlog: {escape_unprintable(text)}", err=True)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from turnlog.core.state.state_view import Field
+from turnlog.core.state.state_view import StateField
 from turnlog.core.text.timefmt import parse_moment
 from turnlog.sessions.log import TurnRange, parse_turns
 from turnlog.store.base import View
@@ -186,20 +186,20 @@ class TurnType(click.ParamType[int]):
             self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
 
 
-class FieldName(click.ParamType[Field]):
+class FieldName(click.ParamType[StateField]):
     """A field of the state."""
 
     name = "field"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Field:
+    ) -> StateField:
         """Read `value`."""
         word = str(value)
-        if word not in set(Field):
-            hint = did_you_mean(word, Field) or f"they are {', '.join(Field)}"
+        if word not in set(StateField):
+            hint = did_you_mean(word, StateField) or f"they are {', '.join(StateField)}"
             self.fail(f"no field is called {word!r}, {hint}", param, ctx)
-        return Field(word)
+        return StateField(word)
 
 
 class TurnRangeType(click.ParamType[TurnRange]):

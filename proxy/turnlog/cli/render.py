@@ -14,8 +14,8 @@ from itertools import islice
 
 import msgspec
 
-from turnlog.core.text.columns import columns_of, cut
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.columns import display_width, fit_columns
+from turnlog.core.text.escapes import escape_unprintable
 
 _BLOCK = 1000
 """Rows that are aligned together, so that a table of any length streams in bounded memory."""
@@ -64,7 +64,7 @@ class Column(msgspec.Struct, frozen=True):
 def clean_lines(text: str) -> str:
     """Return `text` cleaned, with its line ends and tabs as they are."""
     return "\n".join(
-        "\t".join(clean(part) for part in line.split("\t"))
+        "\t".join(escape_unprintable(part) for part in line.split("\t"))
         for line in text.replace("\r\n", "\n").split("\n")
     )
 
@@ -76,7 +76,7 @@ def counted(number: int, what: str) -> str:
 
 def json_line(value: object) -> str:
     """Return one line of JSON that a terminal may see: odd characters are `\\uXXXX`."""
-    return clean(msgspec.json.encode(value).decode())
+    return escape_unprintable(msgspec.json.encode(value).decode())
 
 
 def table(
@@ -206,12 +206,18 @@ def use_colour() -> bool:
 
 def _cleaned(rows: Iterable[Sequence[Cell]]) -> list[list[Cell]]:
     return [
-        [Cell(clean(cell.text), cell.style, clean(cell.narrow)) for cell in row] for row in rows
+        [
+            Cell(escape_unprintable(cell.text), cell.style, escape_unprintable(cell.narrow))
+            for cell in row
+        ]
+        for row in rows
     ]
 
 
 def _widest(lines: Sequence[Sequence[Cell]], least: Sequence[int]) -> list[int]:
-    return [max(n, *(columns_of(row[at].text) for row in lines), 0) for at, n in enumerate(least)]
+    return [
+        max(n, *(display_width(row[at].text) for row in lines), 0) for at, n in enumerate(least)
+    ]
 
 
 def _fitted(widths: Sequence[int], elastic: Sequence[int], width: int) -> list[int]:
@@ -233,8 +239,8 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     coloured = use_colour()
     cells: list[str] = []
     for cell, width in zip(row, widths, strict=True):
-        text = cut(cell.text, width)
-        padding = " " * (width - columns_of(text))
+        text = fit_columns(cell.text, width)
+        padding = " " * (width - display_width(text))
         cells.append((_painted(text, cell.style) if coloured else text) + padding)
     return "  ".join(cells).rstrip()
 

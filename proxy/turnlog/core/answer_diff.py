@@ -13,25 +13,25 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct, field
 
-LIMIT: Final = 256 * 1024
+MAX_BYTES: Final = 256 * 1024
 """Bytes of an answer above which only digests are compared."""
-MOST: Final = 50
+MAX_CHANGES: Final = 50
 """Changes that are told; the others are counted."""
-SHOWN: Final = 80
+SHOWN_CHARS: Final = 80
 """Characters of a value that are shown."""
-_DEEPEST: Final = 64
+_MAX_DEPTH: Final = 64
 _NAMES: Final = ("id", "key", "name", "path", "uri")
 """Members that name the thing they belong to."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-Place = tuple[int | str, ...]
+ValuePath = tuple[int | str, ...]
 """Members and numbers of items from a value's root down."""
-Volatile = Callable[[object], Collection[Place]]
+VolatilePaths = Callable[[object], Collection[ValuePath]]
 
 
-class Class(StrEnum):
+class DifferenceClass(StrEnum):
     """What kind of difference there is."""
 
     SAME = "same"
@@ -46,7 +46,7 @@ class Class(StrEnum):
     """Not enough is kept to tell."""
 
 
-class Change(StrEnum):
+class DifferenceKind(StrEnum):
     """What happened at a place."""
 
     ADDED = "added"
@@ -56,7 +56,7 @@ class Change(StrEnum):
     """The same items in another order."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ComparedAnswer(Struct, frozen=True, kw_only=True):
     """An answer, as far as it can be compared."""
 
     kind: str = ""
@@ -70,11 +70,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Of the answer as it came; empty where there is none."""
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class AnswerDifference(Struct, frozen=True, kw_only=True):
     """One place that differs. `path` is a JSON Pointer (RFC 6901)."""
 
     path: str
-    change: Change
+    change: DifferenceKind
     before: str = ""
     """The beginning of what stood there, as JSON; of a text the lines that differ."""
     after: str = ""
@@ -85,55 +85,59 @@ class Difference(Struct, frozen=True, kw_only=True):
 class Comparison(Struct, frozen=True, kw_only=True):
     """What is different between two answers. `more` changes are not listed."""
 
-    kind: Class = field(name="class")
-    changes: tuple[Difference, ...] = ()
+    kind: DifferenceClass = field(name="class")
+    changes: tuple[AnswerDifference, ...] = ()
     more: int = 0
 
 
 class _Step(Struct, frozen=True, kw_only=True):
     """A difference before it is counted; `shape` tells whether members or types differ."""
 
-    said: Difference
+    said: AnswerDifference
     shape: bool = False
 
 
-def compare(before: Answer, after: Answer, volatile: Volatile | None = None) -> Comparison:
+def compare(
+    before: ComparedAnswer, after: ComparedAnswer, volatile: VolatilePaths | None = None
+) -> Comparison:
     """Return what is different; `volatile` tells where in a value something always is."""
-    if kind := _of_endings(before, after):
+    if kind := _class_of_endings(before, after):
         return Comparison(kind=kind)
     if before.kind != after.kind:
-        said = Difference(path="", change=Change.CHANGED, before=before.kind, after=after.kind)
-        return Comparison(kind=Class.VALUE_CHANGED, changes=(said,))
+        said = AnswerDifference(
+            path="", change=DifferenceKind.CHANGED, before=before.kind, after=after.kind
+        )
+        return Comparison(kind=DifferenceClass.VALUE_CHANGED, changes=(said,))
     if before.digest and before.digest == after.digest:
-        return Comparison(kind=Class.SAME)
+        return Comparison(kind=DifferenceClass.SAME)
     if not (before.whole and after.whole):
-        return Comparison(kind=Class.TRUNCATED)
+        return Comparison(kind=DifferenceClass.TRUNCATED)
     if before.data == after.data:
         # What redaction left is the same; the digests know of what it took.
         cut = before.digest and after.digest
-        return Comparison(kind=Class.VALUE_CHANGED if cut else Class.SAME)
-    if max(len(before.data), len(after.data)) > LIMIT:
-        return Comparison(kind=Class.VALUE_CHANGED)
+        return Comparison(kind=DifferenceClass.VALUE_CHANGED if cut else DifferenceClass.SAME)
+    if max(len(before.data), len(after.data)) > MAX_BYTES:
+        return Comparison(kind=DifferenceClass.VALUE_CHANGED)
     try:
-        return _of_values(_value(before.data), _value(after.data), volatile)
+        return _compare_values(_value(before.data), _value(after.data), volatile)
     except RecursionError:
-        return Comparison(kind=Class.VALUE_CHANGED)
+        return Comparison(kind=DifferenceClass.VALUE_CHANGED)
 
 
-def _of_endings(before: Answer, after: Answer) -> Class | None:
+def _class_of_endings(before: ComparedAnswer, after: ComparedAnswer) -> DifferenceClass | None:
     """Return what the endings alone say, if that is all there is to say."""
     match bool(before.kind), bool(after.kind):
         case True, False:
-            return Class.ERROR_TO_OK
+            return DifferenceClass.ERROR_TO_OK
         case False, True:
-            return Class.OK_TO_ERROR
+            return DifferenceClass.OK_TO_ERROR
         case _:
             pass
     match before.null, after.null:
         case True, False:
-            return Class.NULL_TO_VALUE
+            return DifferenceClass.NULL_TO_VALUE
         case False, True:
-            return Class.VALUE_TO_NULL
+            return DifferenceClass.VALUE_TO_NULL
         case _:
             return None
 
@@ -146,34 +150,34 @@ def _value(data: bytes) -> object:
         return data.decode("utf-8", "replace")
 
 
-def _of_values(before: object, after: object, volatile: Volatile | None) -> Comparison:
+def _compare_values(before: object, after: object, volatile: VolatilePaths | None) -> Comparison:
     steps = list(_steps("", before, after, 0))
     if not steps:
-        return Comparison(kind=Class.SAME)
+        return Comparison(kind=DifferenceClass.SAME)
     if volatile is not None:
-        left, right = (_kept(value, (), volatile(value)) for value in (before, after))
+        left, right = (_without(value, (), volatile(value)) for value in (before, after))
         steps = list(_steps("", left, right, 0))
         if not steps:
-            return Comparison(kind=Class.SAME_MODULO_VOLATILE)
+            return Comparison(kind=DifferenceClass.SAME_MODULO_VOLATILE)
     shape = any(step.shape for step in steps)
     return Comparison(
-        kind=Class.SHAPE_CHANGED if shape else Class.VALUE_CHANGED,
-        changes=tuple(step.said for step in steps[:MOST]),
-        more=max(0, len(steps) - MOST),
+        kind=DifferenceClass.SHAPE_CHANGED if shape else DifferenceClass.VALUE_CHANGED,
+        changes=tuple(step.said for step in steps[:MAX_CHANGES]),
+        more=max(0, len(steps) - MAX_CHANGES),
     )
 
 
-def _kept(value: object, here: Place, without: Collection[Place]) -> object:
+def _without(value: object, here: ValuePath, without: Collection[ValuePath]) -> object:
     """Return a value without what stands at some places."""
     if here in without:
         return None
     match value:
         case dict():
             members = cast("dict[str, object]", value)
-            return {name: _kept(item, (*here, name), without) for name, item in members.items()}
+            return {name: _without(item, (*here, name), without) for name, item in members.items()}
         case list():
             items = cast("list[object]", value)
-            return [_kept(item, (*here, number), without) for number, item in enumerate(items)]
+            return [_without(item, (*here, number), without) for number, item in enumerate(items)]
         case _:
             return value
 
@@ -183,10 +187,10 @@ def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_St
     if before is after or _encode(before) == _encode(after):
         return
     match before, after:
-        case dict(), dict() if depth < _DEEPEST:
+        case dict(), dict() if depth < _MAX_DEPTH:
             left, right = cast("dict[str, object]", before), cast("dict[str, object]", after)
             yield from _members(path, left, right, depth)
-        case list(), list() if depth < _DEEPEST:
+        case list(), list() if depth < _MAX_DEPTH:
             yield from _items(
                 path, cast("list[object]", before), cast("list[object]", after), depth
             )
@@ -197,7 +201,9 @@ def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_St
 
 
 def _changed(path: str, before: object, after: object) -> _Step:
-    said = Difference(path=path, change=Change.CHANGED, before=_shown(before), after=_shown(after))
+    said = AnswerDifference(
+        path=path, change=DifferenceKind.CHANGED, before=_shown(before), after=_shown(after)
+    )
     return _Step(said=said, shape=_type(before) != _type(after))
 
 
@@ -217,14 +223,14 @@ def _members(
 def _items(path: str, before: list[object], after: list[object], depth: int) -> Iterator[_Step]:
     """Yield what differs between two arrays, without what is the same at both ends."""
     left, right = list(map(_encode, before)), list(map(_encode, after))
-    start = _same_start(left, right)
-    end = _same_start(left[start:][::-1], right[start:][::-1])
+    start = _common_prefix(left, right)
+    end = _common_prefix(left[start:][::-1], right[start:][::-1])
     old = dict(enumerate(before[start : len(before) - end], start))
     new = dict(enumerate(after[start : len(after) - end], start))
-    named = _named(old, new)
-    pairs = named if named is not None else _alike(old, new)
+    named = _pair_by_name(old, new)
+    pairs = named if named is not None else _pair_by_content(old, new)
     if all(a is not None and b is not None and left[a] == right[b] for a, b in pairs):
-        yield _Step(said=Difference(path=path, change=Change.MOVED))
+        yield _Step(said=AnswerDifference(path=path, change=DifferenceKind.MOVED))
     for a, b in pairs:
         if b is None:
             yield _removed(f"{path}/{a}", old[cast("int", a)], shape=False)
@@ -237,7 +243,7 @@ def _items(path: str, before: list[object], after: list[object], depth: int) -> 
 _Pairs = list[tuple[int | None, int | None]]
 
 
-def _named(old: dict[int, object], new: dict[int, object]) -> _Pairs | None:
+def _pair_by_name(old: dict[int, object], new: dict[int, object]) -> _Pairs | None:
     """Pair items by a member that all have, with another value each; `None` where none is so."""
     for name in _NAMES:
         left, right = _index(old, name), _index(new, name)
@@ -256,7 +262,7 @@ def _index(items: dict[int, object], name: str) -> dict[str | int, int] | None:
     return found
 
 
-def _alike(old: dict[int, object], new: dict[int, object]) -> _Pairs:
+def _pair_by_content(old: dict[int, object], new: dict[int, object]) -> _Pairs:
     """Pair equal items first, wherever they are, and then the others in order."""
     left, right = ({n: _encode(item) for n, item in items.items()} for items in (old, new))
     spare: dict[bytes, list[int]] = {}
@@ -275,22 +281,22 @@ def _alike(old: dict[int, object], new: dict[int, object]) -> _Pairs:
     return [*pairs, *zip_longest(alone, others)]
 
 
-def _same_start(left: Sequence[object], right: Sequence[object]) -> int:
+def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return next(
         (n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
         min(len(left), len(right)),
     )
 
 
-def _lines(path: str, before: str, after: str) -> Difference:
+def _lines(path: str, before: str, after: str) -> AnswerDifference:
     """Return where two texts differ: the lines between those that are the same at both ends."""
     left, right = before.split("\n"), after.split("\n")
-    start = _same_start(left, right)
-    end = _same_start(left[start:][::-1], right[start:][::-1])
+    start = _common_prefix(left, right)
+    end = _common_prefix(left[start:][::-1], right[start:][::-1])
     old, new = left[start : len(left) - end], right[start : len(right) - end]
-    return Difference(
+    return AnswerDifference(
         path=path,
-        change=Change.CHANGED,
+        change=DifferenceKind.CHANGED,
         before=_shown("\n".join(old)),
         after=_shown("\n".join(new)),
         line=start + 1 if len(left) > 1 or len(right) > 1 else None,
@@ -298,17 +304,20 @@ def _lines(path: str, before: str, after: str) -> Difference:
 
 
 def _added(path: str, value: object, *, shape: bool) -> _Step:
-    return _Step(said=Difference(path=path, change=Change.ADDED, after=_shown(value)), shape=shape)
+    return _Step(
+        said=AnswerDifference(path=path, change=DifferenceKind.ADDED, after=_shown(value)),
+        shape=shape,
+    )
 
 
 def _removed(path: str, value: object, *, shape: bool) -> _Step:
-    said = Difference(path=path, change=Change.REMOVED, before=_shown(value))
+    said = AnswerDifference(path=path, change=DifferenceKind.REMOVED, before=_shown(value))
     return _Step(said=said, shape=shape)
 
 
 def _shown(value: object) -> str:
     text = _encode(value).decode()
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
 
 
 def _type(value: object) -> str:

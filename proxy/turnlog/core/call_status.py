@@ -19,9 +19,9 @@ class CallState(Struct, frozen=True, array_like=True, gc=False):
     n: int = -1
     """Number of the last outcome; -1 for none."""
     expires: int = 0
-    behind: "CallState | None" = None
+    polled_leg: "CallState | None" = None
     """The parked leg that a poll asks about, while the poll runs."""
-    heard: bool = True
+    delivered: bool = True
     """Whether its caller has had what the last outcome says, where that is noted."""
 
 
@@ -35,11 +35,11 @@ def next_call_state(
     """
     match facts.kind:
         case CommitKind.INTENT:
-            return _begun(state, link, facts, position)
+            return _after_intent(state, link, facts, position)
         case CommitKind.OUTCOME if state and _same_attempt(state, facts):
-            return _ended(state, facts)
+            return _after_outcome(state, facts)
         case CommitKind.NOTE if state and facts.note == NoteKind.DELIVERED:
-            return structs.replace(state, heard=True) if _same_attempt(state, facts) else state
+            return structs.replace(state, delivered=True) if _same_attempt(state, facts) else state
         case _:
             return state
 
@@ -48,13 +48,13 @@ def _same_attempt(state: CallState, facts: Facts) -> bool:
     return (facts.leg, facts.attempt) == (state.leg, state.attempt)
 
 
-def _begun(state: CallState | None, link: Link, facts: Facts, position: int) -> CallState:
+def _after_intent(state: CallState | None, link: Link, facts: Facts, position: int) -> CallState:
     behind = None
     if state:
         if (facts.leg, facts.attempt) < (state.leg, state.attempt):
             return state
         if facts.method.startswith("tasks/"):
-            behind = state if state.status.parked else state.behind
+            behind = state if state.status.parked else state.polled_leg
     return CallState(
         link.session,
         position,
@@ -62,14 +62,14 @@ def _begun(state: CallState | None, link: Link, facts: Facts, position: int) -> 
         facts.leg,
         facts.attempt,
         Status.PENDING,
-        behind=behind,
+        polled_leg=behind,
     )
 
 
-def _ended(state: CallState, facts: Facts) -> CallState:
+def _after_outcome(state: CallState, facts: Facts) -> CallState:
     failed = facts.status in (Status.ERROR, Status.UNKNOWN)
-    if state.behind and failed and facts.code is None:
-        return state.behind
+    if state.polled_leg and failed and facts.code is None:
+        return state.polled_leg
     return CallState(
         state.session,
         state.intent,
@@ -79,12 +79,12 @@ def _ended(state: CallState, facts: Facts) -> CallState:
         facts.status,
         facts.n,
         facts.expires if facts.status.parked else 0,
-        heard=_heard(state, facts),
+        delivered=_is_delivered(state, facts),
     )
 
 
-def _heard(state: CallState, facts: Facts) -> bool:
+def _is_delivered(state: CallState, facts: Facts) -> bool:
     """Tell whether nobody has to be told what an outcome says. Who settles a call sees to that."""
     if state.n < 0:
         return not facts.guarded
-    return state.heard or Flag.RESOLVED in facts.flags
+    return state.delivered or Flag.RESOLVED in facts.flags

@@ -20,7 +20,7 @@ SHA256 = "sha256"
 RAW_SHA256 = "raw-sha256"
 HMAC_SHA256 = "hmac-sha256"
 
-DEEPEST: Final = 512
+MAX_DEPTH: Final = 512
 """Levels of nesting that are read. Python's own limit depends on how deep the reader itself is called."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -29,7 +29,7 @@ _DEPTH = 8
 """Levels of nesting that the fast path follows; each one doubles the time to build its decoder."""
 
 
-def _plain_type() -> Any:
+def _fast_type() -> Any:
     """Return the type of JSON that needs no care: msgspec knows no recursive alias, so unroll it."""
     limit = 2**53 - 1
     number = Annotated[int, Meta(ge=-limit, le=limit)]
@@ -40,7 +40,7 @@ def _plain_type() -> Any:
     return plain
 
 
-decode_plain = msgspec.json.Decoder(_plain_type()).decode
+decode_plain = msgspec.json.Decoder(_fast_type()).decode
 """Reads JSON that needs no care. Raises `ValueError` and `RecursionError` for any other."""
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 # UTF-8 and UTF-16 order keys alike as long as no character lies beyond the BMP.
@@ -62,12 +62,12 @@ def canonical(data: bytes) -> tuple[str, bytes]:
         parsed = json.loads(
             data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
         )
-        return SHA256, _exactly(parsed)
+        return SHA256, _rfc8785(parsed)
     except (ValueError, RecursionError):
         return RAW_SHA256, data
 
 
-def written(value: object, data: bytes) -> tuple[str, bytes]:
+def canonical_of_decoded(value: object, data: bytes) -> tuple[str, bytes]:
     """Return what `canonical` does of `data`, which repeats no key, and which `decode_plain` has read as
     `value`, by itself or as a part of more."""
     return canonical(data) if _has_astral(data) else (SHA256, _encode_sorted(value))
@@ -75,10 +75,10 @@ def written(value: object, data: bytes) -> tuple[str, bytes]:
 
 def is_deep(data: bytes) -> bool:
     """Tell whether JSON nests deeper than `DEEPEST`, whoever asks."""
-    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     steps = _STRING.sub(b"", data).translate(_STEPS, _OUTSIDE)
-    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEEPEST
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_DEPTH
 
 
 def input_hash(
@@ -96,7 +96,7 @@ def input_hash(
     return f"{HMAC_SHA256}:{digest.hex()}"
 
 
-def _exactly(value: Any) -> bytes:
+def _rfc8785(value: Any) -> bytes:
     # Loaded when the first document needs it: commands that only read never do.
     import rfc8785
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from .commit import Facts
-from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
+from .kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, RetryClass, Status
 
 
 class Ending(Struct, frozen=True, kw_only=True, gc=False):
@@ -24,57 +24,57 @@ class Ending(Struct, frozen=True, kw_only=True, gc=False):
     retry: str = ""
 
 
-class Past(Struct, frozen=True, kw_only=True, gc=False):
+class EarlierAttempts(Struct, frozen=True, kw_only=True, gc=False):
     """What the attempts of a call have come to so far."""
 
     attempts: int
     """How many there were."""
     executed: Executed
     """The most that one of them came to."""
-    retry: Retry
+    retry: RetryClass
     """The strictest of their classes."""
     unknown: bool
     """Whether one of them ended with nobody knowing what it did."""
 
 
-class Meaning(Struct, frozen=True):
+class KindMeaning(Struct, frozen=True):
     """What a kind means once a request has been sent, before its effect is known."""
 
     family: ErrorFamily
-    base: Retry
+    base: RetryClass
     executed: Executed
 
 
-_F, _K, _R, _X = ErrorFamily, ErrorKind, Retry, Executed
+_F, _K, _R, _X = ErrorFamily, ErrorKind, RetryClass, Executed
 MEANINGS = {
-    _K.QUEUE_TIMEOUT: Meaning(_F.TIMEOUT, _R.SAFE, _X.NO),
-    _K.CONNECT_TIMEOUT: Meaning(_F.TIMEOUT, _R.SAFE, _X.NO),
-    _K.RESPONSE_TIMEOUT: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
-    _K.PROGRESS_TIMEOUT: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
-    _K.DEADLINE_EXHAUSTED: Meaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
-    _K.CONNECT_FAILED: Meaning(_F.CONNECTION, _R.SAFE, _X.NO),
-    _K.CONNECTION_LOST: Meaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
+    _K.QUEUE_TIMEOUT: KindMeaning(_F.TIMEOUT, _R.SAFE, _X.NO),
+    _K.CONNECT_TIMEOUT: KindMeaning(_F.TIMEOUT, _R.SAFE, _X.NO),
+    _K.RESPONSE_TIMEOUT: KindMeaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.PROGRESS_TIMEOUT: KindMeaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.DEADLINE_EXHAUSTED: KindMeaning(_F.TIMEOUT, _R.UNSAFE, _X.MAYBE),
+    _K.CONNECT_FAILED: KindMeaning(_F.CONNECTION, _R.SAFE, _X.NO),
+    _K.CONNECTION_LOST: KindMeaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
     # A 503 can follow the payment.
-    _K.UPSTREAM_UNAVAILABLE: Meaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
-    _K.CIRCUIT_OPEN: Meaning(_F.CONNECTION, _R.SAFE, _X.NO),
-    _K.RATE_LIMITED: Meaning(_F.RATE_LIMITED, _R.SAFE, _X.NO),
-    _K.UNAUTHENTICATED: Meaning(_F.AUTH, _R.NEVER, _X.NO),
-    _K.PERMISSION_DENIED: Meaning(_F.AUTH, _R.NEVER, _X.NO),
-    _K.INVALID_REQUEST: Meaning(_F.INVALID, _R.NEVER, _X.NO),
-    _K.TOOL_NOT_FOUND: Meaning(_F.INVALID, _R.NEVER, _X.NO),
-    _K.NOT_FOUND: Meaning(_F.INVALID, _R.NEVER, _X.NO),
-    _K.CONFLICT: Meaning(_F.INVALID, _R.IF_IDEMPOTENT, _X.MAYBE),
-    _K.TOOL_FAILED: Meaning(_F.TOOL_ERROR, _R.NEVER, _X.MAYBE),
-    _K.UPSTREAM_INTERNAL: Meaning(_F.TOOL_ERROR, _R.UNSAFE, _X.MAYBE),
-    _K.NULL_RESULT: Meaning(_F.NULL_RESULT, _R.UNSAFE, _X.YES),
-    _K.MALFORMED_RESULT: Meaning(_F.MALFORMED_RESULT, _R.UNSAFE, _X.MAYBE),
-    _K.RESULT_TOO_LARGE: Meaning(_F.MALFORMED_RESULT, _R.NEVER, _X.YES),
-    _K.UNVERIFIED_PROVENANCE: Meaning(_F.UNVERIFIED, _R.NEVER, _X.MAYBE),
-    _K.POLICY_BLOCKED: Meaning(_F.BLOCKED, _R.NEVER, _X.NO),
-    _K.SESSION_UNAVAILABLE: Meaning(_F.SESSION, _R.SAFE, _X.NO),
-    _K.SESSION_LOST: Meaning(_F.SESSION, _R.SAFE, _X.NO),
-    _K.CANCELLED_BY_CALLER: Meaning(_F.CANCELLED, _R.UNSAFE, _X.MAYBE),
-    _K.OUTCOME_UNKNOWN: Meaning(_F.UNKNOWN, _R.UNSAFE, _X.MAYBE),
+    _K.UPSTREAM_UNAVAILABLE: KindMeaning(_F.CONNECTION, _R.UNSAFE, _X.MAYBE),
+    _K.CIRCUIT_OPEN: KindMeaning(_F.CONNECTION, _R.SAFE, _X.NO),
+    _K.RATE_LIMITED: KindMeaning(_F.RATE_LIMITED, _R.SAFE, _X.NO),
+    _K.UNAUTHENTICATED: KindMeaning(_F.AUTH, _R.NEVER, _X.NO),
+    _K.PERMISSION_DENIED: KindMeaning(_F.AUTH, _R.NEVER, _X.NO),
+    _K.INVALID_REQUEST: KindMeaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.TOOL_NOT_FOUND: KindMeaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.NOT_FOUND: KindMeaning(_F.INVALID, _R.NEVER, _X.NO),
+    _K.CONFLICT: KindMeaning(_F.INVALID, _R.IF_IDEMPOTENT, _X.MAYBE),
+    _K.TOOL_FAILED: KindMeaning(_F.TOOL_ERROR, _R.NEVER, _X.MAYBE),
+    _K.UPSTREAM_INTERNAL: KindMeaning(_F.TOOL_ERROR, _R.UNSAFE, _X.MAYBE),
+    _K.NULL_RESULT: KindMeaning(_F.NULL_RESULT, _R.UNSAFE, _X.YES),
+    _K.MALFORMED_RESULT: KindMeaning(_F.MALFORMED_RESULT, _R.UNSAFE, _X.MAYBE),
+    _K.RESULT_TOO_LARGE: KindMeaning(_F.MALFORMED_RESULT, _R.NEVER, _X.YES),
+    _K.UNVERIFIED_PROVENANCE: KindMeaning(_F.UNVERIFIED, _R.NEVER, _X.MAYBE),
+    _K.POLICY_BLOCKED: KindMeaning(_F.BLOCKED, _R.NEVER, _X.NO),
+    _K.SESSION_UNAVAILABLE: KindMeaning(_F.SESSION, _R.SAFE, _X.NO),
+    _K.SESSION_LOST: KindMeaning(_F.SESSION, _R.SAFE, _X.NO),
+    _K.CANCELLED_BY_CALLER: KindMeaning(_F.CANCELLED, _R.UNSAFE, _X.MAYBE),
+    _K.OUTCOME_UNKNOWN: KindMeaning(_F.UNKNOWN, _R.UNSAFE, _X.MAYBE),
 }
 UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
 """Phases in which nothing has left yet."""
@@ -111,7 +111,7 @@ _STATUSES = {
 `upstream_internal`."""
 _EXECUTED = tuple(Executed)
 """From the least to the most."""
-_RETRIES = tuple(Retry)
+_RETRIES = tuple(RetryClass)
 """From the most free to the strictest."""
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
@@ -141,37 +141,37 @@ def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = Fa
     )
 
 
-def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> Retry:
+def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> RetryClass:
     """Return whether a call that failed so may be repeated. An unknown effect counts as a write."""
     base = MEANINGS[kind].base
-    if base is Retry.NEVER:
+    if base is RetryClass.NEVER:
         return base
     if phase in UNSENT or effect is Effect.READ:
-        return Retry.SAFE
+        return RetryClass.SAFE
     match base, effect:
-        case Retry.UNSAFE, Effect.IDEMPOTENT_WRITE:
-            return Retry.IF_IDEMPOTENT
-        case Retry.IF_IDEMPOTENT, Effect.IRREVERSIBLE:
-            return Retry.UNSAFE
+        case RetryClass.UNSAFE, Effect.IDEMPOTENT_WRITE:
+            return RetryClass.IF_IDEMPOTENT
+        case RetryClass.IF_IDEMPOTENT, Effect.IRREVERSIBLE:
+            return RetryClass.UNSAFE
         case _:
             return base
 
 
-def so_far(past: Past | None, ending: Ending) -> Past:
+def with_attempt(past: EarlierAttempts | None, ending: Ending) -> EarlierAttempts:
     """Return what the attempts of a call have come to, with one more that ended so."""
-    retry = Retry(ending.retry) if ending.retry else Retry.SAFE
+    retry = RetryClass(ending.retry) if ending.retry else RetryClass.SAFE
     unknown = ending.status is Status.UNKNOWN
     if past is None:
-        return Past(attempts=1, executed=ending.executed, retry=retry, unknown=unknown)
-    return Past(
+        return EarlierAttempts(attempts=1, executed=ending.executed, retry=retry, unknown=unknown)
+    return EarlierAttempts(
         attempts=past.attempts + 1,
-        executed=most(past.executed, ending.executed),
+        executed=more_executed(past.executed, ending.executed),
         retry=_strictest(past.retry, retry),
         unknown=past.unknown or unknown,
     )
 
 
-def of_call(ending: Ending, past: Past | None) -> Ending:
+def ending_of_call(ending: Ending, past: EarlierAttempts | None) -> Ending:
     """Return how a call ended that has this ending, and this past besides.
 
     Kind and phase are those of the ending. What may have happened, and whether the call may be made
@@ -179,19 +179,19 @@ def of_call(ending: Ending, past: Past | None) -> Ending:
     """
     if past is None:
         return ending
-    executed = most(past.executed, ending.executed)
-    retry = _strictest(past.retry, Retry(ending.retry)) if ending.retry else ""
+    executed = more_executed(past.executed, ending.executed)
+    retry = _strictest(past.retry, RetryClass(ending.retry)) if ending.retry else ""
     unknown = past.unknown and bool(ending.error) and ending.phase in UNSENT
     status = Status.UNKNOWN if unknown else ending.status
     return structs.replace(ending, status=status, executed=executed, retry=retry)
 
 
-def most(one: Executed, other: Executed) -> Executed:
+def more_executed(one: Executed, other: Executed) -> Executed:
     """Return what two attempts came to together."""
     return max(one, other, key=_EXECUTED.index)
 
 
-def _strictest(one: Retry, other: Retry) -> Retry:
+def _strictest(one: RetryClass, other: RetryClass) -> RetryClass:
     return max(one, other, key=_RETRIES.index)
 
 
@@ -243,12 +243,12 @@ def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | Non
     return ErrorKind.INVALID_REQUEST if unsent else ErrorKind.MALFORMED_RESULT
 
 
-def asks_again(status: int) -> bool:
+def is_method_preserving_redirect(status: int) -> bool:
     """Return whether a status asks for the same request, unchanged, at another place."""
     return status in _SAME_AGAIN
 
 
-def is_of_transport(status: int) -> bool:
+def is_transport_status(status: int) -> bool:
     """Tell whether a status comes from the way to the tool, so that no body says more."""
     return status in _OF_TRANSPORT
 

@@ -102,7 +102,7 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Whether an index looks into the body: it has `links`, a key of a note or a fact, a `delta`."""
 
 
-class Body(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The detachable part of a commit: everything that is content, or a hash of content."""
 
     version: int = VERSION
@@ -157,7 +157,7 @@ class Commit(Struct, frozen=True, kw_only=True, gc=False):
     link: Link
     facts: Facts
     hash: bytes
-    body: Body | None = None
+    body: CommitBody | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -180,7 +180,7 @@ def _decoder(kind: type[_T]) -> Callable[[bytes], _T]:
 
 _decode_record = _decoder(_Record)
 _decode_start = _decoder(_Start)
-_decode_body = _decoder(Body)
+_decode_body = _decoder(CommitBody)
 
 
 encode_facts: Final[Callable[[Facts], bytes]] = _encode
@@ -204,11 +204,11 @@ def decode_header(header: bytes) -> tuple[Link, Facts]:
     return record.link, record.facts
 
 
-encode_body: Final[Callable[[Body], bytes]] = _encode
+encode_body: Final[Callable[[CommitBody], bytes]] = _encode
 """Return a body's bytes."""
 
 
-def decode_body(body: bytes) -> Body:
+def decode_body(body: bytes) -> CommitBody:
     """Return a body. Raises `msgspec.DecodeError` for bytes that are none."""
     return _decode_body(body)
 

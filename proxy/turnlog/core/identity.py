@@ -21,11 +21,13 @@ LONGEST_NAME = 4096
 _META_BYTES = 64 * 1024
 """A longer value in `_meta` is not looked into."""
 
-Keys = Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, max_length=8)]
+KeyPath = Annotated[
+    tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, max_length=8)
+]
 """A way down into nested objects, key by key; an object may also stand as JSON in a string."""
 
 
-class Where(StrEnum):
+class KeyLocation(StrEnum):
     """Where a vendor puts its keys."""
 
     META = "meta"
@@ -38,10 +40,10 @@ class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one client names its conversations, turns and calls. The first key that is there wins."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
-    where: Where = Where.META
-    session: tuple[Keys, ...] = ()
-    turn: tuple[Keys, ...] = ()
-    call: tuple[Keys, ...] = ()
+    where: KeyLocation = KeyLocation.META
+    session: tuple[KeyPath, ...] = ()
+    turn: tuple[KeyPath, ...] = ()
+    call: tuple[KeyPath, ...] = ()
 
 
 class VendorTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +61,7 @@ class Confidence(StrEnum):
     INFERRED = "inferred"
 
 
-class Evidence(Struct, frozen=True, kw_only=True, gc=False):
+class CallerEvidence(Struct, frozen=True, kw_only=True, gc=False):
     """What a call shows of its caller. Everything but the connection may be absent."""
 
     path_session: str = ""
@@ -84,7 +86,7 @@ class Evidence(Struct, frozen=True, kw_only=True, gc=False):
     """The connection, or the process of a wrapped command."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class SessionIdentity(Struct, frozen=True, kw_only=True):
     """Which session a call belongs to, and who said so."""
 
     rung: Rung
@@ -109,12 +111,12 @@ class _Found(Struct, frozen=True):
     vendor: str = ""
 
 
-def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
+def identify(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIdentity:
     """Climb the ladder: explicit, vendor, environment, transport, implicit; the first hit wins."""
     found = _session(evidence, table)
     turn, source, turn_vendor = _turn(evidence, table)
     _, call_vendor = _first(evidence, table, "call")
-    return Identity(
+    return SessionIdentity(
         rung=found.rung,
         name=found.name,
         turn_label=turn,
@@ -126,27 +128,27 @@ def identify(evidence: Evidence, table: tuple[Vendor, ...]) -> Identity:
     )
 
 
-def wanted_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
+def vendor_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names, in lower case, of the headers that belong into `Evidence.headers`."""
     return frozenset(
         keys[0].lower()
         for vendor in table
-        if vendor.where is Where.HEADER
+        if vendor.where is KeyLocation.HEADER
         for keys in (*vendor.session, *vendor.turn, *vendor.call)
     )
 
 
-def wanted_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
+def vendor_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names of the variables that belong into `Evidence.environment`."""
     return frozenset(
         keys[0]
         for vendor in table
-        if vendor.where is Where.ENVIRONMENT
+        if vendor.where is KeyLocation.ENVIRONMENT
         for keys in (*vendor.session, *vendor.turn, *vendor.call)
     )
 
 
-def _session(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found:
+def _session(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> _Found:
     return (
         _explicit(evidence)
         or _vendor(evidence, table, Rung.VENDOR)
@@ -156,7 +158,7 @@ def _session(evidence: Evidence, table: tuple[Vendor, ...]) -> _Found:
     )
 
 
-def _explicit(evidence: Evidence) -> _Found | None:
+def _explicit(evidence: CallerEvidence) -> _Found | None:
     if name := _name(evidence.path_session):
         return _Found(Rung.EXPLICIT, name, "path", Confidence.GIVEN)
     if name := _name(evidence.header_session):
@@ -166,9 +168,9 @@ def _explicit(evidence: Evidence) -> _Found | None:
     return None
 
 
-def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:
+def _vendor(evidence: CallerEvidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:
     for vendor in table:
-        if (vendor.where is Where.ENVIRONMENT) is not (rung is Rung.ENVIRONMENT):
+        if (vendor.where is KeyLocation.ENVIRONMENT) is not (rung is Rung.ENVIRONMENT):
             continue
         for keys in vendor.session:
             if name := _lookup(evidence, vendor.where, keys):
@@ -178,7 +180,7 @@ def _vendor(evidence: Evidence, table: tuple[Vendor, ...], rung: Rung) -> _Found
     return None
 
 
-def _transport(evidence: Evidence) -> _Found | None:
+def _transport(evidence: CallerEvidence) -> _Found | None:
     if not evidence.mcp_session_id:
         return None
     # Two servers may hand out the same id.
@@ -186,7 +188,7 @@ def _transport(evidence: Evidence) -> _Found | None:
     return _Found(Rung.TRANSPORT, name, "header Mcp-Session-Id", Confidence.TRANSPORT)
 
 
-def _turn(evidence: Evidence, table: tuple[Vendor, ...]) -> tuple[str, TurnSource, str]:
+def _turn(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> tuple[str, TurnSource, str]:
     explicit = _name(evidence.header_turn) or _meta_name(evidence.meta, ("turnlog/turn",))
     if explicit:
         return explicit, TurnSource.EXPLICIT, ""
@@ -194,7 +196,7 @@ def _turn(evidence: Evidence, table: tuple[Vendor, ...]) -> tuple[str, TurnSourc
     return label, TurnSource.VENDOR if label else TurnSource.GAP, vendor
 
 
-def _first(evidence: Evidence, table: tuple[Vendor, ...], what: str) -> tuple[str, str]:
+def _first(evidence: CallerEvidence, table: tuple[Vendor, ...], what: str) -> tuple[str, str]:
     """Return the first name that a vendor gives to `what` (turn or call), and that vendor."""
     for vendor in table:
         for keys in vendor.turn if what == "turn" else vendor.call:
@@ -203,13 +205,13 @@ def _first(evidence: Evidence, table: tuple[Vendor, ...], what: str) -> tuple[st
     return "", ""
 
 
-def _lookup(evidence: Evidence, where: Where, keys: tuple[str, ...]) -> str:
+def _lookup(evidence: CallerEvidence, where: KeyLocation, keys: tuple[str, ...]) -> str:
     match where:
-        case Where.META:
+        case KeyLocation.META:
             return _meta_name(evidence.meta, keys)
-        case Where.HEADER:
+        case KeyLocation.HEADER:
             return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
-        case Where.ENVIRONMENT:
+        case KeyLocation.ENVIRONMENT:
             return _dig(evidence.environment.get(keys[0], ""), keys[1:])
 
 
@@ -253,7 +255,7 @@ def _name(value: object) -> str:
     return f"sha256:{sha256(data).hexdigest()}" if len(data) <= LONGEST_NAME else ""
 
 
-def _implicit_key(evidence: Evidence) -> str:
+def _implicit_key(evidence: CallerEvidence) -> str:
     """Return target, credential and client name; where the latter are unknown, the connection.
 
     A client opens several connections, and some one for each call: the connection tells agents
@@ -267,7 +269,7 @@ def _implicit_key(evidence: Evidence) -> str:
     return f"{evidence.target}\n\n\n{evidence.connection}"
 
 
-def _implicit_why(evidence: Evidence) -> str:
+def _implicit_why(evidence: CallerEvidence) -> str:
     if isinstance(evidence.connection, str):
         return "process"
     known = {"credential": evidence.credential, "client name": evidence.client_name}

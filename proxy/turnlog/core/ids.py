@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from uuid import UUID
 
-_DRAWN = 4096
-_CHANCE = 10
+_BLOCK_BYTES = 4096
+_RANDOM_BYTES = 10
 """Bytes of an identifier that are random, but for its version and its variant."""
-_FREE = b"\x0f\xff\x3f".ljust(_CHANCE, b"\xff")
-_FIXED = b"\x70\x00\x80".ljust(_CHANCE, b"\0")
+_RANDOM_MASK = b"\x0f\xff\x3f".ljust(_RANDOM_BYTES, b"\xff")
+_VERSION_BITS = b"\x70\x00\x80".ljust(_RANDOM_BYTES, b"\0")
 
 
 class Entropy:
@@ -26,7 +26,7 @@ class Entropy:
         """Return `count` bytes that were never returned before, 4096 at the most."""
         start = self._used
         if start + count > len(self._drawn):
-            self._drawn, start = self._source(_DRAWN), 0
+            self._drawn, start = self._source(_BLOCK_BYTES), 0
         self._used = start + count
         return self._drawn[start : start + count]
 
@@ -36,28 +36,28 @@ class Ids:
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
         # All at once they cost a tenth of what each does alone.
-        self._ends = Entropy(lambda count: _ends(source(count)))
+        self._ends = Entropy(lambda count: _random_parts(source(count)))
 
     def new(self, at: int) -> bytes:
         """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC."""
-        return _moment(at) + self._ends.take(_CHANCE)
+        return _timestamp(at) + self._ends.take(_RANDOM_BYTES)
 
 
 def uuid7(at: int, entropy: bytes) -> bytes:
     """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC; `entropy` holds 10 random bytes."""
-    return _moment(at) + _ends(entropy)
+    return _timestamp(at) + _random_parts(entropy)
 
 
-def _moment(at: int) -> bytes:
+def _timestamp(at: int) -> bytes:
     return (at // 1_000_000 & 0xFFFF_FFFF_FFFF).to_bytes(6)
 
 
-def _ends(entropy: bytes) -> bytes:
+def _random_parts(entropy: bytes) -> bytes:
     """Return what stands behind the time in as many identifiers as random bytes suffice for."""
-    count = len(entropy) // _CHANCE
-    free, fixed = (int.from_bytes(part * count) for part in (_FREE, _FIXED))
-    drawn = int.from_bytes(entropy[: count * _CHANCE])
-    return (drawn & free | fixed).to_bytes(count * _CHANCE)
+    count = len(entropy) // _RANDOM_BYTES
+    free, fixed = (int.from_bytes(part * count) for part in (_RANDOM_MASK, _VERSION_BITS))
+    drawn = int.from_bytes(entropy[: count * _RANDOM_BYTES])
+    return (drawn & free | fixed).to_bytes(count * _RANDOM_BYTES)
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +67,7 @@ def to_text(identifier: bytes) -> str:
     return f"{start.hex()}-{middle.hex('-', 2)}-{end.hex()}"
 
 
-def begins(identifier: bytes, text: str) -> bool:
+def has_prefix(identifier: bytes, text: str) -> bool:
     """Tell whether `text` is the beginning of an identifier, with hyphens or without."""
     start = text.lower()
     return to_text(identifier).startswith(start) or identifier.hex().startswith(start)

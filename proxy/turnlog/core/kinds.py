@@ -140,7 +140,7 @@ class ErrorKind(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
 
 
-class Retry(StrEnum):
+class RetryClass(StrEnum):
     """Whether the same call may be made again, from the most free to the strictest."""
 
     SAFE = "safe"

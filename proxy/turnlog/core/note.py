@@ -14,16 +14,16 @@ from .kinds import NoteKind
 
 TEXT_CHARS: Final = 4096
 NAME_CHARS: Final = 512
-MOST_KEYS: Final = 256
+MAX_KEYS: Final = 256
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS)]
 Words: TypeAlias = Annotated[str, Meta(max_length=TEXT_CHARS)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 Label: TypeAlias = Annotated[str, Meta(max_length=NAME_CHARS)]
-Names: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_KEYS)]
+Names: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_KEYS)]
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=10**9)]
-Entries: TypeAlias = Annotated[dict[Name, Words], Meta(min_length=1, max_length=MOST_KEYS)]
+Entries: TypeAlias = Annotated[dict[Name, Words], Meta(min_length=1, max_length=MAX_KEYS)]
 
 
 class FactAction(StrEnum):
@@ -79,7 +79,7 @@ class Recall(Struct, frozen=True, kw_only=True, tag=NoteKind.RECALL.value, tag_f
     key: Name
 
 
-class Turn(Struct, frozen=True, kw_only=True, tag=NoteKind.TURN.value, tag_field="kind"):
+class TurnStart(Struct, frozen=True, kw_only=True, tag=NoteKind.TURN.value, tag_field="kind"):
     """Another turn begins; `name` is what its caller calls it."""
 
     name: Label = ""
@@ -106,13 +106,13 @@ class Budget(Struct, frozen=True, kw_only=True, tag=NoteKind.BUDGET.value, tag_f
     seconds: Seconds | None = None
 
 
-Note: TypeAlias = Decision | Fact | Evict | Recall | Turn | UserInput | Metadata | Budget
+Note: TypeAlias = Decision | Fact | Evict | Recall | TurnStart | UserInput | Metadata | Budget
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 
 
-def kind_of(note: Note) -> NoteKind:
+def note_kind(note: Note) -> NoteKind:
     """Return what the header says of a note."""
     return NoteKind(str(note.__struct_config__.tag))
 

@@ -10,13 +10,13 @@ from .kinds import ErrorKind, Executed, Status
 TOOLS_USED: Final = "tools_used"
 
 
-class Field(StrEnum):
+class ChangedField(StrEnum):
     """The fields of session state that a tool's call may change (semantics, section 7)."""
 
     FILES_MODIFIED = "files_modified"
 
 
-class Change(StrEnum):
+class OperationType(StrEnum):
     """What a call does to what a key names."""
 
     CREATED = "created"
@@ -58,6 +58,6 @@ def had_effect(executed: Executed, status: Status, kind: str) -> bool:
     return kind != ErrorKind.TOOL_FAILED
 
 
-def used(server: str, tool: str) -> Operation:
+def tool_use(server: str, tool: str) -> Operation:
     """Return the operation that every attempt is: it stands in its header, and nowhere else."""
     return Operation(field=TOOLS_USED, op="called", key=f"{server}.{tool}")

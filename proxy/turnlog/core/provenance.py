@@ -17,7 +17,7 @@ class Provenance(StrEnum):
     """turnlog.lock has none for this tool, or nobody has seen its definition yet."""
 
 
-class Standing(Struct, frozen=True, gc=False):
+class PinStatus(Struct, frozen=True, gc=False):
     """How a tool stands against the lock."""
 
     provenance: Provenance = Provenance.UNVERIFIED
@@ -25,12 +25,12 @@ class Standing(Struct, frozen=True, gc=False):
     """sha256 of the definition in the lock, where that is another."""
 
 
-UNVERIFIED: Final = Standing()
-_PINNED: Final = Standing(Provenance.PINNED)
+UNVERIFIED: Final = PinStatus()
+_PINNED: Final = PinStatus(Provenance.PINNED)
 
 
-def standing(pinned: bytes | None, definition: bytes) -> Standing:
+def pin_status(pinned: bytes | None, definition: bytes) -> PinStatus:
     """Compare the sha256 of a tool's definition (empty: not seen) with what is pinned for it."""
     if pinned is None or not definition:
         return UNVERIFIED
-    return _PINNED if definition == pinned else Standing(Provenance.MISMATCH, pinned)
+    return _PINNED if definition == pinned else PinStatus(Provenance.MISMATCH, pinned)

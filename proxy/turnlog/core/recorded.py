@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class OperationKind(StrEnum):
+class RequestKind(StrEnum):
     """What was asked for, as the `operation` of a row says it."""
 
     TOOLS_CALL = "tools/call"
@@ -20,26 +20,26 @@ class OperationKind(StrEnum):
 _OF_MCP: Final = {
     kind.value: kind
     for kind in (
-        OperationKind.TOOLS_CALL,
-        OperationKind.RESOURCES_READ,
-        OperationKind.PROMPTS_GET,
+        RequestKind.TOOLS_CALL,
+        RequestKind.RESOURCES_READ,
+        RequestKind.PROMPTS_GET,
     )
 }
 LOOKUPS: Final = frozenset({"resources/read", "prompts/get"})
 """Methods of MCP that only look something up: they get rows, and are no calls of tools."""
 
 
-def operation_of(method: str) -> OperationKind:
+def request_kind(method: str) -> RequestKind:
     """Return what a row with this method is about: every other method is that of an HTTP request."""
-    return _OF_MCP.get(method, OperationKind.HTTP)
+    return _OF_MCP.get(method, RequestKind.HTTP)
 
 
-def is_of_mcp(method: str) -> bool:
+def is_mcp_method(method: str) -> bool:
     """Return whether a row with this method is about a request of MCP."""
     return method in _OF_MCP
 
 
-def is_call(method: str) -> bool:
+def is_tool_call(method: str) -> bool:
     """Return whether a row with this method is about a call of a tool, over MCP or plain HTTP.
 
     Only calls count as uses of a tool, and only they can be refused.

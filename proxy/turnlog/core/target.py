@@ -28,7 +28,7 @@ def lock_name(server: str, place: Sequence[str], folder: str) -> str:
     else:
         shown = place[0].partition("://")[2]
     whole = "\0".join(place).encode("utf-8", "surrogatepass")
-    return joined(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGITS]}")
+    return join_lock_name(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGITS]}")
 
 
 def server_of(lock_name: str) -> str:
@@ -36,12 +36,12 @@ def server_of(lock_name: str) -> str:
     return lock_name.partition(_SEPARATOR)[0]
 
 
-def place_shown(lock_name: str) -> str:
+def place_of(lock_name: str) -> str:
     """Return host or program and the digest; empty where turnlog 0.1 pinned."""
     return lock_name.partition(_SEPARATOR)[2]
 
 
-def joined(server: str, target: str) -> str:
+def join_lock_name(server: str, target: str) -> str:
     """Return the name in a lock again of what `server_of` and `place_shown` have taken apart."""
     return f"{server}{_SEPARATOR}{target}" if target else server
 

@@ -15,7 +15,7 @@ TURN_GAP = 120_000_000_000
 """ns: a session that was quiet this long, with nothing in flight, begins a new turn."""
 
 
-class Place(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class TurnPosition(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The turn and step at which a session stands. Times are ns UTC."""
 
     turn: int = 1
@@ -30,7 +30,7 @@ class Place(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Attempts without outcome."""
 
 
-def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
+def next_call(place: TurnPosition, at: int, label: str, source: TurnSource) -> TurnPosition:
     """Return the place of a call that starts at `at`.
 
     `label` is the turn as `source` names it; empty leaves it to the gaps.
@@ -45,7 +45,7 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
         step += 1
     if label:
         named, given = label, source
-    return Place(
+    return TurnPosition(
         turn=turn,
         step=step,
         label=named,
@@ -56,7 +56,7 @@ def start(place: Place, at: int, label: str, source: TurnSource) -> Place:
     )
 
 
-def begin(place: Place, at: int, label: str) -> Place:
+def new_turn(place: TurnPosition, at: int, label: str) -> TurnPosition:
     """Return the place where somebody says that another turn begins; `label` may name it.
 
     A turn without a call that is not named otherwise is that turn.
@@ -64,7 +64,7 @@ def begin(place: Place, at: int, label: str) -> Place:
     is_new = place.step > 0 or place.label != ""
     if label and label == place.label:
         is_new = False
-    return Place(
+    return TurnPosition(
         turn=place.turn + 1 if is_new else place.turn,
         step=0 if is_new else place.step,
         label=label,
@@ -75,7 +75,7 @@ def begin(place: Place, at: int, label: str) -> Place:
     )
 
 
-def touch(place: Place, at: int, *, ended: int) -> Place:
+def after_commit(place: TurnPosition, at: int, *, ended: int) -> TurnPosition:
     """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
     as many began again where it is negative."""
     active_at, in_flight = place.active_at, place.in_flight - ended
@@ -83,7 +83,7 @@ def touch(place: Place, at: int, *, ended: int) -> Place:
         active_at = at
     if in_flight < 0:
         in_flight = 0
-    return Place(
+    return TurnPosition(
         turn=place.turn,
         step=place.step,
         label=place.label,

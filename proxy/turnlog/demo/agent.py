@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult, TextContent
 
-from turnlog.client import ErrorFamily, Executed, Outcome, Retry, outcome_of
+from turnlog.client import ErrorFamily, Executed, Outcome, RetryClass, outcome_of
 
 from .scenes import RELIST, Call
 
@@ -59,7 +59,7 @@ def seen(result: CallToolResult) -> str:
             return f"case Outcome(error=NULL_RESULT): nothing came, do not build on it ({kind})"
         case Outcome(executed=Executed.NO, kind=kind):
             return f"case Outcome(executed=NO): it never ran, may be made again ({kind})"
-        case Outcome(retry=Retry.SAFE, kind=kind):
+        case Outcome(retry=RetryClass.SAFE, kind=kind):
             return f"case Outcome(retry=SAFE): it only reads, may be made again ({kind})"
         case Outcome(executed=Executed.MAYBE, kind=kind):
             return f"case Outcome(executed=MAYBE): may have happened, look first ({kind})"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from turnlog.core.identity import Evidence, Identity
+from turnlog.core.identity import CallerEvidence, SessionIdentity
 from turnlog.core.kinds import Rung
 from turnlog.engine.mcp.legacy_sse import Channel
 from turnlog.exchange.principal import Pairs, PrincipalNames
@@ -281,9 +281,9 @@ class Request:
         headers: Mapping[str, str],
         client_name: str,
         target: str = "",
-    ) -> Evidence:
+    ) -> CallerEvidence:
         """Return what this request shows of its session; `headers` are those vendors use."""
-        return Evidence(
+        return CallerEvidence(
             path_session=self.route.session,
             header_session=self._session,
             header_turn=self._turn,
@@ -299,7 +299,7 @@ class Request:
         )
 
 
-def former(request: Request, identity: Identity) -> Former:
+def former(request: Request, identity: SessionIdentity) -> Former:
     """Return whose a call is as 0.1 wrote it down."""
     name, principal = identity.name, request.former_credential
     if identity.rung is Rung.TRANSPORT:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.identity import Evidence, Identity, Vendor, identify
+from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify
 from turnlog.core.kinds import Rung
 from turnlog.exchange.replacement import Begun, Replacements
 from turnlog.observe.clock import Clock
@@ -41,7 +41,7 @@ class _Info(Struct):
 class Meant(Struct, frozen=True):
     """Which session some evidence means."""
 
-    identity: Identity
+    identity: SessionIdentity
     key: str
     """Its alias; of an implicit one, what all calls in it have in common."""
     kin: str
@@ -121,7 +121,7 @@ class Sessions:
         if replaced is not None and replaced[0].id is not None:
             ref.metadata["replaces"] = ids.to_text(replaced[0].id)
 
-    def own(self, evidence: Evidence, client: Client) -> list[SessionRef]:
+    def own(self, evidence: CallerEvidence, client: Client) -> list[SessionRef]:
         """Return the sessions that an agent may mean who asks turnlog itself.
 
         That is the one it names, as in a call; else those of its credential and client name that
@@ -143,7 +143,7 @@ class Sessions:
         """Tell whether `_meta` may name a session or a turn."""
         return not self._telling_keys.isdisjoint(meta)
 
-    def meant(self, evidence: Evidence) -> Meant:
+    def meant(self, evidence: CallerEvidence) -> Meant:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
         if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
@@ -165,14 +165,14 @@ class Sessions:
             meant = self._meant[key] = self._climb(evidence, ())
         return meant
 
-    def _climb(self, evidence: Evidence, table: tuple[Vendor, ...]) -> Meant:
+    def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> Meant:
         identity, kin = self._recordable(identify(evidence, table)), _kin(evidence)
         if identity.rung is Rung.IMPLICIT:
             return Meant(identity, identity.implicit_key, kin, is_implicit=True)
         named = alias(identity.rung, identity.name, evidence.credential)
         return Meant(identity, named, kin, is_implicit=False)
 
-    def _recordable(self, found: Identity) -> Identity:
+    def _recordable(self, found: SessionIdentity) -> SessionIdentity:
         """Return an identity without secrets; a session whose name holds one goes by its digest."""
         name, turn, client = map(self._clean, (found.name, found.turn_label, found.client))
         if name != found.name:
@@ -182,7 +182,9 @@ class Sessions:
             return found
         return structs.replace(found, name=name, turn_label=turn, client=client)
 
-    def _open(self, identity: Identity, client: Client, aliases: tuple[str, ...]) -> SessionRef:
+    def _open(
+        self, identity: SessionIdentity, client: Client, aliases: tuple[str, ...]
+    ) -> SessionRef:
         metadata = {
             "why": identity.why,
             "confidence": identity.confidence,
@@ -199,7 +201,7 @@ class Sessions:
         )
 
 
-def _kin(evidence: Evidence) -> str:
+def _kin(evidence: CallerEvidence) -> str:
     """Return what agents of one credential and client name have in common; empty for neither."""
     if not (evidence.credential or evidence.client_name):
         return ""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.identity import VendorTable, wanted_headers
+from turnlog.core.identity import VendorTable, vendor_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.engine.duplicates.deduplication import Repeats
 from turnlog.engine.http.plain_tools import PlainTools
@@ -241,7 +241,7 @@ def _context(
         health=health,
         clock=clock,
         log=log,
-        vendor_headers=frozenset(map(str.encode, wanted_headers(table))),
+        vendor_headers=frozenset(map(str.encode, vendor_headers(table))),
         keep=max(settings.limits.record, KEEP),
         work=work,
         stop=stop,

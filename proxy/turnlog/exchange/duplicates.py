@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, Retry, Status
+from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, RetryClass, Status
 from turnlog.core.text.units import Duration
 from turnlog.rules.model import OnDisconnect, OnDuplicate
 
@@ -167,7 +167,7 @@ def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdic
 
 def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: NeverTwice) -> Verdict:
     # What waits for another leg has no answer yet, and what did not run is asked anew.
-    if ending.status.parked or ending.executed is Executed.NO or ending.retry == Retry.SAFE:
+    if ending.status.parked or ending.executed is Executed.NO or ending.retry == RetryClass.SAFE:
         return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
     dropped = _is_dropped(earlier, ending)
     unknown = dropped or ending.status is Status.UNKNOWN
@@ -208,7 +208,7 @@ LEFT: Final = Ending(
     executed=Executed.MAYBE,
     error=ErrorFamily.CANCELLED,
     kind=ErrorKind.CANCELLED_BY_CALLER,
-    retry=Retry.UNSAFE,
+    retry=RetryClass.UNSAFE,
 )
 """How a call ended whose caller left while the one that it waited for ran on: that one was sent."""
 
@@ -216,7 +216,7 @@ LEFT: Final = Ending(
 def replayed(ending: Ending, *, whole: bool) -> Ending:
     """Return how a call ended that was answered from one that ended so; `whole` tells whether its
     answer is still held."""
-    retry = ending.retry if whole else Retry.NEVER
+    retry = ending.retry if whole else RetryClass.NEVER
     return structs.replace(ending, status=Status.REPLAYED, phase=Phase.QUEUED, retry=retry)
 
 
@@ -234,7 +234,7 @@ def unsent(verdict: Verdict) -> Ending:
             kind, family, executed = ErrorKind.RESPONSE_TIMEOUT, ErrorFamily.TIMEOUT, Executed.MAYBE
         case _:
             kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
-    retry = Retry.UNSAFE if executed is Executed.MAYBE else Retry.NEVER
+    retry = RetryClass.UNSAFE if executed is Executed.MAYBE else RetryClass.NEVER
     return Ending(
         status=Status.ERROR,
         phase=Phase.SENT if verdict is Verdict.LATE else Phase.QUEUED,

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
-from turnlog.core.text.columns import cut
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.columns import fit_columns
+from turnlog.core.text.escapes import escape_unprintable
 
 from .events import (
     CallEnded,
@@ -144,7 +144,7 @@ def json_lines(clock: Callable[[], int]) -> Render:
             fields = _encode(_plain(event))
         if not fields.isascii() or _DELETE in fields:
             # JSON does not escape DEL, C1 controls and bidi marks, which steer a terminal.
-            fields = clean(fields.decode()).encode()
+            fields = escape_unprintable(fields.decode()).encode()
         return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.severity], fields[1:], b"\n"))
 
     return render
@@ -184,9 +184,9 @@ def short_line(
             word, rest = "session", _session(event)
         case ToolsListed():
             word, rest = "tools", _tools(event)
-    line = clean(f"{word:<12}  {rest}")
+    line = escape_unprintable(f"{word:<12}  {rest}")
     if columns is not None:
-        line = cut(line, columns - _CLOCK)
+        line = fit_columns(line, columns - _CLOCK)
     if not colors or not isinstance(event, CallEnded):
         return line
     style = _FAILED if event.severity >= Level.WARNING else _ENDED

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.core.operation import Change, Evidence, Field, Operation
+from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
 from turnlog.rules.model import Access, Match, Rule, RuleFile
 from turnlog.rules.policy import Policy, Subject, decide
 
@@ -33,8 +33,8 @@ class Refusal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Changed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One change. `evidence` and `maybe` may be anything where they are left out."""
 
-    field: Field
-    op: Change
+    field: ChangedField
+    op: OperationType
     key: str
     to: str = ""
     evidence: Evidence | None = None

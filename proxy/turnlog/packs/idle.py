@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import Retry
+from turnlog.core.kinds import RetryClass
 from turnlog.rules.expression import root
 from turnlog.rules.model import ASPECTS, Match, Rule
 
@@ -67,7 +67,7 @@ def _of_method(text: str) -> str:
 def _is_final(cause: str) -> bool:
     """Tell whether nothing that an error family or kind stands for may be tried again."""
     of_cause = (m for kind, m in MEANINGS.items() if cause in (kind, m.family))
-    return all(meaning.base is Retry.NEVER for meaning in of_cause)
+    return all(meaning.base is RetryClass.NEVER for meaning in of_cause)
 
 
 def _item(document: Document, steps: tuple[Step, ...], at: int) -> tuple[Step, ...]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.wire.tools.definition import Json, Kept
 
 from . import load
@@ -163,7 +163,7 @@ def lock_text(lock: LockFile) -> str:
     """Return what stands in the file: sorted, one member a line, nothing in it that is invisible."""
     plain = msgspec.to_builtins(lock)
     text = json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False)
-    return "\n".join(map(clean, text.split("\n"))) + "\n"
+    return "\n".join(map(escape_unprintable, text.split("\n"))) + "\n"
 
 
 def write_lock(path: Path, lock: LockFile) -> None:

@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import Ending, Past, of_call, so_far
+from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
-from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
-from turnlog.core.recorded import is_call, is_of_mcp
+from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance
+from turnlog.core.recorded import is_mcp_method, is_tool_call
 from turnlog.rules.model import Access, Demand
 from turnlog.rules.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
@@ -155,9 +155,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """What the rules come to for this call."""
     number: int = 1
     """Of the attempt; the first one is 1."""
-    past: Past | None = None
+    past: EarlierAttempts | None = None
     """What attempts before this one came to, where they were made in another exchange."""
-    standing: Standing = UNVERIFIED
+    standing: PinStatus = UNVERIFIED
     """How the tool's definition stands against turnlog.lock."""
     is_named: bool = False
     """Whether a rule or a trusted annotation says that it changes something."""
@@ -189,12 +189,12 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_mcp(self) -> bool:
         """Whether this is a request of MCP, and not of a plain HTTP tool."""
-        return is_of_mcp(self.method)
+        return is_mcp_method(self.method)
 
     @property
     def is_call(self) -> bool:
         """Whether this is the call of a tool, and not a read that is only recorded."""
-        return is_call(self.method)
+        return is_tool_call(self.method)
 
     @property
     def may_be_guarded(self) -> bool:
@@ -300,7 +300,7 @@ class Attempt(Struct, eq=False):
     """Ends its wait for a place, while it waits for one."""
     patience: Patience | None = None
     """Its time limits."""
-    past: Past | None = None
+    past: EarlierAttempts | None = None
     """What the other attempts of its call came to; `None` where there was none."""
     running: Guarded | None = None
     """What guards its call, where something does."""
@@ -340,13 +340,13 @@ class Attempt(Struct, eq=False):
     @property
     def overall(self) -> Ending | None:
         """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
-        return of_call(self.ending, self.past) if self.ending is not None else None
+        return ending_of_call(self.ending, self.past) if self.ending is not None else None
 
     @property
-    def so_far(self) -> Past:
+    def so_far(self) -> EarlierAttempts:
         """What the attempts of its call came to, up to this one, which has ended."""
         assert self.ending is not None
-        return so_far(self.past, self.ending)
+        return with_attempt(self.past, self.ending)
 
     @property
     def caller_key(self) -> str:

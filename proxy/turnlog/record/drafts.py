@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, structs
 
 from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
 from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.clock import Clock
@@ -96,7 +96,7 @@ class Drafter:
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             read = self._unread(error)
         keep = ask.policy.store
-        body = Body(
+        body = CommitBody(
             input_hash=read.hash,
             preview="" if keep is _NOTHING else read.short,
             links=_links(ask),
@@ -321,13 +321,13 @@ def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
     return structs.replace(reply, said=with_tail(reply.said, outcome))
 
 
-def _outcome_body(keep: Keep, read: Content, reply: Reply) -> Body:
+def _outcome_body(keep: Keep, read: Content, reply: Reply) -> CommitBody:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
     silent = keep is _NOTHING and bool(reply.size)
     answered = reply.http_status or reply.size or reply.content
     detail = "" if silent else read.detail
     short = "" if silent or not answered else read.short
-    return Body(
+    return CommitBody(
         output_hash=read.hash,
         summary=short if read.blob.data or not detail else _line(detail),
         detail=detail,

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from turnlog.core.classify import MEANINGS, UNSENT, Past
+from turnlog.core.classify import MEANINGS, UNSENT, EarlierAttempts
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
 from turnlog.core.provenance import Provenance
 from turnlog.rules.model import Access, Timeouts
@@ -63,7 +63,7 @@ class Failure(Exception):
         named = policy.retry.on if policy.retry is not None else ()
         return self.kind in named or MEANINGS[self.kind].family in named
 
-    def sentence(self, server: str, past: Past | None = None) -> str:
+    def sentence(self, server: str, past: EarlierAttempts | None = None) -> str:
         """Return what the caller of a tool is told; `past` is what other attempts came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
             return f"{self.detail}; a rule demands it as pinned, and the call was not sent"
@@ -116,7 +116,7 @@ def _unpinned(ask: Ask) -> Failure:
     return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
 
 
-def _unsent(past: Past | None) -> str:
+def _unsent(past: EarlierAttempts | None) -> str:
     """Return what happened to a call whose last attempt was not sent."""
     return "the call was not sent" if past is None else _BEFORE[past.executed]
 

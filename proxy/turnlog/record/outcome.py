@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from turnlog.core.classify import (
     Ending,
-    asks_again,
-    is_of_transport,
+    is_method_preserving_redirect,
+    is_transport_status,
     kind_of_error,
     kind_of_redirect,
     kind_of_status,
@@ -165,7 +165,11 @@ def answered_plainly(
         size=text.size,
         flags=flags,
     )
-    kind = kind_of_redirect(status, elsewhere=elsewhere) if asks_again(status) else None
+    kind = (
+        kind_of_redirect(status, elsewhere=elsewhere)
+        if is_method_preserving_redirect(status)
+        else None
+    )
     kind = kind or kind_of_status(status)
     return succeeded() if kind is None else refused(kind, effect), reply
 
@@ -268,7 +272,7 @@ def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
     other status: a result that says nothing of an end is no success under 400 or 500.
     """
     refuses = around.status >= _REFUSALS
-    if refuses and is_of_transport(around.status):
+    if refuses and is_transport_status(around.status):
         return kind_of_status(around.status)
     # First what most are: no error, no code, nothing that waits.
     if said.status is _OK:

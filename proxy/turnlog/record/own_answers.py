@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, structs
 from turnlog.core import ids
 from turnlog.core.classify import Ending, succeeded
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Retry, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, RetryClass, Status
 from turnlog.rules.model import Surface
 from turnlog.wire.http.head import Headers
 from turnlog.wire.jsonrpc import Message, id_key
@@ -41,10 +41,10 @@ _OF_TOOLS: Final = frozenset({ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT})
 """Errors that a whole result of a tool may be."""
 _PROBLEM: Headers = [(b"Content-Type", b"application/problem+json")]
 _ADVICE: Final = {
-    Retry.SAFE: "It can be made again.",
-    Retry.IF_IDEMPOTENT: "Make it again only if doing it twice does no harm.",
-    Retry.UNSAFE: "Find out whether it happened before making it again.",
-    Retry.NEVER: "Do not make it again unchanged.",
+    RetryClass.SAFE: "It can be made again.",
+    RetryClass.IF_IDEMPOTENT: "Make it again only if doing it twice does no harm.",
+    RetryClass.UNSAFE: "Find out whether it happened before making it again.",
+    RetryClass.NEVER: "Do not make it again unchanged.",
 }
 """What the caller of a tool, a model most often, is told to do."""
 _HANDSHAKES = frozenset({"initialize", "server/discover"})

@@ -16,9 +16,9 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
-from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
-from turnlog.core.loops import Loops
+from turnlog.core.loops import LoopDetector
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
     CallStarted,
@@ -98,7 +98,7 @@ class Recorder:
         self._full = False
         """Whether `store.full` was said and is still true."""
         self._opening: set[SessionRef] = set()
-        self._loops = Loops()
+        self._loops = LoopDetector()
         self._unread = Unread()
         self._arrived: dict[bytes, Callable[[], None]] = {}
         """By call, what notes that its caller had the answer, once what that one had sent before is read."""
@@ -223,7 +223,7 @@ class Recorder:
         links: tuple[bytes, ...],
     ) -> None:
         try:
-            facts, body = self._drafter.note(kind, on), Body(links=links) if links else None
+            facts, body = self._drafter.note(kind, on), CommitBody(links=links) if links else None
             draft = Draft(session=session, facts=facts, body=body, intent=follows)
             if kind is _DELIVERED:
                 self._store.submit(draft, wait=False)
@@ -274,7 +274,9 @@ class Recorder:
         which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
         placed = attempt.intent.placed if attempt.intent is not None else None
         turn = placed.link.turn if placed is not None else 0
-        if self._loops.failed((*which, sha256(asked).digest(), ending.kind), ask.call, turn=turn):
+        if self._loops.add_failure(
+            (*which, sha256(asked).digest(), ending.kind), ask.call, turn=turn
+        ):
             attempt.marks.add(Flag.LOOP)
 
     async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, cast
 from msgspec import Meta, Struct, structs
 
 from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind
-from turnlog.core.operation import Change, Field
+from turnlog.core.operation import ChangedField, OperationType
 from turnlog.core.text.units import Duration, Reader, duration, reads
 
 from .expression import PATTERN, Expression, expression
@@ -276,8 +276,8 @@ class ErrorMap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a call that succeeded did: `op` to each thing that `key` selects."""
 
-    field: Field
-    op: Change
+    field: ChangedField
+    op: OperationType
     key: Expression
     to: Annotated[str, reads(expression, {**PATTERN})] = ""
     """The new names of what is renamed, in the same order."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import is_of_transport
+from turnlog.core.classify import is_transport_status
 from turnlog.core.kinds import ErrorKind, Flag
 
 from .expression import UNREADABLE, Seen, holds, searches
@@ -95,8 +95,8 @@ def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
     body does: only a rule that names it is for it.
     """
     if not (rule.text or rule.when or rule.code is not None or rule.status is not None):
-        return said.kind is not None and not is_of_transport(said.status)
-    if rule.status is None and is_of_transport(said.status):
+        return said.kind is not None and not is_transport_status(said.status)
+    if rule.status is None and is_transport_status(said.status):
         return False
     return (
         rule.status in (None, said.status)

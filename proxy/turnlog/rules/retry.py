@@ -9,8 +9,7 @@ from math import inf
 from msgspec import Struct
 
 from turnlog.core.classify import UNSENT, Ending
-from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.core.kinds import Retry as RetryClass
+from turnlog.core.kinds import Effect, ErrorKind, Phase, RetryClass
 
 from .model import Jitter, Retry
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.answer_diff import Answer, Comparison, compare
-from turnlog.core.commit import Body, Commit
+from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
 from turnlog.core.text.times import timestamp
@@ -96,10 +96,10 @@ def _compared(before: AttemptDetail | None, after: AttemptDetail) -> AttemptDeta
     return structs.replace(after, difference=found)
 
 
-def _answer(attempt: AttemptDetail) -> Answer:
+def _answer(attempt: AttemptDetail) -> ComparedAnswer:
     row, kept = attempt.row, attempt.output
     nothing = kept.kept is PayloadState.NONE and not attempt.output_hash
-    return Answer(
+    return ComparedAnswer(
         kind=row.kind or row.error or "",
         null=Flag.NULL_RESULT in row.flags,
         data=kept.text.encode(),
@@ -139,7 +139,7 @@ def _digest(text: str) -> bytes:
 
 def commit_entry(commit: Commit) -> CommitEntry:
     """Return one commit as it is shown."""
-    body = commit.body or Body()
+    body = commit.body or CommitBody()
     return CommitEntry(
         session=ids.to_text(commit.link.session),
         seq=commit.link.seq,
@@ -156,7 +156,7 @@ def commit_entry(commit: Commit) -> CommitEntry:
     )
 
 
-def _said(body: Body) -> dict[str, object]:
+def _said(body: CommitBody) -> dict[str, object]:
     note = decode_note(body.note) if body.note else None
     told: dict[str, object] = msgspec.to_builtins(note)
     return {} if note is None else {name: told[name] for name in told if name != "kind"}

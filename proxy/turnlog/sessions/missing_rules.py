@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import Effect, Status
-from turnlog.core.operation import Field
-from turnlog.core.recorded import OperationKind, operation_of
+from turnlog.core.operation import ChangedField
+from turnlog.core.recorded import RequestKind, request_kind
 from turnlog.core.target import server_of
 from turnlog.packs.fit import advice, built_in, fitting, names_change, names_effect
 from turnlog.store import definitions
@@ -25,7 +25,7 @@ def why_no_changes(view: View, among: Filter) -> str:
     Only the sessions and the server of the filter `among` are considered.
     """
     scope = Filter(sessions=among.sessions, server=among.server)
-    changing = structs.replace(scope, field=Field.FILES_MODIFIED)
+    changing = structs.replace(scope, field=ChangedField.FILES_MODIFIED)
     if next(iter(view.attempts(changing, newest_first=True)), None) is not None:
         return ""
     called = _called(view, scope)
@@ -44,7 +44,7 @@ def _called(view: View, scope: Filter) -> dict[str, set[str]]:
         facts = attempt[0].facts
         if facts.effect is Effect.READ or attempt[-1].facts.status is not Status.OK:
             continue
-        if operation_of(facts.method) is OperationKind.TOOLS_CALL:
+        if request_kind(facts.method) is RequestKind.TOOLS_CALL:
             called.setdefault(facts.server, set()).add(facts.tool)
     return called
 

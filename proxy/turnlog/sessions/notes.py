@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.core.note import Fact, Note, Turn, decode_note, encode_note, kind_of
+from turnlog.core.note import Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.summary import SUMMARY_BYTES, preview
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
@@ -103,16 +103,16 @@ class NoteWriter:
             at=self._wall(),
             clock=self._monotonic(),
             actor=actor,
-            turn_label=kept.name if isinstance(kept, Turn) else "",
-            turn_source=TurnSource.EXPLICIT if isinstance(kept, Turn) else TurnSource.GAP,
+            turn_label=kept.name if isinstance(kept, TurnStart) else "",
+            turn_source=TurnSource.EXPLICIT if isinstance(kept, TurnStart) else TurnSource.GAP,
             phase=Phase.DONE,
             status=Status.OK,
-            note=kind_of(kept),
+            note=note_kind(kept),
         )
         return Draft(
             session=session,
             facts=facts,
-            body=Body(summary=_summary(kept), note=data, note_key=key, fact_key=fact_key),
+            body=CommitBody(summary=_summary(kept), note=data, note_key=key, fact_key=fact_key),
         )
 
 
@@ -126,7 +126,7 @@ def parse_note(data: bytes | str) -> Note:
             f"this is no note: {describe_json_error(error, data, Note, 'it')}"
         ) from error
     if strange:
-        raise NoteError(f"a note of kind {kind_of(note).value!r} has no {min(strange)!r}")
+        raise NoteError(f"a note of kind {note_kind(note).value!r} has no {min(strange)!r}")
     return note
 
 
@@ -184,4 +184,4 @@ def _summary(note: Note) -> str:
     """Return the content of a note in one line."""
     told = msgspec.to_builtins(note)
     words = [f"{name}={value}" for name, value in told.items() if value and name != "kind"]
-    return preview(" ".join([kind_of(note), *words]).encode(), SUMMARY_BYTES)
+    return preview(" ".join([note_kind(note), *words]).encode(), SUMMARY_BYTES)

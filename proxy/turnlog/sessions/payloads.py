@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.store.base import Gone, View
 
 
@@ -58,17 +58,17 @@ def read_payload(view: View, handle: bytes) -> Payload:
     )
 
 
-def bodies_of(commits: Iterable[Commit]) -> list[Body]:
+def bodies_of(commits: Iterable[Commit]) -> list[CommitBody]:
     """Return the bodies of commits that have one."""
     return [commit.body for commit in commits if commit.body]
 
 
-def read_input(view: View, bodies: Sequence[Body]) -> Payload:
+def read_input(view: View, bodies: Sequence[CommitBody]) -> Payload:
     """Return the input of an attempt with these bodies, oldest first."""
     return read_payload(view, next((body.input_blob for body in bodies if body.input_blob), b""))
 
 
-def read_output(view: View, bodies: Sequence[Body]) -> Payload:
+def read_output(view: View, bodies: Sequence[CommitBody]) -> Payload:
     """Return the newest output of an attempt with these bodies, oldest first."""
     newest_first = reversed(bodies)
     return read_payload(view, next((b.output_blob for b in newest_first if b.output_blob), b""))

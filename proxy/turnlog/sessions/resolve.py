@@ -7,8 +7,17 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.classify import MEANINGS
-from turnlog.core.commit import Body, Commit, Facts
-from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Executed, Flag, Retry, Rung, Status
+from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    ErrorKind,
+    Executed,
+    Flag,
+    RetryClass,
+    Rung,
+    Status,
+)
 from turnlog.exchange.outliving import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
@@ -62,7 +71,7 @@ def find_resolvable(view: View, name: str) -> bytes:
     # Ids begin with the time, so a short beginning fits all calls of the same minute.
     if len(view.find_calls(name)) < 2:
         return find_call(view, name)
-    found = [call for call in _resolvable(view) if ids.begins(call, name)]
+    found = [call for call in _resolvable(view) if ids.has_prefix(call, name)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -106,7 +115,7 @@ def _draft(attempt: list[Commit], claim: Claim) -> Draft:
     return Draft(
         session=SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT),
         facts=_facts(intent.facts, last.facts, claim),
-        body=Body(
+        body=CommitBody(
             summary="it happened" if claim.happened else "it did not happen",
             detail=claim.why,
         ),
@@ -126,7 +135,7 @@ def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
         status=Status.OK if claim.happened else Status.ERROR,
         error="" if claim.happened else MEANINGS[ErrorKind.OUTCOME_UNKNOWN].family,
         error_kind="" if claim.happened else ErrorKind.OUTCOME_UNKNOWN,
-        retry="" if claim.happened else Retry.SAFE,
+        retry="" if claim.happened else RetryClass.SAFE,
         flags=(Flag.RESOLVED,),
     )
 

@@ -4,10 +4,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
-from turnlog.core.operation import Operation, had_effect, used
-from turnlog.core.recorded import OperationKind, is_call, operation_of
+from turnlog.core.operation import Operation, had_effect, tool_use
+from turnlog.core.recorded import RequestKind, is_tool_call, request_kind
 from turnlog.core.text.times import timestamp
 from turnlog.store.base import View
 
@@ -46,7 +46,7 @@ class Row(Struct, frozen=True, kw_only=True):
     call: str
     attempt: int
     method: str
-    operation: OperationKind
+    operation: RequestKind
     input_hash: str | None
     input_summary: str
     """The beginning of the redacted input, at most 200 bytes."""
@@ -89,7 +89,7 @@ def row_of(attempt: list[Commit]) -> Row:
     intent, last = attempt[0], attempt[-1]
     facts = last.facts
     pending = last.facts.kind is CommitKind.INTENT
-    body = last.body or Body()
+    body = last.body or CommitBody()
     return Row(
         session=ids.to_text(intent.link.session),
         seq=last.link.seq,
@@ -103,7 +103,7 @@ def row_of(attempt: list[Commit]) -> Row:
         call=ids.to_text(intent.facts.call),
         attempt=intent.facts.attempt,
         method=intent.facts.method,
-        operation=operation_of(intent.facts.method),
+        operation=request_kind(intent.facts.method),
         input_hash=intent.body.input_hash if intent.body else None,
         input_summary=intent.body.preview if intent.body else "",
         output_summary="" if pending else body.summary,
@@ -144,7 +144,7 @@ def with_payloads(view: View, attempt: list[Commit]) -> Row:
 
 def _delta(attempt: list[Commit]) -> list[Operation]:
     intent = attempt[0].facts
-    uses = [used(intent.server, intent.tool)] if is_call(intent.method) else []
+    uses = [tool_use(intent.server, intent.tool)] if is_tool_call(intent.method) else []
     return [*uses, *changes(attempt)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from turnlog.core.target import joined, place_shown, server_of
+from turnlog.core.target import join_lock_name, place_of, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.definitions import Shown
@@ -109,7 +109,7 @@ def _difference(
     same = old is not None and new is not None and old.hash == new.hash
     return PinDifference(
         server=server_of(server),
-        target=place_shown(server),
+        target=place_of(server),
         tool=tool,
         change=ChangeKind.UNTARGETED if same else _kind(old, new),
         parts=parts_changed(old.definition, new.definition) if old and new and not same else [],
@@ -133,7 +133,7 @@ def with_pins(lock: LockFile, offer: ShownTools, found: Sequence[PinDifference])
     """Return the lock with the listed definitions of these tools."""
     servers = {server: dict(tools) for server, tools in lock.servers.items()}
     for one in found:
-        name = joined(one.server, one.target)
+        name = join_lock_name(one.server, one.target)
         new = offer.shown.get((name, one.tool))
         servers.get(one.server if new else name, {}).pop(one.tool, None)
         if new is not None:

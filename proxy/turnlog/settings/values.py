@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from turnlog.core.identity import Evidence, identify
+from turnlog.core.identity import CallerEvidence, identify
 from turnlog.core.kinds import Rung
 from turnlog.core.text.units import size
 from turnlog.exchange.principal import COOKIE
@@ -111,7 +111,7 @@ def principal_name(value: object) -> str:
 
 def session_name(value: str) -> str:
     """Return the name under which an explicit session is stored: a hash for a long one."""
-    identity = identify(Evidence(path_session=value), ())
+    identity = identify(CallerEvidence(path_session=value), ())
     if identity.rung is not Rung.EXPLICIT:
         raise ValueError(f"{value!r} can name no session, write one line of text")
     return identity.name

@@ -11,9 +11,9 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import NoteKind, Rung
-from turnlog.core.turns import Place
+from turnlog.core.turns import TurnPosition
 
 ALIAS_SEPARATOR = "\x1f"
 
@@ -134,7 +134,7 @@ class Draft(Struct, kw_only=True, gc=False):
 
     session: SessionRef
     facts: Facts
-    body: Body | None = None
+    body: CommitBody | None = None
     intent: "Ticket | None" = None
     """The intent that this outcome answers, or the commit that a note follows (its seq becomes
     `Link.ref`, its turn is copied). Of an intent: the commit from which its call is answered.
@@ -209,7 +209,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     head_hash: bytes
     position: int
     """Of the session's newest commit: the order of `View.sessions`."""
-    place: Place
+    place: TurnPosition
 
 
 class Usage(Struct, frozen=True, kw_only=True):

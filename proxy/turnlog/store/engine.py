@@ -9,7 +9,7 @@ from typing import Final
 import lmdb
 from msgspec import Struct
 
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Flag, Rung
 
 from . import recovery
@@ -233,7 +233,7 @@ class LmdbEngine:
         self._room.wrote(size)
         return self._ledger.settle()
 
-    def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: Body) -> Pending:
+    def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: CommitBody) -> Pending:
         facts = recovery.closing(
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )

@@ -125,7 +125,7 @@ def _write_open(txn: Txn, tables: Tables, entries: Iterable[Entry]) -> None:
 
 def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry]) -> None:
     state = call_state_after(txn, tables, call, entries)
-    open_ended = state is not None and (state.status.unsettled or not state.heard)
+    open_ended = state is not None and (state.status.unsettled or not state.delivered)
     before = None if begins_call(entries[0]) else read_call_state(txn, tables, call)
     if before and before.expires:
         txn.delete(number(before.expires) + call, db=tables.parked)

@@ -14,13 +14,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.call_status import CallState, next_call_state
-from turnlog.core.commit import Body, Commit, Facts, Link, decode_body, decode_header, digest
+from turnlog.core.commit import Commit, CommitBody, Facts, Link, decode_body, decode_header, digest
 from turnlog.core.kinds import CommitKind, NoteKind, Status
-from turnlog.core.turns import Place, begin, start, touch
+from turnlog.core.turns import TurnPosition, after_commit, new_turn, next_call
 
 from .keys import change_terms, terms_of
 
-NOWHERE = Place()
+NOWHERE = TurnPosition()
 # A member of an enum takes Python 3.11 a slow look-up, and these are asked for at each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -42,7 +42,7 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
 
     seq: int
     hash: bytes
-    place: Place
+    place: TurnPosition
     position: int
     opened: int
     """Position of the session's first commit."""
@@ -72,19 +72,19 @@ def commit_of(entry: Entry, body: bytes | None) -> Commit:
     )
 
 
-def next_place(place: Place, facts: Facts) -> Place:
+def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
     """Return where a session stands after one more commit."""
     kind = facts.kind
     if kind is _OUTCOME:
-        return touch(place, facts.at, ended=1 if facts.n == 0 else 0)
+        return after_commit(place, facts.at, ended=1 if facts.n == 0 else 0)
     if kind is _INTENT and facts.attempt > 1:
         # Of a call that has its place already; with it something is in flight again.
-        return touch(place, facts.at, ended=-1)
+        return after_commit(place, facts.at, ended=-1)
     if kind is _INTENT:
-        return start(place, facts.at, facts.turn_label, facts.turn_source)
+        return next_call(place, facts.at, facts.turn_label, facts.turn_source)
     if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
-        return begin(place, facts.at, facts.turn_label)
-    return touch(place, facts.at, ended=0)
+        return new_turn(place, facts.at, facts.turn_label)
+    return after_commit(place, facts.at, ended=0)
 
 
 def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
@@ -181,7 +181,7 @@ class Segment:
                 positions.append(position)
         self.last = position
 
-    def add_body(self, position: int, session: bytes, body: Body) -> None:
+    def add_body(self, position: int, session: bytes, body: CommitBody) -> None:
         """Take in the body of the newest commit, where `is_linked` says that it matters."""
         for key in link_keys(session, body):
             self.links[key].append(position)
@@ -269,12 +269,12 @@ class Segment:
             self._read_deltas += len(deltas)
 
 
-def is_linked(body: Body) -> bool:
+def is_linked(body: CommitBody) -> bool:
     """Tell whether an index has to look into a body."""
     return bool(body.links or body.note_key or body.fact_key or body.delta)
 
 
-def link_keys(session: bytes, body: Body) -> list[bytes]:
+def link_keys(session: bytes, body: CommitBody) -> list[bytes]:
     """Return by what a commit is found: its links, and in its session the keys of its note."""
     keys = list(body.links)
     if body.note_key:

@@ -230,7 +230,7 @@ class _Check:
 
     def _state(self, call: bytes, entries: list[Entry]) -> Iterator[IndexFlaw]:
         state = fold_call(entries)
-        due = state is not None and (state.status.unsettled or not state.heard)
+        due = state is not None and (state.status.unsettled or not state.delivered)
         stored = self._txn.get(call, db=self._tables.unsettled)
         where = f"the call of position {entries[0].position}"
         if stored != (encode(state) if due else None):

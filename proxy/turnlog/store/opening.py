@@ -2,7 +2,7 @@
 
 import msgspec
 
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Phase, Status
 
 from .base import SessionRef
@@ -22,7 +22,9 @@ def facts(cause: Facts) -> Facts:
     )
 
 
-def body(ref: SessionRef, salt: bytes) -> Body:
+def body(ref: SessionRef, salt: bytes) -> CommitBody:
     """Return how the session was named."""
     aliases = msgspec.json.encode(ref.aliases).decode()
-    return Body(salt=salt, metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases})
+    return CommitBody(
+        salt=salt, metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases}
+    )

@@ -3,7 +3,7 @@
 import msgspec
 
 from turnlog.core.classify import failed
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Flag, Phase
 
 
@@ -35,5 +35,5 @@ def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ..
     )
 
 
-CRASHED = Body(detail="the writer ended before the answer was recorded")
-EXPIRED = Body(detail="no answer came before the call expired")
+CRASHED = CommitBody(detail="the writer ended before the answer was recorded")
+EXPIRED = CommitBody(detail="no answer came before the call expired")

@@ -238,7 +238,7 @@ class Snapshot:
     def unheard(self) -> Iterator[bytes]:
         """Yield the calls that have ended and whose callers are not noted to have had the answer."""
         states = self._standing()
-        return (call for call, state in states if not (state.heard or state.status.unsettled))
+        return (call for call, state in states if not (state.delivered or state.status.unsettled))
 
     def call_state(self, call: bytes) -> CallState | None:
         """Return how an unsettled call stands; `None` for a settled one."""

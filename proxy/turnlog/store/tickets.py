@@ -7,14 +7,14 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.commit import Body, Commit, encode_body, encode_facts
+from turnlog.core.commit import Commit, CommitBody, encode_body, encode_facts
 
 from .base import Blob, Conflict, Draft, StoreError
 from .index import Entry
 
 SALT: Final = 16
 """Bytes of a body's salt."""
-_EMPTY: Final = Body()
+_EMPTY: Final = CommitBody()
 
 
 class Pending(Struct, eq=False):
@@ -26,7 +26,7 @@ class Pending(Struct, eq=False):
 
     draft: Draft
     facts: bytes
-    sealed: Body | None
+    sealed: CommitBody | None
     """The draft's body; with salt and blobs once it is ready to be written."""
     body: bytes
     more: "Pending | None"

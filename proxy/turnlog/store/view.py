@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
-from turnlog.core.commit import Body, Commit
-from turnlog.core.ids import begins
+from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.ids import has_prefix
 from turnlog.core.kinds import NoteKind, Rung
-from turnlog.core.text.summary import contains
+from turnlog.core.text.summary import contains_text
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
 from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
@@ -112,14 +112,14 @@ class LmdbView:
             if not want.input or self._asks(commits[0].body, want.input):
                 yield commits
 
-    def _asks(self, body: Body | None, text: str) -> bool:
+    def _asks(self, body: CommitBody | None, text: str) -> bool:
         """Return whether the input that an intent names holds a text, however it spells it."""
         if body is None:
             return False
         blob = self._blobs.get(body.input_blob) if body.input_blob else None
         if blob is None:
             return text.casefold() in body.preview.casefold()
-        return contains(blob.data, text)
+        return contains_text(blob.data, text)
 
     @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
@@ -282,7 +282,7 @@ def _by_prefix(text: str, find: Callable[[bytes], list[bytes]]) -> list[bytes]:
     if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
         return []
     whole_bytes = bytes.fromhex(digits[: len(digits) // 2 * 2])
-    return [i for i in find(whole_bytes) if begins(i, text)][:10]
+    return [i for i in find(whole_bytes) if has_prefix(i, text)][:10]
 
 
 def _rung(text: str) -> Rung:

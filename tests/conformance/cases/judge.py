@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from conformance.cases.reports import Answered, Case, Direct, Entry, Run, Wanted
 from conformance.cases.ruled import Ruled, without
-from turnlog.core.kinds import ErrorKind, Executed, Flag, Retry
+from turnlog.core.kinds import ErrorKind, Executed, Flag, RetryClass
 from turnlog.sessions.rows import Row
 from turnlog.sessions.verify import Finding
 
@@ -359,7 +359,7 @@ def _row(call: _Call, row: Row, wanted: Wanted | None) -> Differences:
     if known != wanted.outcome_known:
         found[f"{name}: outcome_known"] = f"executed {row.executed}"
     # What did not run can be done over, if perhaps not as it is.
-    safe = row.retry == Retry.SAFE or row.executed is Executed.NO
+    safe = row.retry == RetryClass.SAFE or row.executed is Executed.NO
     if row.kind and safe != (wanted.retry_safe == "yes"):
         found[f"{name}: retry_safe"] = f"executed {row.executed}, retry {row.retry}"
     return found

@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from turnlog.core.commit import Body, Commit, Facts
+from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import (
     CommitKind,
@@ -70,7 +70,7 @@ def intent(
     attempt: int = 1,
     method: str = "tools/call",
     turn: str = "",
-    body: Body | None = None,
+    body: CommitBody | None = None,
     blob: Blob | None = None,
 ) -> Draft:
     """Return the draft of an attempt's begin."""
@@ -110,7 +110,7 @@ def outcome(
     method: str = "tools/call",
     expires: int = 0,
     code: int | None = None,
-    body: Body | None = None,
+    body: CommitBody | None = None,
     blob: Blob | None = None,
 ) -> Draft:
     """Return the draft of an attempt's end."""

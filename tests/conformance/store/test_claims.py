@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from conformance.store.kit import Engine, begin, intent, new_id, note, outcome, put, session
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import NoteKind
 from turnlog.store.base import Conflict, Draft, SessionRef, Store
 
@@ -26,7 +26,7 @@ async def other(engine: Engine, tmp_path: Path, store: Store) -> AsyncGenerator[
 def claiming(ref: SessionRef, call: bytes, seen: int, *links: bytes) -> Draft:
     """Return an intent whose writer has found no other with its links up to position `seen`."""
     claims = links or (LINK,)
-    draft = intent(ref, call, body=Body(links=claims))
+    draft = intent(ref, call, body=CommitBody(links=claims))
     return structs.replace(draft, claims=claims, seen=seen)
 
 
@@ -113,7 +113,7 @@ async def test_nothing_follows_an_intent_that_was_refused(store: Store, other: S
 
 async def test_other_links_are_left_alone(store: Store, other: Store) -> None:
     ref, call = session(), new_id()
-    ticket = await begin(other, intent(ref, new_id(), body=Body(links=(OTHER,))))
+    ticket = await begin(other, intent(ref, new_id(), body=CommitBody(links=(OTHER,))))
     assert ticket.placed is not None
     placed = await put(store, claiming(ref, call, 0))
     end = await put(store, outcome(ref, call))

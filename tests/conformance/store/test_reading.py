@@ -20,7 +20,7 @@ from conformance.store.kit import (
     session,
     whole_call,
 )
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import to_text
 from turnlog.core.kinds import Flag, NoteKind, Rung, Status
 from turnlog.store.base import Filter, Store, View
@@ -289,14 +289,14 @@ async def test_commits_are_read_from_any_seq(store: Store) -> None:
 
 async def test_a_link_leads_to_the_newest_commit_that_carries_it(store: Store) -> None:
     ref = session()
-    first = await put(store, intent(ref, new_id(), body=Body(links=(b"task", b"x" * 600))))
+    first = await put(store, intent(ref, new_id(), body=CommitBody(links=(b"task", b"x" * 600))))
     for _ in range(2):
         await whole_call(store, ref)
     with store.view() as view:
         assert view.linked(b"task") == first
         assert view.linked(b"x" * 600) == first
         assert view.linked(b"other") is None
-    second = await put(store, intent(ref, new_id(), body=Body(links=(b"task",))))
+    second = await put(store, intent(ref, new_id(), body=CommitBody(links=(b"task",))))
     with store.view() as view:
         assert view.linked(b"task") == second
         assert view.linked(b"x" * 600) == first

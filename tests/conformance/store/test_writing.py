@@ -19,7 +19,7 @@ from conformance.store.kit import (
     session,
     whole_call,
 )
-from turnlog.core.commit import GENESIS, Body, Facts, body_digest, digest
+from turnlog.core.commit import GENESIS, CommitBody, Facts, body_digest, digest
 from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.store.base import Blob, Draft, Filter, SessionRef, Store, StoreClosed, StoreError
 
@@ -136,7 +136,7 @@ async def test_the_same_commit_is_written_once(store: Store, between: int) -> No
     ref = session()
     call = new_id()
     first = await put(store, intent(ref, call))
-    end = await put(store, outcome(ref, call, body=Body(summary="first")))
+    end = await put(store, outcome(ref, call, body=CommitBody(summary="first")))
     for _ in range(between):
         await whole_call(store, ref)
     assert await put(store, intent(ref, call)) == first
@@ -149,7 +149,7 @@ async def test_the_same_commit_is_written_once(store: Store, between: int) -> No
 async def test_the_same_commit_twice_in_one_batch_is_written_once(store: Store) -> None:
     ref = session()
     call = new_id()
-    body = Body(summary="once")
+    body = CommitBody(summary="once")
     tickets = [store.submit(intent(ref, call, body=body), wait=True) for _ in range(3)]
     commits = [await ticket.done() for ticket in tickets]
     assert commits[0] == commits[1] == commits[2]
@@ -207,11 +207,13 @@ async def test_facts_that_cannot_be_stored_are_refused_at_once(store: Store) -> 
     with pytest.raises(ValueError, match="surrogates"):
         store.submit(intent(session(), new_id(), tool="\ud800"), wait=True)
     with pytest.raises(ValueError, match="surrogates"):
-        store.submit(intent(session(), new_id(), body=Body(summary="\udfff")), wait=True)
+        store.submit(intent(session(), new_id(), body=CommitBody(summary="\udfff")), wait=True)
     with pytest.raises(ValueError, match="more than 64 bits"):
         store.submit(outcome(session(), new_id(), expires=2**64), wait=True)
     with pytest.raises(ValueError, match="over the cap"):
-        store.submit(intent(session(), new_id(), body=Body(summary="x" * (2 << 20))), wait=True)
+        store.submit(
+            intent(session(), new_id(), body=CommitBody(summary="x" * (2 << 20))), wait=True
+        )
     await whole_call(store, session())
 
 
@@ -282,7 +284,7 @@ async def test_a_ref_to_a_known_session_continues_it(engine: Engine, tmp_path: P
 
 async def test_bodies_are_salted(store: Store) -> None:
     ref = session()
-    body = Body(summary="the same")
+    body = CommitBody(summary="the same")
     first = await put(store, intent(ref, new_id(), body=body))
     second = await put(store, intent(ref, new_id(), body=body))
     assert first.body is not None
@@ -294,7 +296,7 @@ async def test_bodies_are_salted(store: Store) -> None:
 
 
 async def test_bodies_with_content_are_salted_each_for_itself(store: Store) -> None:
-    ref, body = session(), Body(summary="the same")
+    ref, body = session(), CommitBody(summary="the same")
     drafts = [intent(ref, new_id(), body=body, blob=Blob(b"the same")) for _ in range(3)]
     tickets = [store.submit(draft, wait=True) for draft in drafts]
     bodies = [(await ticket.done()).body for ticket in tickets]
@@ -366,7 +368,7 @@ async def test_a_note_is_written_as_often_as_it_is_given(store: Store) -> None:
     note = intent(ref, new_id())
     facts = type(note.facts)(kind=CommitKind.NOTE, at=START, clock=0, status=Status.OK)
     for _ in range(2):
-        await put(store, Draft(session=ref, facts=facts, body=Body(summary="a note")))
+        await put(store, Draft(session=ref, facts=facts, body=CommitBody(summary="a note")))
     with store.view() as view:
         assert seqs(view, ref) == [0, 1, 2]
 
@@ -411,7 +413,7 @@ async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(store
 
 def noted(ref: SessionRef, key: bytes, kind: NoteKind = NoteKind.DECISION) -> Draft:
     facts = Facts(kind=CommitKind.NOTE, at=START, clock=0, status=Status.OK, note=kind)
-    return Draft(session=ref, facts=facts, body=Body(summary="a note", note_key=key))
+    return Draft(session=ref, facts=facts, body=CommitBody(summary="a note", note_key=key))
 
 
 @pytest.mark.parametrize("between", [0, 3])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, json_line, table
-from turnlog.core.text.columns import cut
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.columns import fit_columns
+from turnlog.core.text.escapes import escape_unprintable
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
 
@@ -29,7 +29,7 @@ def _width(text: str) -> int:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
     for shown in (
-        clean(text),
+        escape_unprintable(text),
         clean_lines(text),
         json_line({"a": text}),
         *table([Column("")], [[Cell(text)]], width=None),
@@ -38,8 +38,8 @@ def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
 
 
 def test_plain_text_stays_as_it_is() -> None:
-    assert clean("naïve 漢字 🙂 ok") == "naïve 漢字 🙂 ok"
-    assert clean("a\nb\tc") == "a\\u000ab\\u0009c"
+    assert escape_unprintable("naïve 漢字 🙂 ok") == "naïve 漢字 🙂 ok"
+    assert escape_unprintable("a\nb\tc") == "a\\u000ab\\u0009c"
 
 
 def test_lines_and_tabs_of_a_payload_stay() -> None:
@@ -156,10 +156,10 @@ def test_without_a_terminal_nothing_is_cut_or_coloured() -> None:
 
 @given(st.text(max_size=30), st.integers(min_value=1, max_value=20))
 def test_a_cut_text_fits(text: str, width: int) -> None:
-    shown = cut(clean(text), width)
+    shown = fit_columns(escape_unprintable(text), width)
 
     assert _width(shown) <= width
-    assert shown == clean(text) or clean(text).startswith(shown[:-1])
+    assert shown == escape_unprintable(text) or escape_unprintable(text).startswith(shown[:-1])
 
 
 def test_a_table_of_any_length_streams_in_blocks() -> None:

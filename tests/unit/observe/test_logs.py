@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from turnlog.core.kinds import Effect, Executed, Phase, Rung, Status
-from turnlog.core.text.columns import columns_of
+from turnlog.core.text.columns import display_width
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,
@@ -146,7 +146,7 @@ def test_the_console_shows_a_tool_list_in_a_short_line() -> None:
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_line_of_a_call_is_no_wider_than_the_terminal(asked: str, columns: int) -> None:
     line = short_line(call_ended(asked=asked), columns, colors=False)
-    assert columns_of(f"00:00:00  {line}") <= columns
+    assert display_width(f"00:00:00  {line}") <= columns
 
 
 def test_the_console_shows_no_control_characters() -> None:

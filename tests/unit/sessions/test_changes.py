@@ -8,8 +8,8 @@ import pytest
 from e2e.stores import Call, fill, session_id
 from kit.commits import changed
 from turnlog.core.note import Decision
-from turnlog.core.state.state_view import Change as TableChange
-from turnlog.core.state.state_view import Field, apply, table
+from turnlog.core.state.state_view import FieldChange as TableChange
+from turnlog.core.state.state_view import StateField, apply, state_table
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.changes import (
     ContributingCommit,
@@ -43,34 +43,36 @@ def view(tmp_path: Path) -> Iterator[View]:
         yield view
 
 
-def named(changes: list[StateChange]) -> dict[tuple[Field, str], StateChange]:
+def named(changes: list[StateChange]) -> dict[tuple[StateField, str], StateChange]:
     return {
-        (change.field, change.key): change for change in changes if change.field is not Field.USAGE
+        (change.field, change.key): change
+        for change in changes
+        if change.field is not StateField.USAGE
     }
 
 
 def test_changes_name_their_commits_and_the_reasons(view: View, tmp_path: Path) -> None:
     found = named(changes_between(view, saved_states(tmp_path), WORK, 2, 5))
     assert set(found) == {
-        (Field.TOOLS_USED, "files.write"),
-        (Field.FILES_MODIFIED, "/a"),
-        (Field.DECISIONS_MADE, "d"),
+        (StateField.TOOLS_USED, "files.write"),
+        (StateField.FILES_MODIFIED, "/a"),
+        (StateField.DECISIONS_MADE, "d"),
     }
-    assert found[Field.FILES_MODIFIED, "/a"].commits == [
+    assert found[StateField.FILES_MODIFIED, "/a"].commits == [
         ContributingCommit(seq=4, what="files.write", why="it was wrong")
     ]
-    assert found[Field.DECISIONS_MADE, "d"].commits == [
+    assert found[StateField.DECISIONS_MADE, "d"].commits == [
         ContributingCommit(seq=5, what="decision", why="simpler")
     ]
-    at = found[Field.DECISIONS_MADE, "d"]
+    at = found[StateField.DECISIONS_MADE, "d"]
     assert (at.before_at.seq, at.after_at.seq) == (2, 5)
 
 
 def test_a_moved_file_changes_the_old_and_the_new_name(view: View, tmp_path: Path) -> None:
     found = named(changes_between(view, saved_states(tmp_path), WORK, 5, 7))
-    assert found[Field.FILES_MODIFIED, "/a"].after is None
-    assert found[Field.FILES_MODIFIED, "/b"].before is None
-    assert [by.seq for by in found[Field.FILES_MODIFIED, "/b"].commits] == [7]
+    assert found[StateField.FILES_MODIFIED, "/a"].after is None
+    assert found[StateField.FILES_MODIFIED, "/b"].before is None
+    assert [by.seq for by in found[StateField.FILES_MODIFIED, "/b"].commits] == [7]
 
 
 def test_applying_the_changes_to_the_first_state_gives_the_second(
@@ -82,16 +84,16 @@ def test_applying_the_changes_to_the_first_state_gives_the_second(
             TableChange(field=c.field, key=c.key, before=c.before, after=c.after)
             for c in changes_between(view, saved, WORK, before, after)
         ]
-        start, end = (table(state_at(view, saved, WORK, at)) for at in (before, after))
+        start, end = (state_table(state_at(view, saved, WORK, at)) for at in (before, after))
         assert apply(start, told) == end
 
 
 def test_the_states_of_two_sessions_are_compared(view: View, tmp_path: Path) -> None:
     found = named(session_differences(view, saved_states(tmp_path), WORK, PLAY, (7, 2)))
-    assert found[Field.FILES_MODIFIED, "/b"].after is None
-    made = found[Field.FILES_MODIFIED, "/a"]
+    assert found[StateField.FILES_MODIFIED, "/b"].after is None
+    made = found[StateField.FILES_MODIFIED, "/a"]
     assert (made.before, [by.seq for by in made.commits]) == (None, [2])
-    assert found[Field.DECISIONS_MADE, "d"].after is None
+    assert found[StateField.DECISIONS_MADE, "d"].after is None
     assert made.before_at.session != made.after_at.session
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from conformance.store.kit import START, begin, intent, known, new_id, note, outcome, put, session
 from turnlog.core import ids
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Effect, Flag, NoteKind, Status
 from turnlog.record.attempt import Settled
 from turnlog.sessions.dangling import (
@@ -53,7 +53,7 @@ async def ended(store: LmdbStore, draft: Draft) -> Ticket:
 async def left(store: LmdbStore, ref: SessionRef, answer: Blob, *notes: NoteKind) -> bytes:
     """Write a call that has ended, with notes on its outcome."""
     call = new_id()
-    ticket = await begin(store, intent(ref, call, body=Body(preview="to=you")))
+    ticket = await begin(store, intent(ref, call, body=CommitBody(preview="to=you")))
     done = await ended(store, outcome(ref, call, ticket, blob=answer))
     for kind in notes:
         await put(store, note(ref, call, kind, done))

@@ -21,7 +21,7 @@ from turnlog.core.note import (
     Metadata,
     Note,
     Recall,
-    Turn,
+    TurnStart,
     UserInput,
 )
 from turnlog.core.state.fold import fold
@@ -139,8 +139,8 @@ async def test_fact_keys_are_the_same_in_another_process(tmp_path: Path) -> None
 
 async def test_a_turn_note_begins_a_turn_with_its_name(store: Store) -> None:
     ref = session()
-    await noter(store).write(ref, Turn(name="a"))
-    noted = await noter(store).write(ref, Turn(name="b"))
+    await noter(store).write(ref, TurnStart(name="a"))
+    noted = await noter(store).write(ref, TurnStart(name="b"))
     assert noted.turn == 2
 
 
@@ -215,7 +215,7 @@ def test_secrets_are_removed_from_notes(note: Note, left: Note) -> None:
             Evict(keys=("a",), reason=EvictReason.TTL),
         ),
         ({"kind": "budget", "seconds": 1}, Budget(seconds=1.0)),
-        ({"kind": "turn"}, Turn()),
+        ({"kind": "turn"}, TurnStart()),
     ],
 )
 def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:

@@ -10,10 +10,10 @@ from msgspec import Raw, structs
 
 from conformance.store.kit import START, begin, intent, new_id, note, outcome, put, session
 from turnlog.core import ids
-from turnlog.core.commit import Body
+from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
-from turnlog.core.state.state_view import table
+from turnlog.core.state.state_view import state_table
 from turnlog.sessions.dangling import DanglingFilter, find_dangling
 from turnlog.sessions.errors import NotFoundError, UnresolvableError, UnresolvableReason
 from turnlog.sessions.resolve import Claim, resolve
@@ -37,7 +37,7 @@ async def unknown(store: LmdbStore, status: Status = Status.UNKNOWN) -> str:
     """Write a call that ended so, and return its id."""
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call))
-    body = Body(delta=(Raw(msgspec.msgpack.encode(MOVE)),))
+    body = CommitBody(delta=(Raw(msgspec.msgpack.encode(MOVE)),))
     await put(store, outcome(ref, call, ticket, status=status, body=body))
     return ids.to_text(call)
 
@@ -67,9 +67,9 @@ async def test_the_state_holds_only_changes_of_calls_that_happened(
     with store.view() as view:
         (row,) = view.sessions()
         state = state_at(view, saved_states(tmp_path / "data"), row.session, row.head_seq)
-    files = table(state).files_modified
+    files = state_table(state).files_modified
     assert {name: (change.op, change.maybe) for name, change in files.items()} == wanted
-    assert table(state).pending_actions == {}
+    assert state_table(state).pending_actions == {}
 
 
 async def test_a_call_resolved_as_not_happened_is_a_safe_error(

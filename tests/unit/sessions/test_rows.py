@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Body, Commit, Facts, Link
+from turnlog.core.commit import Commit, CommitBody, Facts, Link
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
 from turnlog.core.operation import Operation
 from turnlog.sessions.rows import row_of
@@ -22,7 +22,7 @@ FIELDS = [
 """As the interface lists them, in its order."""
 
 
-def _commit(seq: int, facts: Facts, body: Body | None = None) -> Commit:
+def _commit(seq: int, facts: Facts, body: CommitBody | None = None) -> Commit:
     link = Link(
         session=SESSION, seq=seq, epoch=1, turn=3, step=2, turn_source=TurnSource.GAP,
         ref=None if facts.kind is CommitKind.INTENT else 1, body_hash=b"", prev=bytes(32),
@@ -42,11 +42,11 @@ OUTCOME_FACTS = Facts(
 )  # fmt: skip
 USED = Operation(field="tools_used", op="called", key="files.read_file")
 MODIFIED = Operation(field="files_modified", op="modified", key="/a", maybe=True)
-INTENT = _commit(1, INTENT_FACTS, Body(input_hash="sha256:ab"))
+INTENT = _commit(1, INTENT_FACTS, CommitBody(input_hash="sha256:ab"))
 OUTCOME = _commit(
     4,
     OUTCOME_FACTS,
-    Body(summary="3 items", delta=(Raw(msgspec.msgpack.encode(MODIFIED)),)),
+    CommitBody(summary="3 items", delta=(Raw(msgspec.msgpack.encode(MODIFIED)),)),
 )
 
 
@@ -117,7 +117,7 @@ def test_a_row_needs_no_bodies() -> None:
 @pytest.mark.parametrize(
     ("changes", "body", "has_result"),
     [
-        ({}, Body(), True),
+        ({}, CommitBody(), True),
         ({"flags": (Flag.NULL_RESULT,)}, None, False),
         ({"flags": (Flag.MALFORMED,)}, None, False),
         ({"flags": (Flag.EMPTY,)}, None, True),
@@ -133,7 +133,7 @@ def test_a_row_needs_no_bodies() -> None:
     ],
 )
 def test_tool_result_is_null_or_absent(
-    changes: dict[str, object], body: Body | None, has_result: bool
+    changes: dict[str, object], body: CommitBody | None, has_result: bool
 ) -> None:
     facts = structs.replace(OUTCOME_FACTS, **changes)
 
@@ -167,11 +167,11 @@ def test_provenance_comes_from_the_intent_and_is_null_in_older_stores() -> None:
 
 def test_changes_come_from_the_last_commit_that_lists_any() -> None:
     declared = structs.replace(MODIFIED, maybe=True)
-    begun = _commit(1, INTENT_FACTS, Body(delta=(Raw(msgspec.msgpack.encode(declared)),)))
+    begun = _commit(1, INTENT_FACTS, CommitBody(delta=(Raw(msgspec.msgpack.encode(declared)),)))
     assert row_of([begun]).delta == [USED, declared]
     unseen = structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN, executed=Executed.MAYBE)
     assert row_of([begun, _commit(4, unseen)]).delta == [USED, declared]
-    happened = _commit(5, OUTCOME_FACTS, Body(summary="it happened"))
+    happened = _commit(5, OUTCOME_FACTS, CommitBody(summary="it happened"))
     assert row_of([begun, _commit(4, unseen), happened]).delta == [
         USED,
         structs.replace(declared, maybe=False),

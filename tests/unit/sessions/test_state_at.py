@@ -9,12 +9,12 @@ import pytest
 from e2e.stores import START, Call, call_id, fill, session_id
 from kit.commits import changed
 from turnlog.core import ids
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung, Status
-from turnlog.core.note import Decision, Evict, EvictReason, Turn, encode_note
+from turnlog.core.note import Decision, Evict, EvictReason, TurnStart, encode_note
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import Field
+from turnlog.core.state.state_view import StateField
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.state_at import (
     EVERY,
@@ -32,7 +32,12 @@ from turnlog.store.states import SavedStates
 WORK = session_id("work")
 CALLS = [
     Call(tool="write", minute=0, delta=(changed("created", "/a"),)),
-    Call(tool="write", minute=10, delta=(changed("modified", "/b"),), notes=(Turn(name="three"),)),
+    Call(
+        tool="write",
+        minute=10,
+        delta=(changed("modified", "/b"),),
+        notes=(TurnStart(name="three"),),
+    ),
     Call(tool="write", minute=11, status=None, notes=(Decision(text="wait"),)),
 ]
 """Commits: it opens 0, a call 1 2, a call 3 4, a turn 5, an intent 6, a decision 7."""
@@ -71,14 +76,14 @@ def test_a_later_commit_has_no_state(view: View, tmp_path: Path) -> None:
 
 
 def test_a_line_names_its_commit_and_the_hash_of_the_state(view: View, tmp_path: Path) -> None:
-    found = read_state(view, saved_states(tmp_path), WORK, 4, (Field.FILES_MODIFIED,))
+    found = read_state(view, saved_states(tmp_path), WORK, 4, (StateField.FILES_MODIFIED,))
     assert (found.at.session, found.at.seq, found.at.turn) == (ids.to_text(WORK), 4, 2)
     assert found.at.turn_source == "gap"
     assert list(found.state) == ["files_modified"]
     assert sorted(found.state["files_modified"]) == ["/a", "/b"]
     whole = read_state(view, saved_states(tmp_path), WORK, 4)
     assert whole.state_hash == found.state_hash
-    assert list(whole.state) == [field.value for field in Field]
+    assert list(whole.state) == [field.value for field in StateField]
     assert read_state(view, saved_states(tmp_path), WORK, 3).state_hash != found.state_hash
 
 
@@ -95,7 +100,7 @@ def test_evicted_keys_can_be_recalled(tmp_path: Path) -> None:
         ],
     )
     with LmdbReader.open(tmp_path) as reader, reader.view() as view:
-        found = read_state(view, saved_states(tmp_path), WORK, 7, (Field.EVICTED_KEYS,))
+        found = read_state(view, saved_states(tmp_path), WORK, 7, (StateField.EVICTED_KEYS,))
         entries = found.state["evicted_keys"]
         assert entries[first] == EvictedKey(seq=7, reason="budget", retrievable=True)
         given = [key for key, e in entries.items() if isinstance(e, EvictedKey) and e.retrievable]
@@ -112,7 +117,7 @@ async def _many(data: Path, notes: int) -> None:
     draft = Draft(
         session=ref,
         facts=Facts(kind=CommitKind.NOTE, at=START, clock=0, note=NoteKind.DECISION),
-        body=Body(note=encode_note(Decision(text="again", id="d"))),
+        body=CommitBody(note=encode_note(Decision(text="again", id="d"))),
     )
     tickets: list[Ticket] = [store.submit(draft, wait=False) for _ in range(notes)]
     await tickets[-1].done()

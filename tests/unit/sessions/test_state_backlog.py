@@ -7,7 +7,7 @@ import lmdb
 import pytest
 
 from e2e.stores import START, session_id
-from turnlog.core.commit import Body, Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.fold import fold
@@ -26,7 +26,7 @@ async def _grown(data: Path, session: bytes, notes: int) -> None:
     draft = Draft(
         session=SessionRef(candidate=session, rung=Rung.EXPLICIT),
         facts=Facts(kind=CommitKind.NOTE, at=START, clock=0, note=NoteKind.DECISION),
-        body=Body(note=encode_note(Decision(text="again"))),
+        body=CommitBody(note=encode_note(Decision(text="again"))),
     )
     tickets: list[Ticket] = [store.submit(draft, wait=False) for _ in range(notes)]
     await tickets[-1].done()

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from turnlog.core.commit import (
     GENESIS,
-    Body,
+    CommitBody,
     Facts,
     Link,
     body_digest,
@@ -40,7 +40,7 @@ def _chain(length: int, *, redact_at: int = -1) -> Records:
     records: Records = []
     prev = GENESIS
     for seq in range(length):
-        body = encode_body(Body(salt=b"s", summary=f"commit {seq}")) if seq % 2 else b""
+        body = encode_body(CommitBody(salt=b"s", summary=f"commit {seq}")) if seq % 2 else b""
         kind = CommitKind.REDACT if seq == redact_at else CommitKind.INTENT
         header = _header(seq, prev, body, kind)
         records.append((seq * 3, header, body or None))
@@ -132,14 +132,14 @@ def test_a_rewritten_rest_needs_an_anchor() -> None:
 
 def test_a_changed_body_is_found() -> None:
     records = _chain(6)
-    records[3] = (*records[3][:2], encode_body(Body(summary="nothing happened")))
+    records[3] = (*records[3][:2], encode_body(CommitBody(summary="nothing happened")))
 
     assert _verdict(records) == (ChainVerdict.MUTATED, 3)
 
 
 def test_an_added_body_is_found() -> None:
     records = _chain(6)
-    records[2] = (*records[2][:2], encode_body(Body()))
+    records[2] = (*records[2][:2], encode_body(CommitBody()))
 
     assert _verdict(records) == (ChainVerdict.MUTATED, 2)
 
@@ -233,9 +233,9 @@ def test_any_flipped_bit_of_a_commit_with_a_successor_is_found(data: st.DataObje
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("input", Body(input_blob=b"d" * 32)), ("output", Body(output_blob=b"d" * 32))],
+    [("input", CommitBody(input_blob=b"d" * 32)), ("output", CommitBody(output_blob=b"d" * 32))],
 )
-def test_a_changed_payload_is_found(name: str, said: Body) -> None:
+def test_a_changed_payload_is_found(name: str, said: CommitBody) -> None:
     body = encode_body(said)
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
@@ -249,7 +249,7 @@ def test_a_changed_payload_is_found(name: str, said: Body) -> None:
 
 
 def test_payloads_gone_for_a_reason_are_counted() -> None:
-    body = encode_body(Body(input_blob=b"d" * 32, output_blob=b"e" * 32))
+    body = encode_body(CommitBody(input_blob=b"d" * 32, output_blob=b"e" * 32))
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
     why = {b"d" * 32: Gone.TRIMMED, b"e" * 32: Gone.UNSAVED}

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
 from turnlog.api.pages import LARGEST, NO_STORE, ProblemError, body_of, caller_of
-from turnlog.core.identity import Evidence
+from turnlog.core.identity import CallerEvidence
 from turnlog.core.note import Note
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
@@ -94,7 +94,7 @@ class AgentTools:
             content, revision
         )
 
-    def _dialogue(self, caller: Evidence, client: Client) -> Dialogue:
+    def _dialogue(self, caller: CallerEvidence, client: Client) -> Dialogue:
         def desk(meta: Mapping[str, bytes]) -> _Desk:
             name = client.name or caller.client_name
             evidence = structs.replace(caller, meta=meta, client_name=name)

@@ -18,8 +18,8 @@ from turnlog.cli.options import FolderName, open_view
 from turnlog.cli.render import aligned
 from turnlog.core.kinds import Status
 from turnlog.core.provenance import Provenance
-from turnlog.core.text.columns import cut
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.columns import fit_columns
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.demo.play import DemoError, play
 from turnlog.demo.scenes import SERVER, Call
 from turnlog.sessions import log
@@ -136,7 +136,7 @@ class _Printer:
     def answered(self, lines: list[str]) -> None:
         """Print what the agent saw of a call, then what the log says of it."""
         for line in lines:
-            _say("agent", cut(clean(line), _WIDTH))
+            _say("agent", fit_columns(escape_unprintable(line), _WIDTH))
         rows = self._new()
         cells = [outcome_cells(row) for row in rows]
         for line in aligned(cells, _LEAST, elastic=(0,), width=_WIDTH):

@@ -10,7 +10,7 @@ from turnlog.cli.options import TurnRangeType, data_option, json_option, open_vi
 from turnlog.cli.render import counted, json_line
 from turnlog.cli.values import described
 from turnlog.core.answer_diff import Comparison
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import TurnRange, find_session
@@ -132,7 +132,7 @@ def _compared(attempt: AttemptDetail) -> Compared:
 def _attempts(found: Iterable[Compared]) -> Iterator[str]:
     for item in found:
         ended = f": {item.kind}" if item.kind else ""
-        yield clean(f"attempt {item.attempt} (leg {item.leg}), seq {item.seq}{ended}")
+        yield escape_unprintable(f"attempt {item.attempt} (leg {item.leg}), seq {item.seq}{ended}")
         if text := difference(item.difference):
             yield text
 
@@ -141,15 +141,15 @@ def _text(changes: list[StateChange]) -> Iterator[str]:
     for change in changes:
         named = f"{change.field} {change.key}"
         if not isinstance(change.before or change.after, Struct):
-            yield clean(f"{named}: {_word(change.before)} -> {_word(change.after)}")
+            yield escape_unprintable(f"{named}: {_word(change.before)} -> {_word(change.after)}")
             continue
-        yield clean(named)
+        yield escape_unprintable(named)
         for sign, value in (("-", change.before), ("+", change.after)):
             if value is not None:
-                yield clean(f"  {sign} {described(value)}")
+                yield escape_unprintable(f"  {sign} {described(value)}")
         for by in change.commits[-_SHOWN:]:
             why = f": {by.why}" if by.why else ""
-            yield clean(f"    by {by.seq} {by.what}{why}")
+            yield escape_unprintable(f"    by {by.seq} {by.what}{why}")
         if (rest := len(change.commits) - _SHOWN) > 0:
             yield f"    and {counted(rest, 'commit')} before"
     if not changes:

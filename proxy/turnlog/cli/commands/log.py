@@ -22,7 +22,7 @@ from turnlog.cli.options import (
 )
 from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
 from turnlog.cli.values import changed
-from turnlog.core.state.state_view import Field
+from turnlog.core.state.state_view import StateField
 from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
 from turnlog.sessions.log import DEFAULT_LAST, Query, TurnRange
@@ -33,12 +33,12 @@ from .show import attempt_text
 
 _NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
 _SET_BY = {
-    Field.DECISIONS_MADE: _NOTES,
-    Field.EVICTED_KEYS: _NOTES,
-    Field.FACTS: _NOTES,
-    Field.METADATA: _NOTES,
-    Field.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
-    Field.USAGE: "it counts them all: `turnlog state` shows it",
+    StateField.DECISIONS_MADE: _NOTES,
+    StateField.EVICTED_KEYS: _NOTES,
+    StateField.FACTS: _NOTES,
+    StateField.METADATA: _NOTES,
+    StateField.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
+    StateField.USAGE: "it counts them all: `turnlog state` shows it",
 }
 """What sets the fields of the state that no attempt is found by."""
 
@@ -55,7 +55,7 @@ _SET_BY = {
     "--field",
     type=FieldName(),
     metavar="NAME",
-    help=f"What changed this field: {', '.join(Field)}.",
+    help=f"What changed this field: {', '.join(StateField)}.",
 )
 @click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
@@ -94,7 +94,7 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
 
 def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
     """Return why nothing is known of files, where that is for want of rules."""
-    if wanted["field"] != Field.FILES_MODIFIED and not wanted["path"]:
+    if wanted["field"] != StateField.FILES_MODIFIED and not wanted["path"]:
         return ""
     # Most readers need none of what reads rules.
     from turnlog.sessions.missing_rules import why_no_changes

@@ -9,7 +9,7 @@ import click
 from turnlog.cli.failures import complain
 from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
 from turnlog.cli.render import json_line
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
 from turnlog.store.base import StoreError
@@ -77,4 +77,4 @@ def _warn(error: StoreError) -> None:
 
 
 def _text(row: Row) -> str:
-    return clean(f"call {row.call} of {row.server}/{row.tool}: {row.output_summary}")
+    return escape_unprintable(f"call {row.call} of {row.server}/{row.tool}: {row.output_summary}")

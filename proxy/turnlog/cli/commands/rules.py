@@ -11,7 +11,7 @@ from msgspec import Struct
 from turnlog.cli.failures import FAILED, FINE
 from turnlog.cli.options import json_option
 from turnlog.cli.render import counted, json_line
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     _tell(problems, as_json)
     if not problems and not as_json:
         for source in sources:
-            click.echo(clean(f"{source.shown}: fine"))
+            click.echo(escape_unprintable(f"{source.shown}: fine"))
     return FAILED if problems else FINE
 
 
@@ -92,7 +92,7 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
             hold = "holds" if each.samples == 1 else "hold"
             held = f"{counted(each.samples, 'example')} of {counted(each.rules, 'rule')} {hold}"
             summary = f"{each.source.shown}: {held}"
-            click.echo(clean(summary))
+            click.echo(escape_unprintable(summary))
     return FAILED if problems else FINE
 
 
@@ -213,4 +213,4 @@ def _tell(problems: Iterable[ConfigError], as_json: bool) -> None:
         problem = _Problem(
             file=error.path, line=error.line, column=error.column, message=error.message
         )
-        click.echo(json_line(problem) if as_json else clean(str(error)))
+        click.echo(json_line(problem) if as_json else escape_unprintable(str(error)))

@@ -9,7 +9,7 @@ from turnlog.cli.render import clean_lines, json_line
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.sessions.call_detail import (
     AttemptDetail,
     CommitEntry,
@@ -137,7 +137,7 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
         "detail": item.detail,
         "answered": f"by turnlog itself: {item.said}" if item.said else "",
     }
-    commits = "\n".join(f"commit      {clean(_commit(c))}" for c in item.commits)
+    commits = "\n".join(f"commit      {escape_unprintable(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
     payloads = "\n".join(_payload(*side, shown) for side in sides)
     parts = (
@@ -154,7 +154,9 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
 def _changes(delta: list[Operation]) -> str:
     """Return a line for each thing that the call changed; that it used its tool is known."""
     return "\n".join(
-        f"{'changed':<12}{clean(_change(change))}" for change in delta if change.field != TOOLS_USED
+        f"{'changed':<12}{escape_unprintable(_change(change))}"
+        for change in delta
+        if change.field != TOOLS_USED
     )
 
 
@@ -172,7 +174,7 @@ def difference(found: Comparison | None) -> str:
     for change in found.changes:
         place = (change.path or "/") + (f" line {change.line}" if change.line else "")
         sides = " -> ".join(text for text in (change.before, change.after) if text)
-        lines.append(clean(f"  {change.change} {place}: {sides}".removesuffix(": ")))
+        lines.append(escape_unprintable(f"  {change.change} {place}: {sides}".removesuffix(": ")))
     lines += [f"  ... {found.more} changes more"] if found.more else []
     return "\n".join(lines)
 
@@ -190,12 +192,14 @@ def _commit(item: CommitEntry) -> str:
 
 
 def _fields(fields: dict[str, str]) -> str:
-    return "\n".join(f"{name:<12}{clean(text)}" for name, text in fields.items() if text)
+    return "\n".join(
+        f"{name:<12}{escape_unprintable(text)}" for name, text in fields.items() if text
+    )
 
 
 def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
     if payload.kept is PayloadState.NONE or payload.kept.is_gone:
-        tail = f": {clean(preview)}" if preview else ""
+        tail = f": {escape_unprintable(preview)}" if preview else ""
         return f"{name:<12}{payload.kept}{tail}"
     notes = [f"{payload.size} bytes"]
     notes += ["cut by limits.record"] if payload.kept is PayloadState.CUT else []

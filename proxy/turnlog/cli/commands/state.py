@@ -16,8 +16,8 @@ from turnlog.cli.options import (
 )
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.cli.values import described
-from turnlog.core.state.state_view import Field
-from turnlog.core.text.escapes import clean
+from turnlog.core.state.state_view import StateField
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
     SessionState,
@@ -39,7 +39,12 @@ from turnlog.store.base import View
 @data_option
 @json_option
 def command(
-    session: str, at: int | None, turn: int | None, field: Field | None, data: str, as_json: bool
+    session: str,
+    at: int | None,
+    turn: int | None,
+    field: StateField | None,
+    data: str,
+    as_json: bool,
 ) -> None:
     """Show what a session has come to: tools, files, decisions, pending calls, facts.
 
@@ -51,7 +56,7 @@ def command(
     saved = saved_states(Path(data).expanduser())
     with printout() as write, open_view(data) as view:
         found = find_session(view, session)
-        fields = tuple(Field) if field is None else (field,)
+        fields = tuple(StateField) if field is None else (field,)
         state = read_state(view, saved, found, _seq(view, found, at, turn), fields)
         for line in [json_line(state)] if as_json else _text(state, alone=field is not None):
             write(line)
@@ -77,4 +82,4 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
 
 
 def _entry(key: str, value: object) -> str:
-    return clean(f"{key}  {described(value)}")
+    return escape_unprintable(f"{key}  {described(value)}")

@@ -8,7 +8,7 @@ import click
 from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
 from turnlog.cli.options import data_option, json_option, open_view, printout
 from turnlog.cli.render import Cell, Column, Style, counted, json_line, table, terminal_width
-from turnlog.core.text.escapes import clean
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.core.text.times import timestamp
 from turnlog.sessions.dangling import count_dangling
 from turnlog.sessions.overview import (
@@ -67,7 +67,7 @@ def command(data: str, as_json: bool) -> None:
 def _text(view: View, status: StoreStatus) -> str:
     usage = status.usage
     lines = [
-        f"store       {clean(status.data)}",
+        f"store       {escape_unprintable(status.data)}",
         f"holds       {counted(usage.commits, 'commit')} in {counted(usage.sessions, 'session')}",
         f"log         {_size(usage.log_bytes)}",
         f"payloads    {_size(usage.blob_bytes)}",
@@ -131,8 +131,8 @@ def _writers(running: list[StoreWriter]) -> str:
 def _health(one: ServerHealth) -> str:
     """Return how a server is doing."""
     if one.missing:
-        return f"{clean(one.server)}: there is no program {clean(repr(one.missing))}"
-    said = f"{clean(one.server)}: circuit {one.state.value.replace('_', ' ')}"
+        return f"{escape_unprintable(one.server)}: there is no program {escape_unprintable(repr(one.missing))}"
+    said = f"{escape_unprintable(one.server)}: circuit {one.state.value.replace('_', ' ')}"
     if one.since:
         said += f" since {timestamp(one.since)[:19]}Z"
     if one.until:

@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from turnlog.cli.failures import FAILED, FINE, complain
 from turnlog.cli.options import data_option, json_option, printout
 from turnlog.cli.render import Style, json_line, painted
-from turnlog.core.target import joined, server_of
-from turnlog.core.text.escapes import clean
+from turnlog.core.target import join_lock_name, server_of
+from turnlog.core.text.escapes import escape_unprintable
 from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,
@@ -142,12 +142,12 @@ def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
     several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
     for one in found:
         parts = f": {', '.join(one.parts)}" if one.parts else ""
-        server = joined(one.server, one.target) if one.server in several else one.server
-        yield f"{clean(server)}/{clean(one.tool)}  {one.change}{parts}"
+        server = join_lock_name(one.server, one.target) if one.server in several else one.server
+        yield f"{escape_unprintable(server)}/{escape_unprintable(one.tool)}  {one.change}{parts}"
         if brief and one.change is not ChangeKind.CHANGED:
             continue
         for line in one.diff:
-            yield painted(clean(line), _STYLES.get(line[:1]))
+            yield painted(escape_unprintable(line), _STYLES.get(line[:1]))
         yield ""
 
 

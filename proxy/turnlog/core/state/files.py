@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from turnlog.core.operation import Change, Field, Operation
+from turnlog.core.operation import ChangedField, Operation, OperationType
 
 
-class Touch(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class FileTouch(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One operation on one file, by one call."""
 
-    op: Change
+    op: OperationType
     key: str
     to: str = ""
     evidence: str = ""
@@ -29,7 +29,7 @@ class Touch(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 class FileChange(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What became of a file since the session began."""
 
-    op: Change
+    op: OperationType
     first_seq: int
     last_seq: int
     first_turn: int
@@ -44,19 +44,19 @@ class FileChange(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 Files = dict[str, FileChange]
-_KNOWN: Final = frozenset(Change)
+_KNOWN: Final = frozenset(OperationType)
 
 
-def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[Touch]:
+def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[FileTouch]:
     """Yield what a commit's delta says of files; what this version does not know is passed over."""
     for raw in delta:
         try:
             found = msgspec.msgpack.decode(raw, type=Operation)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        if found.field == Field.FILES_MODIFIED and found.op in _KNOWN and found.key:
-            yield Touch(
-                op=Change(found.op),
+        if found.field == ChangedField.FILES_MODIFIED and found.op in _KNOWN and found.key:
+            yield FileTouch(
+                op=OperationType(found.op),
                 key=found.key,
                 to=found.to,
                 evidence=found.evidence,
@@ -66,77 +66,77 @@ def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[Touch]:
             )
 
 
-def apply(files: Files, touch: Touch) -> None:
+def apply_touch(files: Files, touch: FileTouch) -> None:
     """Net what surely happened into `files`."""
-    if touch.op is Change.RENAMED and touch.to:
+    if touch.op is OperationType.RENAMED and touch.to:
         _move(files, touch)
     else:
-        files[touch.key] = _netted(files.get(touch.key), touch)
+        files[touch.key] = _combined(files.get(touch.key), touch)
 
 
-def merged(files: Mapping[str, FileChange], unsure: Iterable[Touch]) -> Files:
+def with_uncertain(files: Mapping[str, FileChange], unsure: Iterable[FileTouch]) -> Files:
     """Return `files` with what may have happened to them, besides."""
     found = dict(files)
     for touch in unsure:
         before = found.get(touch.key)
-        after = _netted(before, touch)
+        after = _combined(before, touch)
         known = before is not None and before.op is after.op and not before.maybe
         to = touch.to or (before.to if before and before.maybe else "")
         found[touch.key] = structs.replace(after, to=to, maybe=not known)
     return found
 
 
-def renamed(touch: Touch, source: str, target: str) -> Touch:
+def follow_rename(touch: FileTouch, source: str, target: str) -> FileTouch:
     """Return an operation that may have happened as one on the name that its file has now."""
-    if not is_below(touch.key, source):
+    if not is_inside(touch.key, source):
         return touch
     return structs.replace(touch, key=target + touch.key[len(source) :])
 
 
-def is_below(key: str, folder: str) -> bool:
+def is_inside(key: str, folder: str) -> bool:
     """Tell whether `key` names `folder`, or something in it."""
     return key == folder or key.startswith(folder.rstrip("/") + "/")
 
 
-def _move(files: Files, touch: Touch) -> None:
+def _move(files: Files, touch: FileTouch) -> None:
     """Move the entry of what was renamed, and those of what lies in it."""
     source, target = touch.key, touch.to
-    inside = [key for key in files if key != source and is_below(key, source)]
+    inside = [key for key in files if key != source and is_inside(key, source)]
     own = files.pop(source, None)
     for key in inside:
         files[target + key[len(source) :]] = files.pop(key)
-    if own is None or own.op is Change.DELETED:
-        files[target] = structs.replace(_begun(touch), origin=source)
+    if own is None or own.op is OperationType.DELETED:
+        files[target] = structs.replace(_first_change(touch), origin=source)
         return
     origin = own.origin or source
-    moved = _later(own, touch)
-    if own.op is Change.CREATED:
+    moved = _extended(own, touch)
+    if own.op is OperationType.CREATED:
         files[target] = moved
     elif origin == target:
-        files[target] = structs.replace(moved, op=Change.MODIFIED, origin="")
+        files[target] = structs.replace(moved, op=OperationType.MODIFIED, origin="")
     else:
-        files[target] = structs.replace(moved, op=Change.RENAMED, origin=origin)
+        files[target] = structs.replace(moved, op=OperationType.RENAMED, origin=origin)
 
 
-def _netted(before: FileChange | None, touch: Touch) -> FileChange:
+def _combined(before: FileChange | None, touch: FileTouch) -> FileChange:
     if before is None:
-        return _begun(touch)
-    return structs.replace(_later(before, touch), op=_op(before.op, touch.op))
+        return _first_change(touch)
+    return structs.replace(_extended(before, touch), op=_combined_kind(before.op, touch.op))
 
 
-def _op(before: Change, after: Change) -> Change:
+def _combined_kind(before: OperationType, after: OperationType) -> OperationType:
     match before, after:
-        case Change.CREATED, Change.MODIFIED:
-            return Change.CREATED
-        case Change.RENAMED, Change.MODIFIED | Change.CREATED:
-            return Change.RENAMED
-        case Change.MODIFIED, Change.CREATED:
-            return Change.MODIFIED
+        case OperationType.CREATED, OperationType.MODIFIED:
+            return OperationType.CREATED
+        case OperationType.RENAMED, OperationType.MODIFIED | OperationType.CREATED:
+            return OperationType.RENAMED
+        case OperationType.MODIFIED, OperationType.CREATED:
+            return OperationType.MODIFIED
         case _:
             return after
 
 
-def _begun(touch: Touch) -> FileChange:
+def _first_change(touch: FileTouch) -> FileChange:
     return FileChange(
         op=touch.op,
         first_seq=touch.seq,
@@ -147,7 +147,7 @@ def _begun(touch: Touch) -> FileChange:
     )
 
 
-def _later(before: FileChange, touch: Touch) -> FileChange:
+def _extended(before: FileChange, touch: FileTouch) -> FileChange:
     # A call of an earlier turn may end in a later one, after others.
     return structs.replace(
         before,

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.call_status import CallState, next_call_state
-from turnlog.core.commit import Body, Commit
+from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import CommitKind, Executed, Status
 from turnlog.core.note import (
     Budget,
@@ -22,32 +22,32 @@ from turnlog.core.note import (
     Metadata,
     Note,
     Recall,
-    Turn,
+    TurnStart,
     UserInput,
     decode_note,
-    kind_of,
+    note_kind,
 )
 from turnlog.core.operation import had_effect
-from turnlog.core.recorded import is_call
+from turnlog.core.recorded import is_tool_call
 
 from . import files
-from .files import Touch
-from .session_state import DecisionMade, Evicted, FactHeld, OpenAttempt, State, ToolUse
+from .files import FileTouch
+from .session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, UnsettledAttempt
 
-_HELD: Final = {
+_FACT_STATUS: Final = {
     FactAction.ASSERT: "asserted",
     FactAction.VERIFY: "verified",
     FactAction.DISPUTE: "disputed",
     FactAction.RETRACT: "retracted",
 }
-_BUDGETED: Final = tuple(
+_BUDGET_KEYS: Final = tuple(
     f"{what}_{word}" for what in ("calls", "bytes", "seconds") for word in ("left", "over")
 )
-_NAMING: Final = frozenset({"rung", "aliases"})
+_SESSION_NAMING: Final = frozenset({"rung", "aliases"})
 """Entries of an `open` commit that say how the session is named, not what it is about."""
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class ChangeCause(Struct, frozen=True, kw_only=True):
     """That a commit changed what `key` names in a field of the table."""
 
     field: str
@@ -62,23 +62,23 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
     """Return the state after `commits`, the next ones of its session."""
     folding = _Folding(state, told=None)
     for commit in commits:
-        folding.take(commit)
+        folding.apply(commit)
     return folding.state()
 
 
-def explain(state: State, commits: Iterable[Commit]) -> tuple[State, list[Cause]]:
+def fold_with_causes(state: State, commits: Iterable[Commit]) -> tuple[State, list[ChangeCause]]:
     """Return the state after `commits`, and which of them touched what, in their order."""
-    told: list[Cause] = []
+    told: list[ChangeCause] = []
     folding = _Folding(state, told=told)
     for commit in commits:
-        folding.take(commit)
+        folding.apply(commit)
     return folding.state(), told
 
 
 class _Folding:
     """A state that is being changed: its dicts are copies."""
 
-    def __init__(self, before: State, told: list[Cause] | None) -> None:
+    def __init__(self, before: State, told: list[ChangeCause] | None) -> None:
         self._head = before
         self._tools = dict(before.tools)
         self._files = dict(before.files)
@@ -118,7 +118,7 @@ class _Folding:
             bodies_gone=self._bodies_gone,
         )
 
-    def take(self, commit: Commit) -> None:
+    def apply(self, commit: Commit) -> None:
         """Take in the next commit."""
         self._newest = commit
         self._turn = max(self._turn, commit.link.turn)
@@ -128,15 +128,15 @@ class _Folding:
             case CommitKind.OPEN:
                 self._open(commit)
             case CommitKind.INTENT:
-                self._begin(commit)
+                self._intent(commit)
             case CommitKind.OUTCOME:
-                self._end(commit)
+                self._outcome(commit)
             case CommitKind.NOTE:
-                self._noted(commit)
+                self._content_note(commit)
             case CommitKind.LIFECYCLE | CommitKind.REWIND | CommitKind.COMPACT | CommitKind.REDACT:
                 pass
 
-    def _noted(self, commit: Commit) -> None:
+    def _content_note(self, commit: Commit) -> None:
         note = decode_note(commit.body.note) if commit.body and commit.body.note else None
         if note is not None:
             self._note(commit.link.seq, note)
@@ -144,15 +144,15 @@ class _Folding:
     def _open(self, commit: Commit) -> None:
         self._opened_at = commit.facts.at
         told = commit.body.metadata if commit.body else {}
-        self._metadata |= {k: v for k, v in told.items() if k not in _NAMING}
+        self._metadata |= {k: v for k, v in told.items() if k not in _SESSION_NAMING}
 
-    def _begin(self, commit: Commit) -> None:
-        link, facts, body = commit.link, commit.facts, commit.body or Body()
+    def _intent(self, commit: Commit) -> None:
+        link, facts, body = commit.link, commit.facts, commit.body or CommitBody()
         tool = f"{facts.server}.{facts.tool}"
-        calls = is_call(facts.method)
+        calls = is_tool_call(facts.method)
         first = 1 if calls and facts.leg == 0 and facts.attempt == 1 else 0
         found = files.touches(body.delta, seq=link.seq, turn=link.turn)
-        attempt = OpenAttempt(
+        attempt = UnsettledAttempt(
             call=ids.to_text(facts.call),
             tool=tool,
             turn=link.turn,
@@ -172,18 +172,18 @@ class _Folding:
             attempts=usage.attempts + calls,
             bytes_in=usage.bytes_in + facts.bytes_in,
         )
-        self._stand(commit)
-        named = _of_files(attempt.touches)
-        self._tell(link.seq, tool, body.why, [*_of_attempt(attempt, facts.method), *named])
+        self._update_call(commit)
+        named = _file_keys(attempt.touches)
+        self._add_causes(link.seq, tool, body.why, [*_attempt_keys(attempt, facts.method), *named])
 
-    def _end(self, commit: Commit) -> None:
+    def _outcome(self, commit: Commit) -> None:
         """Take in an outcome; one of an attempt that is over says nothing new."""
         link, facts = commit.link, commit.facts
         before = self._attempts.pop(str(link.ref), None)
         if before is None:
             return
-        after = _ended(before, commit)
-        if is_call(facts.method) and before.tool in self._tools:
+        after = _with_outcome(before, commit)
+        if is_tool_call(facts.method) and before.tool in self._tools:
             self._count(before, -1, link.seq)
             self._count(after, 1, link.seq)
         usage = self._usage
@@ -199,23 +199,25 @@ class _Folding:
         for touch in after.touches:
             if touch not in rest:
                 self._apply(touch)
-        self._stand(commit)
-        named = _of_files((*before.touches, *after.touches))
-        self._tell(link.seq, after.tool, after.why, [*_of_attempt(after, facts.method), *named])
+        self._update_call(commit)
+        named = _file_keys((*before.touches, *after.touches))
+        self._add_causes(
+            link.seq, after.tool, after.why, [*_attempt_keys(after, facts.method), *named]
+        )
 
-    def _apply(self, touch: Touch) -> None:
+    def _apply(self, touch: FileTouch) -> None:
         before = set(self._files) if touch.to else set[str]()
-        files.apply(self._files, touch)
+        files.apply_touch(self._files, touch)
         if not touch.to:
             return
         self._besides |= before ^ set(self._files)
         for seq, attempt in self._attempts.items():
-            moved = tuple(files.renamed(t, touch.key, touch.to) for t in attempt.touches)
+            moved = tuple(files.follow_rename(t, touch.key, touch.to) for t in attempt.touches)
             if moved != attempt.touches:
                 self._besides |= {t.key for t in (*attempt.touches, *moved)}
                 self._attempts[seq] = structs.replace(attempt, touches=moved)
 
-    def _count(self, attempt: OpenAttempt, by: int, seq: int) -> None:
+    def _count(self, attempt: UnsettledAttempt, by: int, seq: int) -> None:
         """Count an attempt by its outcome, or take that back."""
         used = self._tools[attempt.tool]
         errors = dict(used.errors)
@@ -230,7 +232,7 @@ class _Folding:
             last_seq=seq,
         )
 
-    def _stand(self, commit: Commit) -> None:
+    def _update_call(self, commit: Commit) -> None:
         """Take in how the call stands, and let go of its attempts that are over with it."""
         link, facts = commit.link, commit.facts
         call = ids.to_text(facts.call)
@@ -238,7 +240,7 @@ class _Folding:
         after = next_call_state(before, link, facts, link.seq)
         if after is not None and (after.status.unsettled or str(link.ref) in self._attempts):
             self._calls[call] = after
-        for seq in _over(before, after):
+        for seq in _finished_legs(before, after):
             dropped = self._attempts.pop(str(seq), None)
             self._besides |= {touch.key for touch in dropped.touches} if dropped else set()
 
@@ -246,11 +248,11 @@ class _Folding:
         why = ""
         match note:
             case Decision():
-                self._decide(seq, note)
+                self._decision(seq, note)
                 named, why = [("decisions_made", note.id or str(seq))], note.why
                 named += [("decisions_made", note.supersedes)] if note.supersedes else []
             case Fact():
-                self._facts[note.id] = _held(self._facts.get(note.id), seq, note)
+                self._facts[note.id] = _updated_fact(self._facts.get(note.id), seq, note)
                 named, why = [("facts", note.id)], note.why
             case Evict():
                 self._evicted |= dict.fromkeys(note.keys, Evicted(seq=seq, reason=note.reason))
@@ -264,15 +266,15 @@ class _Folding:
                 named = [("metadata", name) for name in note.entries]
             case Budget():
                 self._budget = note
-                named = [("usage", name) for name in _BUDGETED]
-            case Turn() | UserInput():
+                named = [("usage", name) for name in _BUDGET_KEYS]
+            case TurnStart() | UserInput():
                 # Turns stand in the links; what the user said is a source, not a state.
                 named = []
             case _:
                 assert_never(note)
-        self._tell(seq, kind_of(note), why, named)
+        self._add_causes(seq, note_kind(note), why, named)
 
-    def _decide(self, seq: int, note: Decision) -> None:
+    def _decision(self, seq: int, note: Decision) -> None:
         name = note.id or str(seq)
         self._decisions[name] = DecisionMade(
             text=note.text, why=note.why, seq=seq, supersedes=note.supersedes
@@ -281,15 +283,17 @@ class _Folding:
         if before is not None and note.supersedes != name:
             self._decisions[note.supersedes] = structs.replace(before, superseded_by=name)
 
-    def _tell(self, seq: int, what: str, why: str, named: Iterable[tuple[str, str]]) -> None:
+    def _add_causes(self, seq: int, what: str, why: str, named: Iterable[tuple[str, str]]) -> None:
         named = (*named, *(("files_modified", key) for key in sorted(self._besides)))
         self._besides.clear()
         if self._told is not None:
             named = dict.fromkeys(named)
-            self._told += [Cause(field=f, key=k, seq=seq, what=what, why=why) for f, k in named]
+            self._told += [
+                ChangeCause(field=f, key=k, seq=seq, what=what, why=why) for f, k in named
+            ]
 
 
-def _ended(before: OpenAttempt, commit: Commit) -> OpenAttempt:
+def _with_outcome(before: UnsettledAttempt, commit: Commit) -> UnsettledAttempt:
     facts = commit.facts
     return structs.replace(
         before,
@@ -297,11 +301,11 @@ def _ended(before: OpenAttempt, commit: Commit) -> OpenAttempt:
         error=facts.error,
         duration=facts.duration,
         bytes_out=facts.bytes_out,
-        touches=_done(before, commit),
+        touches=_effects(before, commit),
     )
 
 
-def _done(before: OpenAttempt, commit: Commit) -> tuple[Touch, ...]:
+def _effects(before: UnsettledAttempt, commit: Commit) -> tuple[FileTouch, ...]:
     """Return what an attempt did, or may have done, as its newest outcome has it.
 
     Who closes an attempt without having seen its answer says nothing of files: then what was said
@@ -315,12 +319,12 @@ def _done(before: OpenAttempt, commit: Commit) -> tuple[Touch, ...]:
     return own or tuple(structs.replace(t, seq=link.seq, maybe=False) for t in before.touches)
 
 
-def _of_attempt(attempt: OpenAttempt, method: str) -> tuple[tuple[str, str], ...]:
+def _attempt_keys(attempt: UnsettledAttempt, method: str) -> tuple[tuple[str, str], ...]:
     pending = ("pending_actions", attempt.call)
-    return (("tools_used", attempt.tool), pending) if is_call(method) else (pending,)
+    return (("tools_used", attempt.tool), pending) if is_tool_call(method) else (pending,)
 
 
-def _of_files(touches: Iterable[Touch]) -> Iterator[tuple[str, str]]:
+def _file_keys(touches: Iterable[FileTouch]) -> Iterator[tuple[str, str]]:
     """Yield what operations name in the table."""
     for touch in touches:
         yield "files_modified", touch.key
@@ -328,24 +332,24 @@ def _of_files(touches: Iterable[Touch]) -> Iterator[tuple[str, str]]:
             yield "files_modified", touch.to
 
 
-def _over(before: CallState | None, after: CallState | None) -> Iterator[int]:
+def _finished_legs(before: CallState | None, after: CallState | None) -> Iterator[int]:
     """Yield the intents of legs that were parked, and are over with what came after them."""
-    if before is None or (after is not None and after.behind is not None):
+    if before is None or (after is not None and after.polled_leg is not None):
         return
-    if before.behind is not None and after != before.behind:
-        yield before.behind.seq
+    if before.polled_leg is not None and after != before.polled_leg:
+        yield before.polled_leg.seq
     elif before.status.parked and after is not None and after.seq != before.seq:
         yield before.seq
 
 
-def _held(before: FactHeld | None, seq: int, note: Fact) -> FactHeld:
-    held = before or FactHeld(status=_HELD[note.action])
+def _updated_fact(before: FactHeld | None, seq: int, note: Fact) -> FactHeld:
+    held = before or FactHeld(status=_FACT_STATUS[note.action])
     asserted = note.action is FactAction.ASSERT
     return structs.replace(
         held,
         subject=note.subject if asserted else held.subject,
         value=note.value if asserted else held.value,
-        status=_HELD[note.action],
+        status=_FACT_STATUS[note.action],
         sources=(*held.sources, seq),
         validity=note.validity if asserted else held.validity,
     )

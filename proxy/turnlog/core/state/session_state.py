@@ -13,7 +13,7 @@ from msgspec import Struct
 from turnlog.core.call_status import CallState
 from turnlog.core.note import Budget
 
-from .files import FileChange, Touch
+from .files import FileChange, FileTouch
 
 VERSION: Final = 2
 """Of the fold and of its state: a state of another version is folded anew."""
@@ -32,7 +32,7 @@ class ToolUse(Struct, frozen=True, kw_only=True, gc=False):
     last_seq: int = 0
 
 
-class OpenAttempt(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class UnsettledAttempt(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """An attempt that may get another outcome, and what its last one said."""
 
     call: str
@@ -45,7 +45,7 @@ class OpenAttempt(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     error: str = ""
     duration: int = 0
     bytes_out: int = 0
-    touches: tuple[Touch, ...] = ()
+    touches: tuple[FileTouch, ...] = ()
     """What it may have done."""
 
 
@@ -79,7 +79,7 @@ class Evicted(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class Usage(Struct, frozen=True, kw_only=True, gc=False):
+class SessionUsage(Struct, frozen=True, kw_only=True, gc=False):
     """What the session took. `duration` is the sum over attempts, in ns."""
 
     calls: int = 0
@@ -103,14 +103,14 @@ class State(Struct, frozen=True, kw_only=True):
     """By `server.tool`."""
     files: dict[str, FileChange] = {}
     """What surely happened; `OpenAttempt.touches` may have."""
-    attempts: dict[str, OpenAttempt] = {}
+    attempts: dict[str, UnsettledAttempt] = {}
     """By the seq of the intent."""
     calls: dict[str, CallState] = {}
     """Those that are unsettled, which are `pending_actions`, or may be again, by id."""
     decisions: dict[str, DecisionMade] = {}
     evicted: dict[str, Evicted] = {}
     facts: dict[str, FactHeld] = {}
-    usage: Usage = Usage()
+    usage: SessionUsage = SessionUsage()
     budget: Budget | None = None
     metadata: dict[str, str] = {}
     bodies_gone: int = 0

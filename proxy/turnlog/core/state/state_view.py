@@ -10,13 +10,13 @@ from msgspec import Struct
 from turnlog.core.kinds import Executed
 from turnlog.core.text.times import timestamp
 
-from .files import FileChange, Touch, merged
-from .session_state import DecisionMade, Evicted, FactHeld, OpenAttempt, State, ToolUse
+from .files import FileChange, FileTouch, with_uncertain
+from .session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, UnsettledAttempt
 
 _NS: Final = 1_000_000_000
 
 
-class Field(StrEnum):
+class StateField(StrEnum):
     """The fields of the state."""
 
     TOOLS_USED = "tools_used"
@@ -64,20 +64,20 @@ Value: TypeAlias = (
 )
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class FieldChange(Struct, frozen=True, kw_only=True):
     """That something in a field is not what it was; `None` where there was, or is, nothing."""
 
-    field: Field
+    field: StateField
     key: str
     before: Value
     after: Value
 
 
-def table(state: State) -> Table:
+def state_table(state: State) -> Table:
     """Return what a state says."""
     return Table(
         tools_used=state.tools,
-        files_modified=merged(state.files, _unsure(state)),
+        files_modified=with_uncertain(state.files, _uncertain(state)),
         decisions_made=state.decisions,
         pending_actions=_pending(state),
         evicted_keys=state.evicted,
@@ -87,22 +87,22 @@ def table(state: State) -> Table:
     )
 
 
-def diff(before: Table, after: Table) -> list[Change]:
+def diff(before: Table, after: Table) -> list[FieldChange]:
     """Return what is different, field by field; `apply` makes the one into the other."""
-    found: list[Change] = []
-    for field in Field:
+    found: list[FieldChange] = []
+    for field in StateField:
         old, new = _entries(before, field), _entries(after, field)
         found += [
-            Change(field=field, key=key, before=old.get(key), after=new.get(key))
+            FieldChange(field=field, key=key, before=old.get(key), after=new.get(key))
             for key in {**old, **new}
             if old.get(key) != new.get(key)
         ]
     return found
 
 
-def apply(before: Table, changes: Iterable[Change]) -> Table:
+def apply(before: Table, changes: Iterable[FieldChange]) -> Table:
     """Return a table with changes made to it."""
-    entries = {field.value: dict(_entries(before, field)) for field in Field}
+    entries = {field.value: dict(_entries(before, field)) for field in StateField}
     for change in changes:
         field = entries[change.field]
         field.pop(change.key, None)
@@ -111,12 +111,12 @@ def apply(before: Table, changes: Iterable[Change]) -> Table:
     return msgspec.convert(entries, Table)
 
 
-def _entries(of: Table, field: Field) -> dict[str, Value]:
+def _entries(of: Table, field: StateField) -> dict[str, Value]:
     entries: dict[str, Value] = getattr(of, field)
     return entries
 
 
-def _unsure(state: State) -> list[Touch]:
+def _uncertain(state: State) -> list[FileTouch]:
     """Return what may have happened, in the order in which it was told."""
     found = (touch for attempt in state.attempts.values() for touch in attempt.touches)
     return sorted(found, key=lambda touch: touch.seq)
@@ -142,7 +142,7 @@ def _pending(state: State) -> dict[str, PendingAction]:
     return found
 
 
-_UNSEEN: Final = OpenAttempt(call="", tool="", turn=0, at=0)
+_UNSEEN: Final = UnsettledAttempt(call="", tool="", turn=0, at=0)
 
 
 def _usage(state: State) -> dict[str, float]:

@@ -6,14 +6,14 @@ from typing import Final
 _WIDE: Final = frozenset({"W", "F"})
 
 
-def columns_of(text: str) -> int:
+def display_width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
-def cut(text: str, columns: int) -> str:
+def fit_columns(text: str, columns: int) -> str:
     """Return the beginning of `text` that fits in so many columns, ending in an ellipsis if cut."""
-    if columns_of(text) <= columns:
+    if display_width(text) <= columns:
         return text
     if columns < 1:
         return ""

@@ -6,7 +6,7 @@ from typing import Final
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
-def clean(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return `text` with everything that is no printable character as an escape."""
     if text.isascii() and text.isprintable():
         return text

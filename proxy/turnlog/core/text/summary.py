@@ -35,41 +35,41 @@ _VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class _Resource(Struct, gc=False):
+class _ShownResource(Struct, gc=False):
     uri: str = ""
     text: str = ""
     mime_type: str = field(name="mimeType", default="")
     blob: Raw = Raw(b"")
 
 
-class _Block(Struct, gc=False):
+class _ShownBlock(Struct, gc=False):
     type: str = ""
     text: str = ""
     uri: str = ""
     mime_type: str = field(name="mimeType", default="")
     data: Raw = Raw(b"")
-    resource: _Resource | None = None
+    resource: _ShownResource | None = None
 
 
-class _Error(Struct, gc=False):
+class _ShownError(Struct, gc=False):
     code: int | float | str | None = None
     message: str = ""
 
 
-class _Result(Struct, gc=False):
+class _ShownResult(Struct, gc=False):
     """A result of `tools/call`, or the whole message around it."""
 
-    content: list[_Block] | None = None
+    content: list[_ShownBlock] | None = None
     structured: Raw = field(name="structuredContent", default=Raw(b""))
     is_error: bool | None = field(name="isError", default=None)
     kind: str = field(name="resultType", default="")
     result: Raw = Raw(b"")
-    error: _Error | None = None
+    error: _ShownError | None = None
     code: int | float | str | None = None
     message: str = ""
 
 
-_decode_result = msgspec.json.Decoder(_Result).decode
+_decode_result = msgspec.json.Decoder(_ShownResult).decode
 
 
 def summarize(
@@ -86,7 +86,7 @@ def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
     return _cut(_fold(_head(arguments, limit)), limit)
 
 
-def contains(content: bytes, text: str) -> bool:
+def contains_text(content: bytes, text: str) -> bool:
     """Return whether content holds a text, in any case; in JSON also one that escapes spell."""
     wanted = text.casefold()
     if wanted in content.decode("utf-8", "replace").casefold():
@@ -122,7 +122,7 @@ def _mcp(answer: bytes, size: int, limit: int) -> str:
     return _result(result, answer, limit)
 
 
-def _result(result: _Result, answer: bytes, limit: int) -> str:
+def _result(result: _ShownResult, answer: bytes, limit: int) -> str:
     blocks = result.content or []
     text = _first_text(blocks, limit)
     # The tail names what else came; it must not be pushed out by a long text.
@@ -139,14 +139,14 @@ def _result(result: _Result, answer: bytes, limit: int) -> str:
     return f"{_cut(text, room)} {tail}".strip()
 
 
-def _without_content(result: _Result, answer: bytes, limit: int) -> str:
+def _without_content(result: _ShownResult, answer: bytes, limit: int) -> str:
     if result.kind and result.kind != "complete":
         return result.kind
     shown = _fold(_head(answer, limit))
     return EMPTY if result.content is not None or shown in {"{}", "null"} else shown
 
 
-def _first_text(blocks: list[_Block], limit: int) -> str:
+def _first_text(blocks: list[_ShownBlock], limit: int) -> str:
     for block in blocks:
         text = block.text or (block.resource.text if block.resource else "")
         if text and (shown := _fold(text[: 4 * limit])):
@@ -154,7 +154,7 @@ def _first_text(blocks: list[_Block], limit: int) -> str:
     return ""
 
 
-def _others(blocks: list[_Block]) -> str:
+def _others(blocks: list[_ShownBlock]) -> str:
     """Return `[image/png 34 KiB, 2 text]`: what stands beside the first text."""
     if len(blocks) == 1 and blocks[0].text:
         return ""
@@ -171,8 +171,8 @@ def _others(blocks: list[_Block]) -> str:
     return f"[{', '.join(shown)}]" if shown else ""
 
 
-def _kind(block: _Block) -> str:
-    resource = block.resource or _Resource()
+def _kind(block: _ShownBlock) -> str:
+    resource = block.resource or _ShownResource()
     payload = bytes(block.data or resource.blob)
     if payload:
         kind = block.mime_type or resource.mime_type or block.type

@@ -51,7 +51,7 @@ def size(value: object) -> int:
     return int(_measure(value, _BYTES, "write a size like 64KiB, 10MiB or 2GiB"))
 
 
-def in_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration as `duration` reads it: `200ms`, `30s`, `2m`."""
     if seconds < 1:
         return f"{seconds * 1000:g}ms"

@@ -8,7 +8,7 @@ from math import inf
 
 from msgspec import structs
 
-from turnlog.core.classify import most
+from turnlog.core.classify import more_executed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.upstream_health import Health
 from turnlog.exchange.retries import Command, Wait, exchange
@@ -196,7 +196,10 @@ def _says_enough(answered: Attempt, last: Attempt) -> bool:
     whole, said = last.overall, answered.ending
     assert whole is not None
     assert said is not None  # both have ended
-    return last.ask.effect is Effect.READ or most(said.executed, whole.executed) is said.executed
+    return (
+        last.ask.effect is Effect.READ
+        or more_executed(said.executed, whole.executed) is said.executed
+    )
 
 
 def _dice(clock: Clock) -> float:

@@ -5,7 +5,13 @@ from typing import Final, cast
 
 from msgspec import structs
 
-from turnlog.core.classify import Ending, Past, asks_again, failed, of_call
+from turnlog.core.classify import (
+    EarlierAttempts,
+    Ending,
+    ending_of_call,
+    failed,
+    is_method_preserving_redirect,
+)
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
 from turnlog.engine.context import Context
@@ -240,7 +246,7 @@ class PlainCall:
         said = failure.sentence(self._ask.server, self._past)
         reply = Reply(detail=failure.detail, said=said, retry_after=failure.retry_after)
         tickets = self._end(ending, reply)
-        return self._unanswered(failure, of_call(ending, self._past)), tickets
+        return self._unanswered(failure, ending_of_call(ending, self._past)), tickets
 
     def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
@@ -250,7 +256,7 @@ class PlainCall:
         return made, tickets
 
     @property
-    def _past(self) -> Past | None:
+    def _past(self) -> EarlierAttempts | None:
         return self.attempt.past if self.attempt is not None else None
 
     def _unanswered(self, failure: Failure, ending: Ending) -> Made:
@@ -285,7 +291,7 @@ class PlainCall:
         ask = self._ask
         text = Text(body, media, size)
         leads = Lead()
-        if asks_again(self._status):
+        if is_method_preserving_redirect(self._status):
             leads = lead(self._request.route, self._headers, self._request.field(b"host"))
         ending, reply = answered_plainly(
             ask.method, self._status, text, ask.effect, elsewhere=leads.elsewhere

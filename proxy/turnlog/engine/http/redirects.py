@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.canon import canonical
-from turnlog.core.classify import Past
+from turnlog.core.classify import EarlierAttempts
 from turnlog.core.kinds import Executed, Rung
 from turnlog.engine.call_registry import Scope
 from turnlog.record.attempt import Ask, Attempt
@@ -59,7 +59,7 @@ class NextAttempt(Struct, frozen=True, kw_only=True):
     call: bytes
     leg: int
     number: int
-    past: Past | None
+    past: EarlierAttempts | None
 
 
 def call_key(ask: Ask, id_key: str, asker: Scope | None = None) -> Hashable:

@@ -6,8 +6,8 @@ from typing import Final, cast
 
 from msgspec import Raw, Struct, structs
 
-from turnlog.core.canon import written
-from turnlog.core.identity import Identity
+from turnlog.core.canon import canonical_of_decoded
+from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import Effect, Flag, Rung
 from turnlog.engine.agent_request import Request, former
 from turnlog.engine.context import Context
@@ -114,7 +114,7 @@ class Asking(Struct, frozen=True):
         revision: str,
         *,
         reused: bool,
-    ) -> tuple[Ask, Identity]:
+    ) -> tuple[Ask, SessionIdentity]:
         """Return what a request asks that is recorded, with the key in its message, and whose it is."""
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
         found, identity = self._session(meta)
@@ -178,7 +178,7 @@ class Asking(Struct, frozen=True):
         self.context.repeats.on_guessed_call(guess)
         return structs.replace(ask, guess=guess) if ask.is_named else ask
 
-    def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, Identity]:
+    def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, SessionIdentity]:
         sessions, client = self.context.sessions, self._client(meta)
         meant = self.request.meant(sessions, self.context.vendor_headers, client, meta)
         return sessions.find(meant, client), meant.identity
@@ -252,7 +252,7 @@ def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
     params = message.plain.get("params")
     if not isinstance(params, dict) or "arguments" not in params:
         return None
-    return written(cast("dict[str, object]", params)["arguments"], arguments)
+    return canonical_of_decoded(cast("dict[str, object]", params)["arguments"], arguments)
 
 
 def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:

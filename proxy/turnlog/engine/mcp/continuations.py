@@ -13,7 +13,7 @@ from msgspec import Struct
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
-from turnlog.core.provenance import UNVERIFIED, Provenance, Standing
+from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
 from turnlog.exchange.outliving import lacks_answer
 from turnlog.observe.events import StoreFailed
@@ -168,10 +168,10 @@ class Legs(Struct, frozen=True):
         return self.context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
 
 
-def _standing(provenance: str) -> Standing:
+def _standing(provenance: str) -> PinStatus:
     # A newer turnlog may have written a word that this one does not know.
     known = provenance in set(Provenance)
-    return Standing(Provenance(provenance)) if known else UNVERIFIED
+    return PinStatus(Provenance(provenance)) if known else UNVERIFIED
 
 
 def _still_waits(last: Commit) -> bool:

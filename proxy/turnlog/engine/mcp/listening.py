@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from turnlog.core.classify import failed, of_call
+from turnlog.core.classify import ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
@@ -102,7 +102,7 @@ class Listening:
                 Unanswered(
                     requests=[asked],
                     asks={attempt.caller_key: ask} if ask.is_call else {},
-                    ending=of_call(ending, attempt.past),
+                    ending=ending_of_call(ending, attempt.past),
                     said=said,
                     said_without_call=without_call,
                 )

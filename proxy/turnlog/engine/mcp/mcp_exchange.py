@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.classify import UNSENT, Ending, Past, failed, of_call
+from turnlog.core.classify import UNSENT, EarlierAttempts, Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.core.recorded import LOOKUPS
 from turnlog.engine.agent_request import Request
@@ -424,7 +424,7 @@ class McpExchange:
         return b"".join(as_event(message) for each in lost for message in each.as_messages())
 
     @property
-    def _past(self) -> Past | None:
+    def _past(self) -> EarlierAttempts | None:
         return self.attempt.past if self.attempt is not None else None
 
     @property
@@ -502,7 +502,7 @@ class McpExchange:
 
     def _ending(self, kind: ErrorKind) -> Ending:
         effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
-        return of_call(failed(kind, self.progress.phase, effect), self._past)
+        return ending_of_call(failed(kind, self.progress.phase, effect), self._past)
 
     # -- reading along ---------------------------------------------------------------------
 

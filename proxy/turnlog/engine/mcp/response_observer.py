@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import Ending, asks_again, refused
+from turnlog.core.classify import Ending, is_method_preserving_redirect, refused
 from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
@@ -126,7 +126,7 @@ class Reading(Struct, eq=False):
 
     def _redirected(self, attempt: Attempt) -> None:
         """Remember a call that is asked for again at another place of its server, if it is."""
-        if self.answer is None or not asks_again(self.status):
+        if self.answer is None or not is_method_preserving_redirect(self.status):
             return
         leads = self._leads(self.answer)
         if leads.resource is None:

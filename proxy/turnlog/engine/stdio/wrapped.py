@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.identity import VendorTable, wanted_variables
+from turnlog.core.identity import VendorTable, vendor_variables
 from turnlog.engine.agent_request import Request
 from turnlog.engine.command.child import Child
 from turnlog.engine.command.process import GRACE, Process
@@ -249,7 +249,7 @@ def request_of(
         name=server, origin="", path="", query="", authority=b"", host="", port=0, place=place
     )
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
-    wanted = wanted_variables(table)
+    wanted = vendor_variables(table)
     return Request(
         _NOTHING,
         Route(target, "", "", session, ""),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnlog.core.provenance import UNVERIFIED, Provenance, Standing, standing
+from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance, pin_status
 from turnlog.core.target import has_place, lock_name, server_of
 from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
@@ -28,14 +28,14 @@ class Pins:
         """Return what a server is called in the lock."""
         return lock_name(server, place, str(self.path.absolute().parent))
 
-    def standing(self, name: str, tool: str, definition: bytes) -> Standing:
+    def standing(self, name: str, tool: str, definition: bytes) -> PinStatus:
         """Compare a tool's definition (its sha256; empty: not seen) with the pinned one; `name` is what
         its server is called in the lock."""
         pinned = self.digests.get((name, tool))
         if pinned is not None:
-            return standing(pinned, definition)
+            return pin_status(pinned, definition)
         # 0.1 pinned tools without saying of which server: that alone is no reason to trust this one.
-        found = standing(self.digests.get((server_of(name), tool)), definition)
+        found = pin_status(self.digests.get((server_of(name), tool)), definition)
         return found if found.provenance is Provenance.MISMATCH else UNVERIFIED
 
     def loaded(self) -> LockLoaded:

@@ -5,9 +5,9 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from turnlog.core.state.fold import Cause, explain
+from turnlog.core.state.fold import ChangeCause, fold_with_causes
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import Field, Table, Value, diff, table
+from turnlog.core.state.state_view import StateField, Table, Value, diff, state_table
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.base import View
 from turnlog.store.states import SavedStates
@@ -39,7 +39,7 @@ class StateChange(Struct, frozen=True, kw_only=True):
 
     before_at: CommitPoint
     after_at: CommitPoint
-    field: Field
+    field: StateField
     key: str
     before: Value
     after: Value
@@ -54,8 +54,8 @@ def changes_between(
     start, end = commit_at(view, session, before), commit_at(view, session, after)
     first = state_at(view, saved, session, before)
     commits = takewhile(lambda c: c.link.seq <= after, view.commits(session, after=before))
-    last, told = explain(first, commits)
-    return _changed(point_of(start), point_of(end), table(first), table(last), told)
+    last, told = fold_with_causes(first, commits)
+    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), told)
 
 
 def session_differences(
@@ -65,8 +65,8 @@ def session_differences(
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
     commits = takewhile(lambda c: c.link.seq <= at[1], view.commits(other))
-    last, told = explain(State(), commits)
-    return _changed(point_of(start), point_of(end), table(first), table(last), told)
+    last, told = fold_with_causes(State(), commits)
+    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), told)
 
 
 def turn_bounds(view: View, session: bytes, turns: TurnRange) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
 
 
 def _changed(
-    start: CommitPoint, end: CommitPoint, before: Table, after: Table, told: Iterable[Cause]
+    start: CommitPoint, end: CommitPoint, before: Table, after: Table, told: Iterable[ChangeCause]
 ) -> list[StateChange]:
     causes: dict[tuple[str, str], list[ContributingCommit]] = {}
     for cause in told:

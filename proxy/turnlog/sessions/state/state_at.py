@@ -13,7 +13,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
-from turnlog.core.state.state_view import Field, table
+from turnlog.core.state.state_view import StateField, state_table
 from turnlog.core.text.times import timestamp
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import turn_number
@@ -63,15 +63,19 @@ def saved_states(data: Path) -> SavedStates:
 
 
 def read_state(
-    view: View, saved: SavedStates, session: bytes, at: int, fields: Iterable[Field] = Field
+    view: View,
+    saved: SavedStates,
+    session: bytes,
+    at: int,
+    fields: Iterable[StateField] = StateField,
 ) -> SessionState:
     """Return fields of a session's state after the commit `at`. Raises `NotFoundError`."""
     commit = commit_at(view, session, at)
     state = state_at(view, saved, session, at)
-    found = table(state)
+    found = state_table(state)
     entries: dict[str, dict[str, object]] = {f.value: getattr(found, f.value) for f in fields}
-    if Field.EVICTED_KEYS in entries:
-        entries[Field.EVICTED_KEYS.value] = {
+    if StateField.EVICTED_KEYS in entries:
+        entries[StateField.EVICTED_KEYS.value] = {
             key: EvictedKey(
                 seq=evicted.seq,
                 reason=evicted.reason,
