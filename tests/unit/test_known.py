@@ -5,8 +5,7 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Effect, Flag
-from turnlog.core.provenance import Provenance
-from turnlog.core.target import lock_name
+from turnlog.core.pins import Provenance, lock_name
 from turnlog.engine.tools.pin_set import Pins
 from turnlog.engine.tools.tool_cache import KnownTools, Rules
 from turnlog.engine.tools.tool_listing import Catalog

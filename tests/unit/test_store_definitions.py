@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.core.target import server_of
+from turnlog.core.pins import server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing

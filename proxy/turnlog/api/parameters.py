@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.core.state.state_view import StateField
-from turnlog.core.text.timefmt import parse_moment
+from turnlog.core.text.units import parse_moment
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY

@@ -3,7 +3,7 @@
 from typing import Any
 
 from turnlog.core.kinds import Effect
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration_text
 from turnlog.packs.explain import Again, Explanation
 from turnlog.packs.shape import is_list, is_mapping

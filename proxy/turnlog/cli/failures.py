@@ -7,7 +7,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
 
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import NotFoundError, UnresolvableError
 from turnlog.store.base import StoreError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from turnlog.core.state.state_view import StateField
-from turnlog.core.text.timefmt import parse_moment
+from turnlog.core.text.units import parse_moment
 from turnlog.sessions.log import TurnRange, parse_turns
 from turnlog.store.base import View
 

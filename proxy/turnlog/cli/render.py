@@ -14,8 +14,7 @@ from itertools import islice
 
 import msgspec
 
-from turnlog.core.text.columns import display_width, fit_columns
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import display_width, escape_unprintable, fit_columns
 
 _BLOCK = 1000
 """Rows that are aligned together, so that a table of any length streams in bounded memory."""

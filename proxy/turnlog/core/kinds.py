@@ -1,10 +1,10 @@
-"""The closed lists: every status, phase, effect, kind and flag that a commit may carry.
-
-Error families, kinds and retry classes are strings on disk, with empty meaning none, so that this
-version can read what a newer one wrote.
-"""
+"""Closed lists: the kinds of commits and requests, statuses, phases, effects, errors and flags."""
 
 from enum import StrEnum
+from typing import Final
+
+# Error families, error kinds and retry classes are stored as strings (empty for none), so that this
+# version can read what a newer one wrote.
 
 
 class CommitKind(StrEnum):
@@ -246,3 +246,35 @@ class Flag(StrEnum):
     NOT_SEARCHED = "not_searched"
     SESSION_SUSPECT = "session_suspect"
     FORGED_OUTCOME = "forged_outcome"
+
+
+class RequestKind(StrEnum):
+    """The `operation` of a row in the log: the kind of request that it records."""
+
+    TOOLS_CALL = "tools/call"
+    RESOURCES_READ = "resources/read"
+    PROMPTS_GET = "prompts/get"
+    HTTP = "http"
+
+
+LOOKUPS: Final = frozenset({"resources/read", "prompts/get"})
+"""MCP methods that are recorded and only look something up: no rules or limits apply to them."""
+_MCP_METHODS: Final = frozenset({"tools/call", *LOOKUPS})
+
+
+def request_kind(method: str) -> RequestKind:
+    """Return the kind of a recorded request; every other method is one of plain HTTP."""
+    return RequestKind(method) if method in _MCP_METHODS else RequestKind.HTTP
+
+
+def is_mcp_method(method: str) -> bool:
+    """Return whether a recorded request with this method is one of MCP."""
+    return method in _MCP_METHODS
+
+
+def is_tool_call(method: str) -> bool:
+    """Return whether a recorded request calls a tool, over MCP or plain HTTP.
+
+    Only calls count as uses of a tool, and only they can be refused.
+    """
+    return method not in LOOKUPS

@@ -1,39 +1,48 @@
-"""Place calls in turns and steps, from what a session's head remembers."""
+"""Turns and steps of a session, and the detection of calls that keep failing within a turn.
 
+A turn is what an agent does in answer to one message of its user; a step is a set of calls that it
+makes at once. Callers and vendors may name turns; otherwise pauses separate them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final
 
 from msgspec import Struct
 
 from .kinds import TurnSource
 
-# A member of an enum takes Python 3.11 a slow look-up, and this runs for each commit.
+# A member of an enum costs Python 3.11 a slow lookup, and this runs for every commit.
 _GAP: Final = TurnSource.GAP
 
 STEP_GAP = 250_000_000
 """ns: calls that start closer together than this belong to one step."""
 TURN_GAP = 120_000_000_000
-"""ns: a session that was quiet this long, with nothing in flight, begins a new turn."""
+"""ns: a session that was quiet for this long, with no call in flight, begins a new turn."""
+LOOP_CALLS: Final = 3
+"""Calls that fail in the same way within a turn to count as a loop."""
+_MAX_REMEMBERED: Final = 4096  # failures, the most recently seen ones
 
 
 class TurnPosition(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The turn and step at which a session stands. Times are ns UTC."""
+    """The current turn and step of a session. Times are ns UTC."""
 
     turn: int = 1
     step: int = 0
     label: str = ""
     source: TurnSource = TurnSource.GAP
     started_at: int = 0
-    """When the newest intent was made."""
+    """Time of the newest intent."""
     active_at: int = 0
-    """When the newest commit was made."""
+    """Time of the newest commit."""
     in_flight: int = 0
-    """Attempts without outcome."""
+    """Number of attempts without an outcome."""
 
 
 def next_call(place: TurnPosition, at: int, label: str, source: TurnSource) -> TurnPosition:
-    """Return the place of a call that starts at `at`.
+    """Return the position of a call that starts at `at`.
 
-    `label` is the turn as `source` names it; empty leaves it to the gaps.
+    `label` is the name of the turn as given by `source`; empty leaves the turn to pauses.
     """
     turn, step, named, given = place.turn, place.step, place.label, place.source
     is_quiet = place.in_flight == 0
@@ -57,10 +66,8 @@ def next_call(place: TurnPosition, at: int, label: str, source: TurnSource) -> T
 
 
 def new_turn(place: TurnPosition, at: int, label: str) -> TurnPosition:
-    """Return the place where somebody says that another turn begins; `label` may name it.
-
-    A turn without a call that is not named otherwise is that turn.
-    """
+    """Return the position after a caller has begun a new turn, named `label` if not empty."""
+    # A turn without calls and with no other name is already the new one.
     is_new = place.step > 0 or place.label != ""
     if label and label == place.label:
         is_new = False
@@ -76,19 +83,49 @@ def new_turn(place: TurnPosition, at: int, label: str) -> TurnPosition:
 
 
 def after_commit(place: TurnPosition, at: int, *, ended: int) -> TurnPosition:
-    """Return the place after a commit that starts no call; `ended` attempts got their outcome, or
-    as many began again where it is negative."""
-    active_at, in_flight = place.active_at, place.in_flight - ended
-    if at > active_at:
-        active_at = at
-    if in_flight < 0:
-        in_flight = 0
+    """Return the position after a commit that starts no call.
+
+    `ended` is the number of attempts that ended with it; negative if attempts are open again.
+    """
     return TurnPosition(
         turn=place.turn,
         step=place.step,
         label=place.label,
         source=place.source,
         started_at=place.started_at,
-        active_at=active_at,
-        in_flight=in_flight,
+        active_at=max(place.active_at, at),
+        in_flight=max(place.in_flight - ended, 0),
     )
+
+
+class _Failure(Struct):
+    """How often calls failed in one way within a turn. `turn` is 0 while it is not known."""
+
+    calls: int
+    last_call: bytes
+    turn: int
+
+
+class LoopDetector:
+    """Counts failures by what was called and how it failed, to find calls that keep failing."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
+
+    def add_failure(self, what: Hashable, call: bytes, *, turn: int) -> bool:
+        """Count a failure of a call; return whether it is now part of a loop.
+
+        `what` identifies tool, input and error. `turn` is 0 if the store has not numbered it yet;
+        the failure then counts for the same turn as the one before.
+        """
+        seen = self._failures.get(what)
+        if seen is None or (turn and seen.turn and turn != seen.turn):
+            seen = self._failures[what] = _Failure(0, b"", turn)
+            if len(self._failures) > _MAX_REMEMBERED:
+                self._failures.popitem(last=False)
+        self._failures.move_to_end(what)
+        seen.turn = turn or seen.turn
+        # Attempts of one call count once.
+        if seen.last_call != call:
+            seen.calls, seen.last_call = seen.calls + 1, call
+        return seen.calls >= LOOP_CALLS

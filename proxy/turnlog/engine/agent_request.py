@@ -143,7 +143,7 @@ class Request:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """What its messages are for, see `core.target`."""
+        """What its messages are for, see `core.pins`."""
         route = self.route
         if route.target.is_command:
             return route.target.place

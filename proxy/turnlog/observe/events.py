@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 from msgspec import Struct, field
 
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
-from turnlog.core.provenance import Provenance
+from turnlog.core.pins import Provenance
 from turnlog.exchange.coverage import Gap
 from turnlog.rules.retry import Reason
 from turnlog.wire.tools.differences import Part

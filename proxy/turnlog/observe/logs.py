@@ -11,8 +11,7 @@ import msgspec
 import structlog
 from structlog.dev import ConsoleRenderer
 
-from turnlog.core.text.columns import fit_columns
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable, fit_columns
 
 from .events import (
     CallEnded,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.wire.tools.definition import Json, Kept
 
 from . import load

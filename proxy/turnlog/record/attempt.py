@@ -8,9 +8,8 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
-from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance
-from turnlog.core.recorded import is_mcp_method, is_tool_call
+from turnlog.core.kinds import Effect, Flag, Rung, TurnSource, is_mcp_method, is_tool_call
+from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.rules.model import Access, Demand
 from turnlog.rules.policy import Policy
 from turnlog.store.base import SessionRef, Ticket

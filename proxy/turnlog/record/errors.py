@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS, UNSENT, EarlierAttempts
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
-from turnlog.core.provenance import Provenance
+from turnlog.core.pins import Provenance
 from turnlog.rules.model import Access, Timeouts
 from turnlog.rules.policy import Policy
 from turnlog.wire.jsonrpc import Message

@@ -18,7 +18,7 @@ from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
-from turnlog.core.loops import LoopDetector
+from turnlog.core.turns import LoopDetector
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
     CallStarted,

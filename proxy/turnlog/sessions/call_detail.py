@@ -11,7 +11,7 @@ from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
 from turnlog.wire.tools.differences import Part

@@ -7,10 +7,9 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.kinds import Effect, Status
+from turnlog.core.kinds import Effect, RequestKind, Status, request_kind
 from turnlog.core.operation import ChangedField
-from turnlog.core.recorded import RequestKind, request_kind
-from turnlog.core.target import server_of
+from turnlog.core.pins import server_of
 from turnlog.packs.fit import advice, built_in, fitting, names_change, names_effect
 from turnlog.store import definitions
 from turnlog.store.base import Filter, View

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 from turnlog.rules.circuit_breaker import State
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 from turnlog.sessions.state.state_at import outcomes_of_key
 from turnlog.store.base import View
 from turnlog.wire.result.content import blocks_of_result, only_text

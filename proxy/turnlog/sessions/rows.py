@@ -5,10 +5,21 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    Phase,
+    RequestKind,
+    Status,
+    TurnSource,
+    is_tool_call,
+    request_kind,
+)
 from turnlog.core.operation import Operation, had_effect, tool_use
-from turnlog.core.recorded import RequestKind, is_tool_call, request_kind
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 from turnlog.store.base import View
 
 from .payloads import Payload, bodies_of, read_input, read_output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from turnlog.core.target import join_lock_name, place_of, server_of
+from turnlog.core.pins import join_lock_name, place_of, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.definitions import Shown

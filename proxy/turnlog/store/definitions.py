@@ -15,7 +15,7 @@ import lmdb
 import msgspec
 from msgspec import Struct, structs
 
-from turnlog.core.target import has_place, server_of
+from turnlog.core.pins import place_of, server_of
 from turnlog.wire.tools.definition import Kept
 from turnlog.wire.tools.differences import Part, parts_changed
 
@@ -150,7 +150,7 @@ def shown(data: Path) -> list[Shown]:
     """Return what the servers showed last, sorted by server and tool. Raises `StoreError`."""
     with _reading(data) as tables:
         every = [] if tables is None else _all_shown(tables)
-        return sorted((one for one in every if has_place(one.server)), key=_place)
+        return sorted((one for one in every if place_of(one.server)), key=_place)
 
 
 def listed_whole(data: Path) -> set[str]:
@@ -159,7 +159,7 @@ def listed_whole(data: Path) -> set[str]:
         if tables is None:
             return set()
         names = (bytes(key).decode() for key, _ in tables.txn.cursor(tables.whole))
-        return {name for name in names if has_place(name)}
+        return {name for name in names if place_of(name)}
 
 
 def _is_made(path: Path) -> bool:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from turnlog.core.target import COMMAND
+from turnlog.core.pins import COMMAND
 from turnlog.settings.http_proxies import HttpProxy
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.wire.http.reference import origin_of, resolved

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, json_line, table
-from turnlog.core.text.columns import fit_columns
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable, fit_columns
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
 

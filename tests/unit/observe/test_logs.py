@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from turnlog.core.kinds import Effect, Executed, Phase, Rung, Status
-from turnlog.core.text.columns import display_width
+from turnlog.core.text.terminal import display_width
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,

@@ -8,8 +8,7 @@ import pytest
 from e2e.stores import Call, fill, session_id
 from kit.commits import changed
 from turnlog.core.note import Decision
-from turnlog.core.state.state_view import FieldChange as TableChange
-from turnlog.core.state.state_view import StateField, apply, state_table
+from turnlog.core.state.state_view import FieldChange, StateField, apply, state_table
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.changes import (
     ContributingCommit,
@@ -81,7 +80,7 @@ def test_applying_the_changes_to_the_first_state_gives_the_second(
     saved = saved_states(tmp_path)
     for before, after in ((0, 7), (2, 4), (3, 3)):
         told = [
-            TableChange(field=c.field, key=c.key, before=c.before, after=c.after)
+            FieldChange(field=c.field, key=c.key, before=c.before, after=c.after)
             for c in changes_between(view, saved, WORK, before, after)
         ]
         start, end = (state_table(state_at(view, saved, WORK, at)) for at in (before, after))

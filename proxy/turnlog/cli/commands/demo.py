@@ -17,9 +17,8 @@ from turnlog.cli.attempts import outcome_cells
 from turnlog.cli.options import FolderName, open_view
 from turnlog.cli.render import aligned
 from turnlog.core.kinds import Status
-from turnlog.core.provenance import Provenance
-from turnlog.core.text.columns import fit_columns
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.pins import Provenance
+from turnlog.core.text.terminal import escape_unprintable, fit_columns
 from turnlog.demo.play import DemoError, play
 from turnlog.demo.scenes import SERVER, Call
 from turnlog.sessions import log

@@ -10,7 +10,7 @@ from turnlog.cli.options import TurnRangeType, data_option, json_option, open_vi
 from turnlog.cli.render import counted, json_line
 from turnlog.cli.values import described
 from turnlog.core.answer_diff import Comparison
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import TurnRange, find_session

@@ -9,7 +9,7 @@ import click
 from turnlog.cli.failures import complain
 from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
 from turnlog.cli.render import json_line
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
 from turnlog.store.base import StoreError

@@ -11,7 +11,7 @@ from msgspec import Struct
 from turnlog.cli.failures import FAILED, FINE
 from turnlog.cli.options import json_option
 from turnlog.cli.render import counted, json_line
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 
 if TYPE_CHECKING:

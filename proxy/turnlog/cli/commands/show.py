@@ -9,7 +9,7 @@ from turnlog.cli.render import clean_lines, json_line
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.call_detail import (
     AttemptDetail,
     CommitEntry,

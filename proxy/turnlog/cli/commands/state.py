@@ -17,7 +17,7 @@ from turnlog.cli.options import (
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.cli.values import described
 from turnlog.core.state.state_view import StateField
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
     SessionState,

@@ -8,8 +8,8 @@ import click
 from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
 from turnlog.cli.options import data_option, json_option, open_view, printout
 from turnlog.cli.render import Cell, Column, Style, counted, json_line, table, terminal_width
-from turnlog.core.text.escapes import escape_unprintable
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import timestamp
 from turnlog.sessions.dangling import count_dangling
 from turnlog.sessions.overview import (
     ServerHealth,

@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from turnlog.cli.failures import FAILED, FINE, complain
 from turnlog.cli.options import data_option, json_option, printout
 from turnlog.cli.render import Style, json_line, painted
-from turnlog.core.target import join_lock_name, server_of
-from turnlog.core.text.escapes import escape_unprintable
+from turnlog.core.pins import join_lock_name, server_of
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import CommitKind, Executed, Status
+from turnlog.core.kinds import CommitKind, Executed, Status, is_tool_call
 from turnlog.core.note import (
     Budget,
     Decision,
@@ -28,7 +28,6 @@ from turnlog.core.note import (
     note_kind,
 )
 from turnlog.core.operation import had_effect
-from turnlog.core.recorded import is_tool_call
 
 from . import files
 from .files import FileTouch

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.kinds import Executed
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 
 from .files import FileChange, FileTouch, with_uncertain
 from .session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, UnsettledAttempt

@@ -1,1 +1,1 @@
-"""Text for people: columns, times, durations and sizes, one-line summaries. Pure."""
+"""Text for people: units and times, terminal columns, one-line summaries of answers."""

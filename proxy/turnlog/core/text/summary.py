@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
+from .units import human_size
+
 SUMMARY_BYTES = 512
 PREVIEW_BYTES = 200
 EMPTY = "empty"
@@ -32,7 +34,6 @@ _SEARCHED = 16 * SUMMARY_BYTES
 """Bytes of a broken result that are searched for its first text."""
 _VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))
 """What translates ASCII so that only what is printable stays."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class _ShownResource(Struct, gc=False):
@@ -98,15 +99,6 @@ def contains_text(content: bytes, text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return wanted in plain or json.dumps(wanted, ensure_ascii=False)[1:-1] in plain
-
-
-def human_size(size: int) -> str:
-    """Return a size as `512 B` or `12.3 MiB`."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    number = f"{value:.1f}".removesuffix(".0") if unit else str(size)
-    return f"{number} {_UNITS[unit]}"
 
 
 def _mcp(answer: bytes, size: int, limit: int) -> str:

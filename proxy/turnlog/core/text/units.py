@@ -1,63 +1,52 @@
-"""Durations and sizes as people write them: `200ms`, `30s`, `2m`, `7d`; `64KiB`, `10MiB`.
+"""Durations, sizes and times as people write them: `200ms`, `64KiB`, `10m` ago, `2026-11-27`.
 
-A type may name the function that reads its values from plain data: `Annotated[int, reads(size)]`.
-`packs.load` calls it, and gives the `ValueError` of a wrong value the place where it stands.
+A type can name the function that reads its values from plain data: `Annotated[int, reads(size)]`.
+`packs.shape` calls it, and adds the place in the file to a `ValueError`.
 """
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from msgspec import Meta
 
 Reader = Callable[[object], object]
 READER = "read"
-"""Where `reads` puts the function in a type's `Meta.extra`."""
+"""Key of the reading function in a type's `Meta.extra`."""
 READ = "x-read"
-"""Where it puts what a schema says of what the function takes; msgspec lets none replace its own."""
+"""Key of the JSON Schema of its input: msgspec does not let `extra` replace its own schema."""
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BYTES = {
     "": 1.0,
-    "B": 1.0,
-    "KB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "KIB": 2.0**10,
-    "MIB": 2.0**20,
-    "GIB": 2.0**30,
-    "TIB": 2.0**40,
+    **{unit.replace("i", ""): 1000.0**power for power, unit in enumerate(_BINARY_UNITS)},
+    **{unit.upper(): 1024.0**power for power, unit in enumerate(_BINARY_UNITS)},
 }
 _NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
 _LARGEST = 2.0**53
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_AGO = re.compile(r"\d+(\.\d+)?\s*[a-z]+", re.ASCII)
+_NS = 1_000_000_000
 
 
 def reads(reader: Reader, schema: dict[str, object] | None = None) -> Meta:
     """Return the annotation of a type whose values `reader` makes from plain data.
 
-    `schema` is what a JSON Schema of the type says of what `reader` takes.
+    `schema` describes the input of `reader` in the JSON Schema of the type.
     """
     return Meta(extra={READER: reader}, extra_json_schema={READ: schema} if schema else None)
 
 
 def duration(value: object) -> float:
-    """Return seconds. Raises `ValueError` for what is no duration."""
+    """Return seconds. Raises `ValueError` if `value` is not a duration."""
     return _measure(value, _SECONDS, "write a duration like 200ms, 30s, 2m or 7d")
 
 
 def size(value: object) -> int:
-    """Return bytes. Raises `ValueError` for what is no size."""
+    """Return bytes. Raises `ValueError` if `value` is not a size."""
     return int(_measure(value, _BYTES, "write a size like 64KiB, 10MiB or 2GiB"))
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration as `duration` reads it: `200ms`, `30s`, `2m`."""
-    if seconds < 1:
-        return f"{seconds * 1000:g}ms"
-    units = [unit for unit in ("d", "h", "m") if seconds % _SECONDS[unit] == 0]
-    unit = units[0] if units else "s"
-    return f"{seconds / _SECONDS[unit]:g}{unit}"
 
 
 Duration = Annotated[float, reads(duration, {"type": ["number", "string"]})]
@@ -66,8 +55,53 @@ Size = Annotated[int, reads(size, {"type": ["integer", "string"]})]
 """Bytes."""
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration in the form that `duration` reads: `200ms`, `30s`, `2m`."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    units = [unit for unit in ("d", "h", "m") if seconds % _SECONDS[unit] == 0]
+    unit = units[0] if units else "s"
+    return f"{seconds / _SECONDS[unit]:g}{unit}"
+
+
+def human_size(size: int) -> str:
+    """Return a size as `512 B` or `12.3 MiB`."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_BINARY_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    number = f"{value:.1f}".removesuffix(".0") if unit else str(size)
+    return f"{number} {_BINARY_UNITS[unit]}"
+
+
+def parse_moment(text: str, now: datetime, *, end: bool = False) -> int:
+    """Return a point in time as nanoseconds UTC; a duration means that long before `now`.
+
+    With `end`, a date means the end of its day. A time without a zone is UTC. Raises `ValueError`
+    and `OverflowError`.
+    """
+    if _AGO.fullmatch(text):
+        return _nanoseconds(now - timedelta(seconds=duration(text)))
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if end and _DATE.fullmatch(text):
+        return _nanoseconds(moment) + 86_400 * _NS - 1
+    return _nanoseconds(moment)
+
+
+def timestamp(at: int) -> str:
+    """Return nanoseconds UTC in RFC 3339 form with microseconds."""
+    whole = datetime.fromtimestamp(at // _NS, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at // 1000 % 1_000_000:06d}Z"
+
+
+def _nanoseconds(moment: datetime) -> int:
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1000
+
+
 def _measure(value: object, units: dict[str, float], advice: str) -> float:
-    # A bool is an int to Python, and no amount of anything to a person.
+    # A bool is an int in Python, but not an amount.
     if isinstance(value, int | float) and not isinstance(value, bool):
         number, unit = value, ""
     else:
@@ -75,7 +109,7 @@ def _measure(value: object, units: dict[str, float], advice: str) -> float:
     scale = units.get(unit, units.get(unit.upper()))
     if scale is None:
         raise ValueError(f"{value!r} has no known unit, {advice}")
-    # Written so that "not a number" fails, too.
+    # Written so that NaN fails as well.
     if not 0 <= number <= _LARGEST / scale:
         raise ValueError(f"{value!r} is out of range, {advice}")
     return number * scale

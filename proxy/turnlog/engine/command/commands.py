@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from turnlog.core.kinds import Phase
-from turnlog.core.target import COMMAND
+from turnlog.core.pins import COMMAND
 from turnlog.engine.tools.tool_cache import Rules
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log

@@ -13,7 +13,7 @@ from msgspec import Struct
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
-from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance
+from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
 from turnlog.exchange.outliving import lacks_answer
 from turnlog.observe.events import StoreFailed

@@ -1,6 +1,6 @@
 """An MCP exchange: one POST (or listening GET), the calls in it, and what its answers tell.
 
-Every `tools/call` is recorded, and so are lookups (`core.recorded`). Everything else goes by; some of
+Every `tools/call` is recorded, and so are lookups (`core.kinds`). Everything else goes by; some of
 it is read for what it says of calls: lists of tools, handshakes, cancellations, polls of tasks, answers
 on another stream.
 """
@@ -13,8 +13,7 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.classify import UNSENT, EarlierAttempts, Ending, ending_of_call, failed
-from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
-from turnlog.core.recorded import LOOKUPS
+from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context

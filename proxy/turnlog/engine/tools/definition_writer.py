@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from turnlog.core.target import server_of
+from turnlog.core.pins import server_of
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
 from turnlog.packs.lock import LockFile, kept_of

@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance, pin_status
-from turnlog.core.target import has_place, lock_name, server_of
+from turnlog.core.pins import (
+    UNVERIFIED,
+    PinStatus,
+    Provenance,
+    lock_name,
+    pin_status,
+    place_of,
+    server_of,
+)
 from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
@@ -43,7 +50,7 @@ class Pins:
         return LockLoaded(
             lock=str(self.path),
             pinned=len(self.digests),
-            untargeted=sum(not has_place(name) for name, _ in self.digests),
+            untargeted=sum(not place_of(name) for name, _ in self.digests),
         )
 
     def refresh(self) -> LogEvent | None:

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import Effect, Flag
-from turnlog.core.provenance import Provenance
+from turnlog.core.pins import Provenance
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
 from turnlog.rules.policy import Rulebook, Subject
 

@@ -14,7 +14,7 @@ from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 from turnlog.core.state.state_view import StateField, state_table
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import turn_number
 from turnlog.sessions.payloads import Payload, read_payload

@@ -1,4 +1,4 @@
-from turnlog.core.loops import LOOP_CALLS, LoopDetector
+from turnlog.core.turns import LOOP_CALLS, LoopDetector
 
 
 def counted(loops: LoopDetector, *turns: int, what: str = "it", first: int = 0) -> list[bool]:

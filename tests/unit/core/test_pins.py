@@ -1,8 +1,8 @@
-"""`core.target`: what a server is called in turnlog.lock."""
+"""Names of servers in turnlog.lock."""
 
 import pytest
 
-from turnlog.core.target import COMMAND, has_place, lock_name, server_of
+from turnlog.core.pins import COMMAND, lock_name, place_of, server_of
 
 HERE = "/srv/repo"
 URL = ("http://127.0.0.1:9000", "/mcp", "", "")
@@ -11,8 +11,8 @@ URL = ("http://127.0.0.1:9000", "/mcp", "", "")
 def test_a_name_says_server_and_host_and_tells_places_apart() -> None:
     name = lock_name("files", URL, HERE)
     assert name.startswith("files@127.0.0.1:9000-")
-    assert (server_of(name), has_place(name)) == ("files", True)
-    assert (server_of("files"), has_place("files")) == ("files", False)
+    assert (server_of(name), bool(place_of(name))) == ("files", True)
+    assert (server_of("files"), place_of("files")) == ("files", "")
     others = [("https://127.0.0.1:9000", *URL[1:]), (*URL[:3], "project=1"), (URL[0], "/x", "", "")]
     assert len({name, *(lock_name("files", other, HERE) for other in others)}) == 4
 

@@ -22,7 +22,7 @@ from turnlog.core.identity import (
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.packs.load import load
 
-TABLE = load(Path(__file__).parents[2] / "rules" / "identity.yaml", VendorTable).identity
+TABLE = load(Path(__file__).parents[3] / "rules" / "identity.yaml", VendorTable).identity
 
 CODEX = {"session_id": "s-1", "thread_id": "t-1", "turn_id": "turn-9", "model": "m"}
 

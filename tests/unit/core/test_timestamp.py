@@ -1,6 +1,4 @@
-"""`core.text.times`: points in time as text."""
-
-from turnlog.core.text.times import timestamp
+from turnlog.core.text.units import timestamp
 
 
 def test_a_time_is_utc_with_microseconds() -> None:

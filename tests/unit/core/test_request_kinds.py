@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.core.recorded import RequestKind, is_mcp_method, is_tool_call, request_kind
+from turnlog.core.kinds import RequestKind, is_mcp_method, is_tool_call, request_kind
 
 ROWS = [
     ("tools/call", RequestKind.TOOLS_CALL, True, True),

@@ -1,4 +1,4 @@
-from turnlog.core.provenance import UNVERIFIED, PinStatus, Provenance, pin_status
+from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance, pin_status
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.summary import human_size, preview, summarize
+from turnlog.core.text.summary import preview, summarize
+from turnlog.core.text.units import human_size
 
 
 def text(value: str) -> dict[str, str]:

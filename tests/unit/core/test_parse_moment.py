@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from turnlog.core.text.timefmt import parse_moment
+from turnlog.core.text.units import parse_moment
 
 NOW = datetime(2026, 11, 27, 12, 0, 0, tzinfo=UTC)
 MIDNIGHT = 1_795_737_600 * 10**9

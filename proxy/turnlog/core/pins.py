@@ -1,0 +1,80 @@
+"""Pinned tool definitions: how a tool compares with turnlog.lock, and server names in that file."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from msgspec import Struct
+
+COMMAND: Final = "command:"
+"""First part of a server's place if it is a command, not a URL."""
+_DIGEST_DIGITS: Final = 16
+_SEPARATOR: Final = "@"  # not allowed in the name of an upstream
+
+
+class Provenance(StrEnum):
+    """How a tool's definition compares with turnlog.lock."""
+
+    PINNED = "pinned"
+    """It is the one in turnlog.lock."""
+    MISMATCH = "mismatch"
+    """turnlog.lock has another for this tool."""
+    UNVERIFIED = "unverified"
+    """turnlog.lock has none for this tool, or its definition has not been seen yet."""
+
+
+class PinStatus(Struct, frozen=True, gc=False):
+    """The provenance of a tool, with the pinned hash if it differs."""
+
+    provenance: Provenance = Provenance.UNVERIFIED
+    pinned: bytes = b""
+    """sha256 of the definition in the lock if it is another one."""
+
+
+UNVERIFIED: Final = PinStatus()
+_PINNED: Final = PinStatus(Provenance.PINNED)
+
+
+def pin_status(pinned: bytes | None, definition: bytes) -> PinStatus:
+    """Compare the sha256 of a tool's definition (empty: not seen) with the pinned one."""
+    if pinned is None or not definition:
+        return UNVERIFIED
+    return _PINNED if definition == pinned else PinStatus(Provenance.MISMATCH, pinned)
+
+
+def lock_name(server: str, place: Sequence[str], folder: str) -> str:
+    """Return the name of a server in a turnlog.lock in `folder`: `name@host-digest`.
+
+    `place` is origin, path and query of a URL, or `command:`, program, arguments and working
+    directory.
+    """
+    # A lock is compared across machines: so the digest has no key, and a working directory below
+    # `folder` is taken relative to it.
+    if place[0] == COMMAND:
+        shown = place[1].rpartition("/")[2]
+        place = (*place[:-1], _relative(place[-1], folder))
+    else:
+        shown = place[0].partition("://")[2]
+    whole = "\0".join(place).encode("utf-8", "surrogatepass")
+    return join_lock_name(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGEST_DIGITS]}")
+
+
+def join_lock_name(server: str, place: str) -> str:
+    """Return the lock name that `server_of` and `place_of` take apart."""
+    return f"{server}{_SEPARATOR}{place}" if place else server
+
+
+def server_of(lock_name: str) -> str:
+    """Return the server's name from a lock name."""
+    return lock_name.partition(_SEPARATOR)[0]
+
+
+def place_of(lock_name: str) -> str:
+    """Return host or program and digest from a lock name; empty in a lock of turnlog 0.1."""
+    return lock_name.partition(_SEPARATOR)[2]
+
+
+def _relative(path: str, folder: str) -> str:
+    inside = f"{path}/".removeprefix(f"{folder}/")
+    return path if inside == f"{path}/" else f"./{inside}"
