@@ -412,7 +412,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, loaded: int
 ) -> None:
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
-    with wrapped(tmp_path, [sys.executable, "-I", "-S", "-c", code]) as wrap:
+    with wrapped(tmp_path, [sys.executable, "-I", "-S", "-c", code], fresh=True) as wrap:
         wait_until(lambda: _mapped(wrap.process.pid) > loaded, "more of it is loaded")
         wrap.process.send_signal(number)
         # Python itself answers SIGINT with a trace while it loads.

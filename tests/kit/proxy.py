@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kit import prefork
 from kit.clients import wait_until
 from turnlog.app.serve import serving
 from turnlog.observe.logs import configure
@@ -41,7 +41,9 @@ _POLL = 0.01
 class Proxy:
     """A `turnlog serve` that runs, or did."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, number: int) -> None:
+    def __init__(
+        self, process: "prefork.Process | subprocess.Popen[bytes]", folder: Path, number: int
+    ) -> None:
         self.process = process
         self.data = data_of(folder)
         self.urls: list[str] = []
@@ -247,12 +249,13 @@ async def until(look: Callable[[], T | None], what: str, seconds: float = READY)
 def _launched(folder: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> Proxy:
     number = _next_number(folder)
     out, err = (folder / f"proxy-{number}.{end}" for end in ("out", "err"))
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "turnlog", "serve", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
+    nothing = Path(os.devnull)
+    with nothing.open() as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
+        process = prefork.start(
+            ["serve", *arguments],
+            stdin=stdin.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
             env=environ,
         )
     return Proxy(process, folder, number)

@@ -21,8 +21,11 @@ from msgspec import Struct, structs
 
 from turnlog.sessions.rows import Row
 
+from . import prefork
 from .clients import BOUND, message, wait_until
 from .proxy import data_of, environment, events_in, rows
+
+Process = prefork.Process | subprocess.Popen[bytes]
 
 PUPPET: Final = """
 import json, os, signal, socket, subprocess, sys, time
@@ -194,7 +197,7 @@ class Server:
 class Wrap(Struct, frozen=True, kw_only=True):
     """A `turnlog wrap` that runs, or did."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Process
     data: Path
     stdin: End
     stdout: End
@@ -258,17 +261,17 @@ class Near:
         self.stdin = End(stdin)
         self.stdout = End(stdout)
 
-    def started(self, arguments: Sequence[str], environ: Mapping[str, str], **more: Any) -> Any:
-        """Start a process with these ends."""
+    def started(
+        self, arguments: Sequence[str], environ: Mapping[str, str], *, fresh: bool, **more: Any
+    ) -> Process:
+        """Run `turnlog` with these ends; `fresh` as a shell would, with `more` for `Popen`."""
         with self.stderr.open("wb") as stderr:
-            process = subprocess.Popen(
-                arguments,
-                stdin=self.their_stdin,
-                stdout=self.their_stdout,
-                stderr=stderr,
-                env=environ,
-                **more,
-            )
+            more |= {"stdin": self.their_stdin, "stdout": self.their_stdout, "env": environ}
+            if fresh:
+                command = [sys.executable, "-m", "turnlog", *arguments]
+                process: Process = subprocess.Popen(command, stderr=stderr, **more)
+            else:
+                process = prefork.start(arguments, stderr=stderr.fileno(), **more)
         os.close(self.their_stdin)
         os.close(self.their_stdout)
         return process
@@ -322,14 +325,16 @@ def wrapped(
     *flags: str,
     environ: Mapping[str, str] | None = None,
     sockets: bool = False,
+    fresh: bool = False,
     **more: Any,
 ) -> Generator[Wrap]:
-    """Wrap a command until the block ends."""
+    """Wrap a command until the block ends; `more` is for `Popen`. `fresh` loads turnlog anew."""
     near = Near(folder, sockets=sockets)
     options = [*flags, "--data", str(data_of(folder))]
     process = near.started(
-        [sys.executable, "-m", "turnlog", "wrap", *options, "--", *command],
+        ["wrap", *options, "--", *command],
         environment(environ),
+        fresh=fresh or bool(more),
         **more,
     )
     try:

@@ -1,0 +1,197 @@
+"""Processes of turnlog that need not load it first.
+
+To load turnlog takes an interpreter longer than most tests take, and one run starts more than a thousand
+processes. So one process loads it, and forks another for each command line: that has its own id,
+environment, working directory, files and signals, like one started by a shell. How a shell starts turnlog
+is tested by those tests that start it themselves.
+"""
+
+import atexit
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+LOADED = ("turnlog.app.serve", "turnlog.cli.commands.serve", "turnlog.cli.commands.wrap")
+"""Modules that load nearly all that `serve` and `wrap` need."""
+_PIECE = 1 << 16
+_STREAMS = ("stdin", "stdout", "stderr")
+_STARTING = threading.Lock()
+
+
+class Process:
+    """A command line that runs, or did; what `subprocess.Popen` has of one."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; `None` while it runs."""
+        return self._read(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code. Raises `subprocess.TimeoutExpired`."""
+        code = self._read(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it the hard way."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self._status.settimeout(timeout)
+            try:
+                self.returncode = int(self._status.recv(16))
+            except (BlockingIOError, TimeoutError):
+                return None
+            self._status.close()
+        return self.returncode
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+) -> Process:
+    """Run `turnlog` with arguments; the files are descriptors."""
+    ours, theirs = socket.socketpair()
+    said = {"arguments": [*arguments], "env": dict(env), "cwd": str(cwd or Path.cwd())}
+    data = json.dumps(said).encode() + b"\n"
+    with theirs, _STARTING:
+        forker = _forker()
+        files = [theirs.fileno(), stdin, stdout, stderr]
+        forker.sendall(data[socket.send_fds(forker, [data], files) :])
+    return Process(int(ours.recv(16)), ours)
+
+
+@cache
+def _forker() -> socket.socket:
+    """Return the connection to the process that forks, one of each process that tests."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kit.prefork"],
+            stdin=theirs.fileno(),
+            cwd=Path(__file__).parents[1],
+        )
+    atexit.register(_end, ours, process)
+    return ours
+
+
+def _end(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    connection.close()
+    process.wait()
+
+
+class _Forker:
+    """Forks a process for each request, and tells how it ended."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._woken, self._wakes = socket.socketpair()
+        self._running: dict[int, socket.socket] = {}
+
+    def serve(self) -> dict[str, Any] | None:
+        """Serve until nobody asks any more; in a process that was forked, return what it is to do."""
+        self._wakes.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._connection, self._woken], [], [])
+            if self._woken in ready:
+                self._woken.recv(1024)
+                self._tell()
+            if self._connection in ready:
+                request = self._request()
+                if request is None or self._is_forked(request):
+                    return request
+
+    def _request(self) -> dict[str, Any] | None:
+        data, files, _, _ = socket.recv_fds(self._connection, _PIECE, 4)
+        while data and not data.endswith(b"\n"):
+            data += self._connection.recv(_PIECE)
+        return {**json.loads(data), "files": files} if data else None
+
+    def _is_forked(self, request: dict[str, Any]) -> bool:
+        """Fork; return whether this is the process that was forked."""
+        status = socket.socket(fileno=request["files"].pop(0))
+        if pid := os.fork():
+            self._running[pid] = status
+            status.send(str(pid).encode())
+            for descriptor in request["files"]:
+                os.close(descriptor)
+            return False
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        kept = (status, *self._running.values(), self._connection, self._woken, self._wakes)
+        for one in kept:
+            one.close()
+        return True
+
+    def _tell(self) -> None:
+        """Tell of all that have ended."""
+        for pid, status in [*self._running.items()]:
+            ended, how = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._running[pid]
+                with status, suppress(BrokenPipeError):  # nobody wants to know
+                    status.send(str(os.waitstatus_to_exitcode(how)).encode())
+
+
+def _become(request: Mapping[str, Any]) -> int:
+    """Be the process that was asked for; return its exit code."""
+    for descriptor, (given, name) in enumerate(zip(request["files"], _STREAMS, strict=True)):
+        os.dup2(given, descriptor)
+        os.close(given)
+        # What the stream of the process before knows of its file is not true of this one.
+        before = getattr(sys, name)
+        binary = open(descriptor, "wb" if descriptor else "rb", closefd=False)  # noqa: SIM115
+        stream = io.TextIOWrapper(
+            binary, before.encoding, before.errors, line_buffering=descriptor == 2
+        )
+        setattr(sys, name, stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv[1:] = request["arguments"]
+    sys.orig_argv[:] = [sys.executable, "-m", "turnlog", *request["arguments"]]
+    main: Any = import_module("turnlog.cli.main").main
+    return int(main())
+
+
+if __name__ == "__main__":
+    for _name in LOADED:
+        import_module(_name)
+    _asked = _Forker(socket.socket(fileno=os.dup(0))).serve()
+    if _asked is not None:
+        sys.exit(_become(_asked))
