@@ -72,6 +72,7 @@ def doors(rig: Rig) -> Iterator[Doors]:
     rig.upstream.script = made = Doors()
     yield made
     made.let_go(100)
+    rig.rest()
     wait_until(lambda: made.under_way == 0, "nothing is under way")
 
 

@@ -113,6 +113,7 @@ def counting(rig: Rig) -> Iterator[Counting]:
     script = rig.upstream.script = Counting()
     yield script
     script.go.set()
+    rig.rest()
 
 
 @pytest.fixture

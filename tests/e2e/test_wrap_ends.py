@@ -221,6 +221,7 @@ def test_what_floods_on_after_the_command_holds_no_end_up(tmp_path: Path) -> Non
     with wrapping(tmp_path) as wrap:
         wrap.asked(message("ping"))
         flooding = wrap.server.do(flood)
+        assert wrap.stdout.can_read(BOUND)
         wrap.server.exit(1)
         assert len(wrap.stdout.rest()) > 0
         assert wrap.exited() == 1

@@ -85,6 +85,11 @@ class Rig:
         wait_until(lambda: _ended(self.rows(), count), f"{count} rows of {self.session!r} end")
         return self.rows()
 
+    def rest(self) -> None:
+        """Wait until no call of this test is under way: what comes late would be taken for the next
+        test's, whose proxy and upstream are the same."""
+        wait_until(lambda: all(row.status != "pending" for row in self.rows()), "calls end")
+
     def row(self) -> Row:
         """Wait until the only row of this test's session has ended; return it."""
         (row,) = self.ended_rows()

@@ -23,8 +23,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-LOADED = ("turnlog.app.serve", "turnlog.cli.commands.serve", "turnlog.cli.commands.wrap")
-"""Modules that load nearly all that `serve` and `wrap` need."""
+LOADED = (
+    "turnlog.app.serve",
+    "turnlog.cli.commands.serve",
+    "turnlog.cli.commands.wrap",
+    "turnlog.cli.main",
+    "turnlog.engine.stdio.wrapped",
+    "turnlog.settings.layers",
+    "turnlog.store.look",
+)
+"""Modules that load all that `serve` and `wrap` need."""
 _PIECE = 1 << 16
 _STREAMS = ("stdin", "stdout", "stderr")
 _STARTING = threading.Lock()
@@ -113,6 +121,10 @@ def _end(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
+def _wake(*_: object) -> None:
+    """Do nothing: only with a handler does a signal write to the descriptor that wakes."""
+
+
 class _Forker:
     """Forks a process for each request, and tells how it ended."""
 
@@ -125,7 +137,7 @@ class _Forker:
         """Serve until nobody asks any more; in a process that was forked, return what it is to do."""
         self._wakes.setblocking(False)
         signal.set_wakeup_fd(self._wakes.fileno())
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         while True:
             ready, _, _ = select.select([self._connection, self._woken], [], [])
             if self._woken in ready:

@@ -269,7 +269,7 @@ class Near:
             more |= {"stdin": self.their_stdin, "stdout": self.their_stdout, "env": environ}
             if fresh:
                 command = [sys.executable, "-m", "turnlog", *arguments]
-                process: Process = subprocess.Popen(command, stderr=stderr, **more)
+                process: Process = subprocess.Popen(command, stderr=stderr, text=False, **more)
             else:
                 process = prefork.start(arguments, stderr=stderr.fileno(), **more)
         os.close(self.their_stdin)
