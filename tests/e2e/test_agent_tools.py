@@ -9,13 +9,12 @@ from typing import Any
 import httpx2
 import mcp
 import mcp_types
-import msgspec
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from conformance.requirements import Requirement, proves
 from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
-from kit.clients import MCP_HEADERS, Client, Response, call, message
+from kit.clients import MCP_HEADERS, Response, call, message
 from kit.proxy import running
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.client import ErrorKind, RetryClass, outcome_of
@@ -280,30 +279,6 @@ async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) ->
     assert json.loads(back.structured_content["text"]) == {"content": [IMAGE], "isError": False}
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "told"),
-    [
-        ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
-        ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
-        ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
-        ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
-        ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
-        ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: 'note.kind' cannot be 'budget', use one of: decision, evict, fact, turn, user_input"),
-        ("note", {"note": {"kind": "evict", "keys": ["1"], "reason": "full"}}, "the arguments are not as they must be: 'note.reason' cannot be 'full', use one of: budget, client_edit, compaction, ttl"),
-        ("log", {"limit": 0}, "the arguments are not as they must be: 'limit' must be at least 1"),
-        ("log", {"error": "bla"}, "the arguments are not as they must be: 'error' cannot be 'bla', use one of: auth, blocked, cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, timeout, tool_error, unknown, unverified"),
-        ("log", {"flag": "emtpy"}, "the arguments are not as they must be: 'flag' cannot be 'emtpy', did you mean 'empty'?"),
-        ("recall", {"key": "read_file"}, "'read_file' is no call of this session that has ended: give its id or the seq of its row"),
-    ],
-)  # fmt: skip
-async def test_a_wrong_use_is_told_in_a_sentence(
-    rig: Rig, tool: str, arguments: dict[str, Any], told: str
-) -> None:
-    rig.post(call("read_file"))
-    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", MODES[1]) as client:
-        assert await failure(client, tool, **arguments) == told
-
-
 async def test_state_diff_and_dangling_are_those_of_the_api(rig: Rig) -> None:
     def silent(peer: Peer) -> None:
         peer.read()
@@ -350,88 +325,6 @@ def post(rig: Rig, body: bytes, *headers: tuple[str, str], path: str = "/turnlog
         return raw.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "code"),
-    [
-        (b"{", (), 400, -32700),
-        (b"\xff\xfe", (), 400, -32700),
-        (b"7", (), 400, -32600),
-        (b'{"jsonrpc":"2.0","id":1}', (), 400, -32600),
-        (b'{"id":1,"method":"ping"}', (), 200, -32600),
-        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', (), 200, -32600),
-        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', (), 200, -32600),
-        (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', (), 200, -32600),
-        (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', (("MCP-Protocol-Version", "2026-07-28"),), 400, -32602),
-        (b"[]", (), 400, -32600),
-        (message("resources/list"), (), 200, -32601),
-        (message("server/discover"), (), 200, -32601),
-        (call("nothing"), (), 200, -32602),
-        (message("tools/call", {}), (), 200, -32602),
-        (message("tools/call", {"name": "log", "arguments": [1]}), (), 200, -32602),
-        (message("tools/list", {"cursor": "x"}), (), 200, -32602),
-        (message("ping"), (("MCP-Protocol-Version", "2025-13-01"),), 400, -32600),
-        (message("ping"), (("Mcp-Session-Id", "of another server"),), 404, -32001),
-        (b"[" + message("ping") + b"]", (("MCP-Protocol-Version", "2025-06-18"),), 400, -32600),
-        (message("ping"), (("MCP-Protocol-Version", "2026-07-28"),), 400, -32602),
-        (call("nothing", _meta={f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}),
-         (*STATELESS[2:], ("Mcp-Name", "nothing")), 400, -32602),
-        (call("log", _meta={f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}),
-         (*STATELESS[2:], ("Mcp-Name", "state")), 400, -32020),
-        (message("ping", {"_meta": {f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {}}}),
-         (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "ping")), 404, -32601),
-    ],
-)  # fmt: skip
-def test_what_is_no_request_gets_the_protocols_error(
-    rig: Rig, body: bytes, headers: tuple[tuple[str, str], ...], status: int, code: int
-) -> None:
-    answer = post(rig, body, *headers)
-    said = msgspec.json.decode(answer.body)
-    assert (answer.status, said["error"]["code"]) == (status, code), answer.body
-    assert answer.head.one("cache-control") == "no-store"
-
-
-def test_what_is_no_request_gets_no_answer(rig: Rig) -> None:
-    notice = message("notifications/initialized", request_id=None)
-    reply = b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    stateless = ("MCP-Protocol-Version", "2026-07-28")
-    for given in (post(rig, notice), post(rig, reply), post(rig, reply, stateless)):
-        assert (given.status, given.body) == (202, b"")
-
-
-def test_a_batch_of_the_revision_that_has_them_is_answered_in_order(rig: Rig) -> None:
-    items = [message("ping", request_id="a"), b"1", message("x", request_id=None), call("log")]
-    said = post(rig, b"[" + b",".join(items) + b"]").json()
-    assert [item.get("id") for item in said] == ["a", None, 1]
-    assert said[0]["result"] == {}
-    assert said[1]["error"]["code"] == -32600
-    assert said[2]["result"]["isError"]
-    assert post(rig, b"[" + items[2] + b"]").status == 202
-
-
-def test_the_oldest_revision_gets_nothing_that_it_does_not_know(rig: Rig) -> None:
-    rig.post(call("read_file"))
-    path = f"/s/{rig.session}/turnlog/mcp"
-    tools = post(rig, message("tools/list"), path=path).json()["result"]["tools"]
-    assert not any("outputSchema" in tool for tool in tools)
-    result = post(rig, call("log"), path=path).json()["result"]
-    assert result.keys() == {"content", "isError"}
-    assert json.loads(result["content"][0]["text"])["items"][0]["tool"] == "read_file"
-
-
-@pytest.mark.parametrize(
-    ("asked", "agreed"), [("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
-)
-def test_a_handshake_comes_to_a_revision_and_a_session(rig: Rig, asked: str, agreed: str) -> None:
-    info = {"name": "händler", "version": "1"}
-    said = {"protocolVersion": asked, "capabilities": {}, "clientInfo": info}
-    answer = post(rig, message("initialize", said), ("MCP-Protocol-Version", asked))
-    assert answer.json()["result"]["protocolVersion"] == agreed
-    session = answer.head.one("mcp-session-id")
-    assert session is not None
-    later = (("MCP-Protocol-Version", agreed), ("Mcp-Session-Id", session))
-    assert post(rig, message("ping"), *later).json()["result"] == {}
-
-
 @proves(Requirement.API_GUARDED)
 def test_a_page_of_another_origin_and_another_host_are_refused(rig: Rig) -> None:
     path = f"/s/{rig.session}/turnlog/mcp"
@@ -439,30 +332,6 @@ def test_a_page_of_another_origin_and_another_host_are_refused(rig: Rig) -> None
     with rig.client() as raw:
         evil = (*MCP_HEADERS, ("Host", "evil.example"))
         assert raw.request("POST", path, message("ping"), headers=evil).status == 421
-
-
-@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
-def test_messages_are_posted(rig: Rig, method: str) -> None:
-    with rig.client() as raw:
-        given = raw.request(method, "/turnlog/mcp", headers=MCP_HEADERS)
-    assert (given.status, given.head.one("allow")) == (405, "POST")
-
-
-def test_a_session_has_no_other_page_of_turnlogs(rig: Rig) -> None:
-    with rig.client() as raw:
-        for path in ("/s/x/turnlog/health", "/s/x/turnlog", "/s/x/turnlog/mcp/x"):
-            assert raw.request("GET", path).status == 404
-
-
-def test_a_message_beyond_the_limit_is_refused_unread(rig: Rig) -> None:
-    assert post(rig, call("note", {"x": "y" * (256 << 10)})).status == 413
-
-
-def test_an_agent_that_leaves_midway_disturbs_nobody(rig: Rig) -> None:
-    with Client(rig.proxy.url) as raw:
-        raw.send(b"POST /turnlog/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{")
-        raw.reset()
-    assert post(rig, message("ping")).status == 200
 
 
 def test_the_tools_work_on_after_a_restart(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from turnlog.store.base import SessionRef
 from .attempts import Collected, ask, session
 
 TOKEN = "t" * 32
+_SECRET = "of this test"
 V1 = "/turnlog/api/v1"
 Connect: TypeAlias = Callable[
     [web.Application], Awaitable[TestClient[web.Request, web.Application]]
@@ -79,13 +80,14 @@ class Pages:
         *,
         headers: tuple[tuple[str, str], ...] = (),
         caller: CallerEvidence | None = None,
+        secret: str = _SECRET,
     ) -> Answered:
         """Send a request for a page, with the fields that the relay adds."""
         path, _, query = target.partition("?")
         said = base64.b64encode(
             msgspec.json.encode(caller or CallerEvidence(connection=1))
         ).decode()
-        private = ((SECRET, "secret"), (CALLER, said), (METHOD, method))
+        private = ((SECRET, secret), (CALLER, said), (METHOD, method))
         url = URL(resource_of(path, query), encoded=True)
         async with self._client.request(
             method, url, data=body or None, headers=[*headers, *private]
@@ -152,7 +154,7 @@ async def own_pages(
     log = Collected()
     with ThreadPoolExecutor(1) as threads:
         async with recording(settings, log) as context:
-            app = application(context, "secret", TOKEN.encode, threads, limit=limit)
+            app = application(context, _SECRET, TOKEN.encode, threads, limit=limit)
             client = await connect(app)
             yield Pages(context, log, client, settings.data)
             await client.close()

@@ -1,4 +1,4 @@
-"""`api.api`: an answer to what is queued to be written has no time limit but the disk's."""
+"""The API while the disk is slow: reads have a time limit, what is queued to be written has none."""
 
 import asyncio
 from pathlib import Path
@@ -33,3 +33,17 @@ async def test_what_is_written_late_is_answered_late_and_truly(
             (found,) = view.find_sessions("work")
             (*_, last) = view.commits(found)
     assert given.json()["seq"] == last.link.seq
+
+
+async def test_a_reader_is_told_that_the_disk_takes_too_long(
+    tmp_path: Path, aiohttp_client: Connect
+) -> None:
+    async with own_pages(tmp_path, aiohttp_client, limit=LIMIT) as pages:
+        await pages.call()
+        with nobody_writes(pages.data):
+            note = b'{"kind": "decision", "text": "ask first"}'
+            written = asyncio.ensure_future(pages.api("/sessions/work/notes", "POST", note))
+            await asyncio.wait({written}, timeout=LONG)
+            said = (await pages.api("/log")).problem(503)
+            assert said["detail"] == "this took more than 0.05 s, ask for less"
+        assert (await written).status == 200
