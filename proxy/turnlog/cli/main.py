@@ -32,6 +32,7 @@ from .failures import (
 )
 
 COMMANDS = {
+    "convert": "Convert a store of turnlog 0.2 to the present format.",
     "dangling": "List calls that their agent has no answer to.",
     "demo": "Watch an agent's calls go through turnlog.",
     "diff": "Tell what changed between two states, and by which commits.",

@@ -57,6 +57,12 @@ def is_locked(folder: Path, epoch: int) -> bool:
     return False
 
 
+def locked_epochs(folder: Path) -> list[int]:
+    """Return the epochs that living processes hold. Raises `OSError`."""
+    numbers = sorted(int(path.stem) for path in folder.glob("*.lock") if path.stem.isdigit())
+    return [number for number in numbers if is_locked(folder, number)]
+
+
 def sweep(folder: Path, newest: int) -> None:
     """Remove the lock files of dead epochs up to `newest`. Raises `OSError`."""
     for path in folder.glob("*.lock"):

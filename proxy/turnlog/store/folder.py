@@ -31,6 +31,7 @@ from errno import (
     EROFS,
 )
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import lmdb
@@ -40,7 +41,8 @@ from . import structure
 from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull, StoreGone
 
 FORMAT = 5
-"""4 held its newest commits in slots of the log's file as well. 3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
+OLD_FORMAT = 4
+"""Of release 0.2, which kept its newest commits in slots of the log's file as well; see `convert`. 3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
 READERS = 1024
@@ -78,6 +80,8 @@ _OURS = {
     "health",
     "turnlog.lock",
     "lock-path",
+    "log.converting",
+    f"log.format-{OLD_FORMAT}",
 }
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
@@ -252,8 +256,12 @@ def mark(path: Path) -> None:
     """Say that the folder is complete: readers may open it from now on."""
     if not (path / "format").exists():
         with translated("write", path / "format"):
-            sync_folder(path / "log")
-            publish(path / "format", f"turnlog {FORMAT}\n".encode())
+            sync_path(path / "log")
+            publish(path / "format", _marker())
+
+
+def _marker() -> bytes:
+    return f"turnlog {FORMAT}\n".encode()
 
 
 def check(path: Path) -> None:
@@ -261,6 +269,21 @@ def check(path: Path) -> None:
 
     `StoreAbsent` where a proxy that starts would make one.
     """
+    version = read_format(path)
+    if version == OLD_FORMAT:
+        raise StoreError(
+            f"the store {str(path)!r} has format {version}, that of turnlog 0.2; stop every turnlog that uses "
+            f"it, and run `turnlog convert --data {quote(str(path))}`"
+        )
+    if version != FORMAT:
+        advice = "install a newer turnlog" if version > FORMAT else "name another folder"
+        raise StoreError(
+            f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
+        )
+
+
+def read_format(path: Path) -> int:
+    """Return the format of the store in a folder. Raises `StoreError` as `check` does."""
     with translated("open", path):
         _refuse_file(path)
         if not path.exists():
@@ -281,11 +304,13 @@ def check(path: Path) -> None:
         raise explained("read", marker, error) from error
     if name != "turnlog" or not (version.isascii() and version.isdigit()):
         raise StoreError(f"{str(path)!r} is not a turnlog store; name the data folder with --data")
-    if int(version) != FORMAT:
-        advice = "install a newer turnlog" if int(version) > FORMAT else "name another folder"
-        raise StoreError(
-            f"the store {str(path)!r} has format {version}, this turnlog reads {FORMAT}; {advice}"
-        )
+    return int(version)
+
+
+def replace_format(path: Path) -> None:
+    """Give a store the present format. Raises `OSError`."""
+    _draft(path / "format", _marker()).rename(path / "format")
+    sync_path(path)
 
 
 def check_log(path: Path) -> int:
@@ -346,23 +371,34 @@ def has_key(path: Path, mark: bytes) -> bool:
 
 def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
+    draft = _draft(file, content)
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    sync_path(file.parent)
+
+
+def _draft(file: Path, content: bytes) -> Path:
+    """Write a file under another name, and wait for the disk."""
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         os.write(descriptor, content)
         os.fsync(descriptor)
-        os.link(draft, file)
-    except FileExistsError:
-        pass
+    except BaseException:
+        draft.unlink()
+        raise
     finally:
         os.close(descriptor)
-        draft.unlink()
-    sync_folder(file.parent)
+    return draft
 
 
-def sync_folder(path: Path) -> None:
-    """Make what was created in or removed from a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make a file durable, or what was created in, renamed in or removed from a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -508,6 +544,13 @@ def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[byte
 
     All that writes an LMDB file goes through here. Raises `StoreGone`, `OSError`, `lmdb.Error`.
     """
+    with exclusive(env), env.begin(write=True) as txn:
+        yield txn
+
+
+@contextmanager
+def exclusive(env: lmdb.Environment) -> Generator[None]:
+    """Keep all other writers of an environment away. Raises `StoreGone`, `OSError`."""
     # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
     # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
     # namespace a living holder may have it, and would lose the lock. `flock` knows no ids. As whoever waits
@@ -516,8 +559,7 @@ def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[byte
     with shared.alone():
         # What is written to a file that nobody finds any more is not recorded.
         shared.check_place()
-        with env.begin(write=True) as txn:
-            yield txn
+        yield
 
 
 def check_place(env: lmdb.Environment) -> None:

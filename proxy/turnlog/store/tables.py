@@ -59,14 +59,14 @@ class Tables:
     """The handles of all tables. See `keys` for what each holds."""
 
     def __init__(self, env: lmdb.Environment, *, create: bool) -> None:
-        if env.flags()["readonly"]:
-            # Handles that a reader's own transaction opened would end with it.
-            handles = [env.open_db(name.encode(), create=False) for name in NAMES]
-        else:
+        if create:
             # lmdb waits for the write lock of its own transaction with the interpreter's lock in
             # hand: another writer in this process would never let go.
-            with write_transaction(env) if create else env.begin() as txn:
-                handles = [env.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
+            with write_transaction(env) as txn:
+                handles = [env.open_db(name.encode(), txn=txn) for name in NAMES]
+        else:
+            # Handles that a reader's own transaction opened would end with it.
+            handles = [env.open_db(name.encode(), create=False) for name in NAMES]
         (
             self.log,
             self.bodies,

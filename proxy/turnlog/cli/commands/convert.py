@@ -1,0 +1,37 @@
+"""`turnlog convert`: bring a store of an earlier release to the present format."""
+
+from pathlib import Path
+
+import click
+
+from turnlog.cli.options import data_option, printout
+from turnlog.cli.render import counted
+from turnlog.core.text.terminal import escape_unprintable
+from turnlog.store.convert import convert
+from turnlog.store.folder import FORMAT
+
+
+@click.command("convert")
+@data_option
+def command(data: str) -> None:
+    """Convert a store of turnlog 0.2 to the present format.
+
+    Stop every proxy and wrap that uses the store first: a store in use is not converted. The log is
+    copied, so the disk needs room for a second one; the log as it was is kept beside it. What only
+    the old log's spare copies of the newest calls hold, after a crash of the machine, is written
+    into the new one. Turnlog 0.2 cannot open the store afterwards.
+    """
+    folder = Path(data).expanduser()
+    converted = convert(folder)
+    with printout() as write:
+        if converted is None:
+            write(f"the store {escape_unprintable(str(folder))} has format {FORMAT} already")
+            return
+        write(f"converted {counted(converted.commits, 'commit')} to format {FORMAT}")
+        if converted.replayed:
+            write(
+                f"recovered {counted(converted.replayed, 'commit')} that a crash of the machine had undone"
+            )
+        write(
+            f"kept the log as it was in {escape_unprintable(str(converted.kept))}; remove it once all is well"
+        )

@@ -1,0 +1,245 @@
+"""Conversion of a store of release 0.2 (format 4) to the present format, on a copy of its log.
+
+Release 0.2 flushed a transaction once. What a lost second flush could undo when the machine went
+down, it also wrote into two slots: bytes in the pages of a value of the table `redo`, changed
+behind LMDB's back. Here alone they are read. All else is the same in both formats.
+"""
+
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+import msgspec
+from msgspec import Struct
+
+from . import folder, structure
+from .base import StoreDamaged, StoreError, StoreFull
+from .blobs import boot_id
+from .epochs import locked_epochs
+from .folder import FORMAT, OLD_FORMAT
+from .keys import unpack
+from .room import disk_free
+from .tables import NAMES, Pair, Table, Tables, Txn, append, last_position
+
+_SLOTS: Final = b"redo"
+"""The table whose value held the slots. A plain record takes its name in a converted log: release
+0.2 cannot open that, whatever it believes of the folder."""
+_MARK: Final = b"redo mark"
+"""What the value begins with."""
+_OFFSET: Final = b"redo offset"
+"""Where it lies in the file."""
+_SLOT: Final = 512 << 10
+"""Bytes of a slot."""
+_HEADER: Final = struct.Struct(">8s36sII")
+"""Of a slot: magic, start of the machine, size and CRC of what follows."""
+_MAGIC: Final = b"turnred2"
+_SPARE: Final = 8 << 20
+"""Bytes that the disk must have beside those of the copy."""
+
+
+class Converted(Struct, frozen=True):
+    """What a conversion came to."""
+
+    commits: int
+    replayed: int
+    """How many of them only the slots held."""
+    kept: Path
+    """The log as it was."""
+
+
+class _Appended(NamedTuple):
+    """What a slot holds: the rows that one transaction put at the end of the log."""
+
+    first: int
+    last: int
+    log: list[Pair]
+    bodies: list[Pair]
+    aliases: list[Pair]
+
+
+_decode = msgspec.msgpack.Decoder(_Appended).decode
+
+
+def convert(data: Path, boot: str | None = None) -> Converted | None:
+    """Convert the store in folder `data`; return `None` where it has the present format already.
+
+    Nobody may use it for writing. The log is copied, the copy converted, and put in the place of
+    the log, which is kept. A conversion that was killed is carried on by the next. `boot` tells
+    one start of the machine from another. Raises `StoreError`.
+    """
+    version = folder.read_format(data)
+    if version == FORMAT:
+        return None
+    if version != OLD_FORMAT:
+        raise StoreError(
+            f"the store {str(data)!r} has format {version}; this turnlog converts format "
+            f"{OLD_FORMAT} to {FORMAT}"
+        )
+    with folder.translated("convert", data):
+        _refuse_writers(data)
+        draft, kept = data / "log.converting", data / f"log.format-{OLD_FORMAT}"
+        if draft.is_dir() and kept.is_dir() and not (data / "log").exists():
+            draft.rename(data / "log")  # killed between the two steps of the swap
+        folder.check_log(data)
+        return _convert(data, draft, kept, boot_id() if boot is None else boot)
+
+
+def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
+    env = folder.open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1)
+    try:
+        with folder.exclusive(env):
+            # A writer that started meanwhile has locked its epoch inside a transaction.
+            _refuse_writers(data)
+            replayed = 0
+            if not _is_converted(env):
+                replayed = _copy(data, env, draft, kept, boot)
+                _swap(data, draft, kept)
+            folder.replace_format(data)
+    finally:
+        folder.close_environment(env)
+    return Converted(_commits(data), replayed, kept)
+
+
+def _refuse_writers(data: Path) -> None:
+    if locked := locked_epochs(data / "epochs"):
+        raise StoreError(
+            f"the store {str(data)!r} is in use by {len(locked)} running turnlog (epoch "
+            f"{', '.join(map(str, locked))}); stop every proxy and wrap that uses it, and run this again"
+        )
+
+
+def _is_converted(env: lmdb.Environment) -> bool:
+    with env.begin() as txn:
+        try:
+            env.open_db(_SLOTS, txn=txn, create=False)
+        except lmdb.IncompatibleError:
+            return True
+        except lmdb.NotFoundError:
+            return False
+        return False
+
+
+def _copy(data: Path, env: lmdb.Environment, draft: Path, kept: Path, boot: str) -> int:
+    """Make a converted copy of a log; return how many commits only its slots held."""
+    if kept.exists():
+        raise StoreError(f"{str(kept)!r} is in the way; move it to another place")
+    file = data / "log" / "data.mdb"
+    if found := structure.problems(env, file):
+        raise StoreDamaged(
+            f"{str(file)!r} is damaged: {found[0]}; restore the folder from a backup"
+        )
+    shutil.rmtree(draft, ignore_errors=True)
+    _check_room(data, env)
+    try:
+        draft.mkdir(mode=0o700)
+        env.copy(str(draft), compact=True)
+        (draft / "data.mdb").chmod(0o600)
+        return _convert_copy(env, file, draft, boot)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _check_room(data: Path, env: lmdb.Environment) -> None:
+    used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    free = disk_free(data)
+    if free < used + _SPARE:
+        raise StoreFull(
+            f"no room to convert {str(data)!r}: its log is copied, which takes {used + _SPARE} bytes, and "
+            f"the disk has {free}; free space on the disk"
+        )
+
+
+def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> int:
+    """Replay the slots of a log into its copy, and take them out of that."""
+    copy = folder.open_environment(draft, readonly=False, tables=len(NAMES) + 1)
+    try:
+        tables = Tables(copy, create=False)
+        with folder.write_transaction(copy) as txn:
+            _check_copy(env, txn, tables)
+            slots = _slots_table(copy, txn)
+            replayed = _replay(txn, tables, _read_slots(file, txn, tables), boot)
+            if slots is not None:
+                txn.drop(slots, delete=True)
+            txn.put(_SLOTS, b"gone in format %d" % FORMAT)
+            for name in (_MARK, _OFFSET):
+                txn.delete(name, db=tables.meta)
+    finally:
+        folder.close_environment(copy)
+    folder.sync_path(draft)
+    return replayed
+
+
+def _slots_table(env: lmdb.Environment, txn: Txn) -> "Table | None":
+    try:
+        return env.open_db(_SLOTS, txn=txn, create=False)
+    except lmdb.NotFoundError:
+        return None
+
+
+def _check_copy(env: lmdb.Environment, copied: Txn, tables: Tables) -> None:
+    original = Tables(env, create=False)
+    with env.begin() as txn:
+        for name, table in vars(tables).items():
+            rows = txn.stat(vars(original)[name])["entries"]
+            if rows != copied.stat(table)["entries"]:
+                raise StoreError(f"the copy of the table {name!r} is not whole; run this again")
+
+
+def _read_slots(file: Path, txn: Txn, tables: Tables) -> Iterator[tuple[bytes, _Appended]]:
+    """Yield what the slots of a log hold, each with the start of the machine that wrote it."""
+    mark = txn.get(_MARK, b"", db=tables.meta)
+    offset = unpack(txn.get(_OFFSET, b"", db=tables.meta))
+    if not mark or not offset:
+        return
+    page = os.sysconf("SC_PAGE_SIZE")
+    first = -(-(offset + len(mark)) // page) * page
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        # Elsewhere in a copy that LMDB made: which holds all of its moment, and needs no slots.
+        if stream.read(len(mark)) != mark:
+            return
+        for start in (first, first + _SLOT):
+            stream.seek(start)
+            magic, boot, size, check = _HEADER.unpack(stream.read(_HEADER.size))
+            if magic == _MAGIC and size <= _SLOT and zlib.crc32(held := stream.read(size)) == check:
+                yield boot, _decode(held)
+
+
+def _replay(txn: Txn, tables: Tables, slots: Iterator[tuple[bytes, _Appended]], boot: str) -> int:
+    """Append what the slots hold and the log does not; return how many commits that were.
+
+    Where the machine runs since a slot was written nothing was undone, whatever became of the
+    process. What follows on something that is gone itself was never acknowledged.
+    """
+    present = boot.encode().ljust(36)[:36]
+    last = before = last_position(txn, tables)
+    for written, appended in sorted(slots, key=lambda slot: slot[1].first):
+        if appended.first == last + 1 and written != present:
+            append(txn, tables, appended.log, appended.bodies)
+            for key, value in appended.aliases:
+                txn.put(key, value, db=tables.aliases)
+            last = appended.last
+    return last - before
+
+
+def _swap(data: Path, draft: Path, kept: Path) -> None:
+    """Put the converted copy in the place of the log, which is kept."""
+    (data / "log").rename(kept)
+    draft.rename(data / "log")
+    folder.sync_path(data)
+
+
+def _commits(data: Path) -> int:
+    env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
+    try:
+        tables = Tables(env, create=False)
+        with env.begin() as txn:
+            return last_position(txn, tables)
+    finally:
+        folder.close_environment(env)
