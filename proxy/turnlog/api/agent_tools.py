@@ -36,7 +36,7 @@ from .parameters import (
 
 T = TypeVar("T")
 AgentNote: TypeAlias = Decision | Fact | Evict | TurnStart | UserInput
-"""What an agent may say of itself: what a session is about and may use is for its runtime to say."""
+"""Notes that an agent may write. Metadata and budgets of a session are its runtime's to write."""
 Key = Annotated[
     str,
     Meta(
@@ -51,8 +51,8 @@ _LARGEST: Final = 4 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-class Desk(Protocol):
-    """The one session that an agent's tools look at and write to.
+class AgentSession(Protocol):
+    """The one session that an agent's tools read and write.
 
     Raises `NoSessionError` where it is not known which that is, `StoreError`.
     """
@@ -67,7 +67,7 @@ class Desk(Protocol):
         """States that were worked out before."""
         ...
 
-    async def look(self, work: Callable[[View, bytes], T]) -> T:
+    async def read(self, work: Callable[[View, bytes], T]) -> T:
         """Return what `work` finds in a snapshot, for the session; it runs in a thread."""
         ...
 
@@ -77,22 +77,22 @@ class Desk(Protocol):
 
 
 class NoSessionError(Exception):
-    """It is not known which session an agent means. The message says what to do."""
+    """No session, or more than one, is meant. The message says what to do."""
 
 
 class TooLargeError(Exception):
     """An answer would be too large. The message says by how much."""
 
 
-class Told(Struct, frozen=True):
-    """What a tool answers, as JSON; `blocks` of content take its place for the model."""
+class ToolAnswer(Struct, frozen=True):
+    """The answer of a tool as JSON; where there are `blocks` of content, the model gets those."""
 
     answer: bytes
     blocks: list[Raw] = []
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """One tool. `notes` tells whether it writes to the log."""
+    """One tool."""
 
     name: str
     title: str
@@ -100,9 +100,10 @@ class Tool(Struct, frozen=True, kw_only=True):
     arguments: type[Struct]
     answer: type[Struct]
     notes: bool = False
+    """Whether it writes to the log."""
     read: Callable[[bytes], Any]
     """Reads arguments. Raises `ValueError`."""
-    use: Callable[[Desk, Any], Awaitable[Told]]
+    use: Callable[[AgentSession, Any], Awaitable[ToolAnswer]]
 
 
 class LogArguments(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,27 +133,29 @@ class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key: Key
 
 
-def _looking(read: Callable[[View, ApiRequest], Struct]) -> Callable[[Desk, Any], Awaitable[Told]]:
-    """Return what answers from a snapshot as an endpoint of the API does."""
+def _from_snapshot(
+    read: Callable[[View, ApiRequest], Struct],
+) -> Callable[[AgentSession, Any], Awaitable[ToolAnswer]]:
+    """Return the `use` of a tool that reads what an endpoint of the API reads."""
 
-    async def use(desk: Desk, query: Struct) -> Told:
-        def work(view: View, session: bytes) -> Told:
-            names = {"session": ids.to_text(session)}
-            asked = ApiRequest(names=names, query=query, now=desk.now, saved=desk.saved)
-            return _told(read(view, asked))
+    async def use(session: AgentSession, query: Struct) -> ToolAnswer:
+        def work(view: View, found: bytes) -> ToolAnswer:
+            names = {"session": ids.to_text(found)}
+            asked = ApiRequest(names=names, query=query, now=session.now, saved=session.saved)
+            return _answer_of(read(view, asked))
 
-        return await desk.look(work)
+        return await session.read(work)
 
     return use
 
 
-def _told(answer: Struct, blocks: Sequence[Raw] = ()) -> Told:
+def _answer_of(answer: Struct, blocks: Sequence[Raw] = ()) -> ToolAnswer:
     """Return an answer as JSON. Raises `TooLargeError`."""
     data = _encode(answer)
     size = len(data) + sum(map(len, map(bytes, blocks)))
     if size > _LARGEST:
         raise TooLargeError(f"that would be {size} bytes, {_LARGEST} are given: ask for less")
-    return Told(data, list(blocks))
+    return ToolAnswer(data, list(blocks))
 
 
 def _diff(view: View, asked: ApiRequest) -> Differences:
@@ -161,14 +164,14 @@ def _diff(view: View, asked: ApiRequest) -> Differences:
     return diff_of(view, msgspec.structs.replace(asked, query=wanted))
 
 
-async def _note(desk: Desk, said: NoteArguments) -> Told:
-    return _told(await desk.note(said.note, said.id or "", said.head))
+async def _note(session: AgentSession, said: NoteArguments) -> ToolAnswer:
+    return _answer_of(await session.note(said.note, said.id or "", said.head))
 
 
-async def _recall(desk: Desk, said: RecallArguments) -> Told:
-    found = await desk.look(partial(recall, key=said.key))
-    told = _told(found.recalled, found.blocks)
-    await desk.note(Recall(key=said.key), "", None)
+async def _recall(session: AgentSession, said: RecallArguments) -> ToolAnswer:
+    found = await session.read(partial(recall, key=said.key))
+    told = _answer_of(found.recalled, found.blocks)
+    await session.note(Recall(key=said.key), "", None)
     return told
 
 
@@ -198,7 +201,7 @@ TOOLS: Final = (
         arguments=StateQuery,
         answer=SessionState,
         read=_reader(StateQuery),
-        use=_looking(state_of),
+        use=_from_snapshot(state_of),
     ),
     Tool(
         name="log",
@@ -210,7 +213,7 @@ TOOLS: Final = (
         arguments=LogArguments,
         answer=LogPage,
         read=_reader(LogArguments),
-        use=_looking(log_of),
+        use=_from_snapshot(log_of),
     ),
     Tool(
         name="diff",
@@ -222,7 +225,7 @@ TOOLS: Final = (
         arguments=DiffArguments,
         answer=Differences,
         read=_reader(DiffArguments),
-        use=_looking(_diff),
+        use=_from_snapshot(_diff),
     ),
     Tool(
         name="dangling",
@@ -234,7 +237,7 @@ TOOLS: Final = (
         arguments=DanglingQuery,
         answer=DanglingPage,
         read=_reader(DanglingQuery),
-        use=_looking(dangling_of),
+        use=_from_snapshot(dangling_of),
     ),
     Tool(
         name="note",
@@ -303,7 +306,7 @@ def schema(kind: type[Struct]) -> dict[str, Any]:
 
 
 def _plain(part: object) -> Any:
-    """Return a schema without what only OpenAPI knows."""
+    """Return a schema without the keywords that only OpenAPI has."""
     if isinstance(part, dict):
         entries = cast("dict[str, object]", part)  # JSON has no other keys
         return {key: _plain(value) for key, value in entries.items() if key != "discriminator"}

@@ -1,4 +1,4 @@
-"""The API under `/turnlog/api`: the token, parameters, and problems for what goes wrong.
+"""The API under `/turnlog/api`: token, parameters, and problems for errors.
 
 Snapshots are read in threads of its own: what an operator asks for holds up no call.
 """
@@ -41,7 +41,7 @@ class Api:
     def __init__(
         self, context: Context, token: Callable[[], bytes], threads: Executor, limit: float
     ) -> None:
-        """`token` reads what requests have to bring; it raises `StoreError`. `limit` in s."""
+        """`token` returns the token; it raises `StoreError`. `limit` in s."""
         self._context = context
         self._read_token = token
         self._threads = threads
@@ -202,7 +202,7 @@ async def _body(endpoint: WriteEndpoint, request: web.Request) -> Any:
 
 @contextmanager
 def _as_problems() -> Generator[None]:
-    """Raise `ProblemError` for what the store and the use cases raise."""
+    """Raise errors of the store and of the use cases as `ProblemError`."""
     try:
         yield
     except BadParameterError as error:

@@ -1,4 +1,4 @@
-"""The endpoints of the API: a table with a line for each, and what each reads or does.
+"""The endpoints of the API: one table, and the functions that answer.
 
 `api.api` finds a request's endpoint in the table, `api.openapi` describes the API by it.
 """
@@ -71,10 +71,10 @@ from .parameters import (
 
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
-    """What a request says."""
+    """One request to an endpoint."""
 
     names: dict[str, str]
-    """What stands in the path for each `{name}` of the endpoint's."""
+    """The parts of the path, by the `{name}` that the endpoint's path gives them."""
     query: Any
     """Of the endpoint's type."""
     now: int
@@ -122,7 +122,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Differences(Struct, frozen=True, kw_only=True):
-    """What changed between two states."""
+    """The differences between two states."""
 
     items: list[Difference]
 
@@ -207,7 +207,7 @@ def state_of(view: View, asked: ApiRequest) -> SessionState:
 
 
 def diff_of(view: View, asked: ApiRequest) -> Differences:
-    """Return what changed in a session, or what is other in another one."""
+    """Return the differences between two states of a session, or between two sessions."""
     query: DiffQuery = asked.query
     session = find_session(view, asked.names["session"])
     if sum(value is not None for value in (query.turns, query.seq, query.other)) > 1:

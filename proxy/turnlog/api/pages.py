@@ -1,4 +1,4 @@
-"""What turnlog's own pages share: problems as answers, bodies, who is calling, and middlewares."""
+"""Shared by turnlog's own pages: problems as answers, bodies, the caller, middlewares."""
 
 import base64
 import hmac
@@ -68,7 +68,7 @@ async def body_of(request: web.Request, limit: int) -> bytes:
 
 
 def caller_of(request: web.Request) -> CallerEvidence:
-    """Return what the proxy says of the caller of a request."""
+    """Return the caller of a request, as the proxy knows it."""
     return _decode_caller(base64.b64decode(request.headers[CALLER]))
 
 
@@ -108,7 +108,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 async def plain_head(_: web.Request, response: web.StreamResponse) -> None:
-    """Leave out what aiohttp adds to the head of an answer."""
+    """Remove the fields that aiohttp adds to an answer."""
     for name in (hdrs.SERVER, hdrs.DATE):
         response.headers.pop(name, None)
     if isinstance(response, web.Response) and response.body is None:

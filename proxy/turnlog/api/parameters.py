@@ -1,4 +1,4 @@
-"""What the API's requests may say, as types: queries, and how they read as questions to the log."""
+"""The parameters of the API's requests as types, and as queries of the log."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -177,14 +177,14 @@ class NoteQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Verdict(StrEnum):
-    """What an operator found out about a call."""
+    """How a call ended, as an operator found out."""
 
     HAPPENED = "happened"
     DID_NOT = "did_not"
 
 
 class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What settles a call of which nobody knew."""
+    """An operator's verdict on a call of unknown outcome."""
 
     verdict: Verdict
     why: Why = ""
@@ -201,7 +201,7 @@ def moment(name: str, text: str | None, now: int, *, end: bool = False) -> int |
 
 
 def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Query:
-    """Return what is asked of the log. Raises `BadParameterError`."""
+    """Return the query of the log. Raises `BadParameterError`."""
     since, until = moment("since", asked.since, now), moment("until", asked.until, now, end=True)
     if since is not None and until is not None and since > until:
         raise BadParameterError("since", "it lies after until, exchange them")
@@ -251,7 +251,7 @@ def _around(asked: LogQuery) -> int | None:
 
 
 def read_text(name: str, reader: Callable[[str], T], text: str | None) -> T | None:
-    """Return what a text means; `None` for none. Raises `BadParameterError`."""
+    """Return what `reader` makes of a text; `None` for none. Raises `BadParameterError`."""
     try:
         return None if text is None else reader(text)
     except ValueError as error:

@@ -34,7 +34,7 @@ from turnlog.wire.json.rawjson import members
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Malformed, Message, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 
-from .server import HANDSHAKES, OLDEST, Dialogue, Reply, agreed, begins, refused
+from .server import HANDSHAKES, OLDEST, McpReply, McpServer, agreed_revision, is_initialize, refused
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 _SESSION: Final = "Mcp-Session-Id"
 _REVISION: Final = "Mcp-Protocol-Version"
 _NOT_FOUND: Final = -32001
-"""What servers of the official SDKs say of a session that they do not know."""
+"""The code of the official SDKs for a session that a server does not know."""
 _LONGEST_ID: Final = 4096
 _encode = msgspec.json.Encoder().encode
 _decode_client: Final = msgspec.json.Decoder(Client).decode
@@ -63,8 +63,8 @@ class AgentTools:
         fields = {name.lower(): value for name, value in request.raw_headers}
         try:
             if isinstance(content, Message) and is_stateless_request(content, fields):
-                dialogue = self._dialogue(caller_of(request), _client_in(content))
-                reply = await dialogue.answer(content, STATELESS_SINCE, fields)
+                server = self._server_for(caller_of(request), _client_in(content))
+                reply = await server.answer(content, STATELESS_SINCE, fields)
             else:
                 reply = await self._handshaken(request, content)
         except TimeoutError:
@@ -73,35 +73,37 @@ class AgentTools:
         if reply is None:
             return web.Response(status=HTTPStatus.ACCEPTED, headers=NO_STORE)
         headers = {"Content-Type": "application/json", **NO_STORE}
-        if begins(content) and reply.status == HTTPStatus.OK:
+        if is_initialize(content) and reply.status == HTTPStatus.OK:
             headers[_SESSION] = self._new_session(content)
         return web.Response(status=reply.status, headers=headers, body=reply.body)
 
     async def _handshaken(
         self, request: web.Request, content: Message | Batch | Malformed
-    ) -> Reply | None:
+    ) -> McpReply | None:
         revision = request.headers.get(_REVISION, "") or OLDEST
         client = _client_of(request.headers.get(_SESSION, ""))
-        if begins(content):
-            revision = agreed(content)
+        if is_initialize(content):
+            revision = agreed_revision(content)
         if not isinstance(content, Malformed):
             if revision not in HANDSHAKES:
                 why = Refused(INVALID_REQUEST, f"the revision is not known, {HANDSHAKES[0]} is")
                 return refused(b"", why, 400)
             if client is None:
                 return refused(b"", Refused(_NOT_FOUND, "session not found"), 404)
-        return await self._dialogue(caller_of(request), client or Client()).answer(
+        return await self._server_for(caller_of(request), client or Client()).answer(
             content, revision
         )
 
-    def _dialogue(self, caller: CallerEvidence, client: Client) -> Dialogue:
-        def desk(meta: Mapping[str, bytes]) -> _Desk:
+    def _server_for(self, caller: CallerEvidence, client: Client) -> McpServer:
+        def session_of(meta: Mapping[str, bytes]) -> LiveSession:
             name = client.name or caller.client_name
             evidence = structs.replace(caller, meta=meta, client_name=name)
             found = self._context.sessions.own(evidence, client)
-            return _Desk(self._context, self._threads, self._limit, _only(found))
+            return LiveSession(self._context, self._threads, self._limit, _only(found))
 
-        return Dialogue(desk, lambda error: self._context.log.emit(StoreFailed(reason=str(error))))
+        return McpServer(
+            session_of, lambda error: self._context.log.emit(StoreFailed(reason=str(error)))
+        )
 
     def _new_session(self, message: Message) -> str:
         """Return the id of a new protocol session."""
@@ -113,8 +115,8 @@ class AgentTools:
         return f"{self._context.clock.entropy(16).hex()}.{told}"
 
 
-class _Desk:
-    """A session of this proxy's store."""
+class LiveSession:
+    """A session of the running proxy."""
 
     def __init__(
         self, context: Context, threads: Executor, limit: float, session: SessionRef
@@ -132,7 +134,7 @@ class _Desk:
     def saved(self) -> SavedStates:
         return self._context.states
 
-    async def look(self, work: Callable[[View, bytes], T]) -> T:
+    async def read(self, work: Callable[[View, bytes], T]) -> T:
         # A read's outcome waits for nothing: its agent may ask before it is written.
         await self._context.store.flush()
 
@@ -176,14 +178,14 @@ def _only(found: list[SessionRef]) -> SessionRef:
 
 
 def _client_in(message: Message) -> Client:
-    """Return what a request without a handshake says of its client."""
+    """Return the client that a request without a handshake names."""
     params = members(message.params)
     meta = members(params["_meta"]) if "_meta" in params else {}
     return read_client(bytes(meta.get(_CLIENT_INFO, b"")))
 
 
 def _client_of(session_id: str) -> Client | None:
-    """Return what a protocol session's id holds; nothing of none, `None` for an id that is none."""
+    """Return the client that a protocol session's id holds; `None` for an id that holds none."""
     if not session_id:
         return Client()
     try:

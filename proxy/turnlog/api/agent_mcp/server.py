@@ -1,6 +1,6 @@
-"""What turnlog answers as an MCP server of its own, in the revisions with a handshake and without.
+"""turnlog as an MCP server: messages of the revisions with a handshake and without, answered.
 
-HTTP and pipes carry the messages: `api.agent_mcp.http`, `api.agent_mcp.stdio`.
+HTTP and pipes carry them: `api.agent_mcp.http`, `api.agent_mcp.stdio`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,10 +13,10 @@ from msgspec import Raw, Struct, structs
 
 from turnlog.api.agent_tools import (
     NAMED,
-    Desk,
+    AgentSession,
     NoSessionError,
-    Told,
     Tool,
+    ToolAnswer,
     TooLargeError,
     definitions,
 )
@@ -44,7 +44,7 @@ from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Revisions that begin with `initialize`, the newest first."""
 OLDEST: Final = HANDSHAKES[-1]
-"""What a message without a revision speaks."""
+"""The revision of a message that names none."""
 _STRUCTURED_SINCE: Final = "2025-06-18"
 _TTL_MS: Final = 300_000
 """How long a client may keep the list of tools."""
@@ -60,7 +60,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_id = msgspec.json.Decoder(int | float | str).decode
 
 
-class Reply(Struct, frozen=True):
+class McpReply(Struct, frozen=True):
     """A whole message, or the array that answers a batch."""
 
     body: bytes
@@ -70,16 +70,18 @@ class Reply(Struct, frozen=True):
     """Under which it goes out over HTTP."""
 
 
-class Dialogue:
+class McpServer:
     """Answers the requests of one agent.
 
-    `desk` finds the session of a call by its `_meta`; `report` gets what is wrong with the store.
+    `session_of` returns the session of a call by its `_meta`; `report` gets errors of the store.
     """
 
     def __init__(
-        self, desk: Callable[[Mapping[str, bytes]], Desk], report: Callable[[StoreError], None]
+        self,
+        session_of: Callable[[Mapping[str, bytes]], AgentSession],
+        report: Callable[[StoreError], None],
     ) -> None:
-        self._desk = desk
+        self._session_of = session_of
         self._report = report
 
     async def answer(
@@ -87,8 +89,8 @@ class Dialogue:
         content: Message | Batch | Malformed,
         revision: str,
         headers: Mapping[bytes, bytes] | None = None,
-    ) -> Reply | None:
-        """Return the answer to what a client sent; `None` where it gets none.
+    ) -> McpReply | None:
+        """Return the answer to a message or batch; `None` where it gets none.
 
         `headers` of HTTP have names in lower case; on a pipe there are none.
         """
@@ -110,14 +112,14 @@ class Dialogue:
 
     async def _single(
         self, request: Message, revision: str, headers: Mapping[bytes, bytes] | None
-    ) -> Reply:
+    ) -> McpReply:
         if not mcp.is_stateless(revision):
             return await self._reply(request, revision)
         why = refusal(request, headers)
         reply = refused(request.id, why) if why else await self._reply(request, revision)
         return structs.replace(reply, status=status_of(reply.code))
 
-    async def _batch(self, batch: Batch) -> Reply | None:
+    async def _batch(self, batch: Batch) -> McpReply | None:
         replies = [
             refused(b"", _NO_MESSAGE)
             if isinstance(item, Malformed)
@@ -125,9 +127,9 @@ class Dialogue:
             for item in batch.items
             if isinstance(item, Malformed) or item.kind is Kind.REQUEST
         ]
-        return Reply(b"[%b]" % b",".join(reply.body for reply in replies)) if replies else None
+        return McpReply(b"[%b]" % b",".join(reply.body for reply in replies)) if replies else None
 
-    async def _reply(self, request: Message, revision: str) -> Reply:
+    async def _reply(self, request: Message, revision: str) -> McpReply:
         if not _is_id(request.id) or not request.jsonrpc:
             return refused(
                 request.id, Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
@@ -138,7 +140,7 @@ class Dialogue:
         if mcp.is_stateless(revision):
             meta = {_SERVER_INFO: _server(), **answer.get("_meta", {})}
             answer = {"resultType": "complete", **answer, "_meta": meta}
-        return Reply(_encode({"jsonrpc": "2.0", "id": Raw(request.id), "result": answer}))
+        return McpReply(_encode({"jsonrpc": "2.0", "id": Raw(request.id), "result": answer}))
 
     async def _answer(self, request: Message, revision: str) -> dict[str, Any] | Refused:
         stateless = mcp.is_stateless(revision)
@@ -170,10 +172,12 @@ class Dialogue:
             told = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
         except (NoSessionError, StoreError) as error:
             return self._unavailable(error, stateless=mcp.is_stateless(revision))
-        return _result(told, revision) if isinstance(told, Told) else _failure(told)
+        return _result(told, revision) if isinstance(told, ToolAnswer) else _failure(told)
 
-    async def _used(self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]) -> Told | str:
-        """Return what a tool answers, or in a sentence why not."""
+    async def _used(
+        self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]
+    ) -> ToolAnswer | str:
+        """Return the answer of a tool, or a sentence that says why there is none."""
         try:
             given = tool.read(arguments)
         except UNREADABLE as error:
@@ -182,14 +186,14 @@ class Dialogue:
         except ValueError as error:
             return f"the arguments are not as they must be: {error}"
         try:
-            return await tool.use(self._desk(meta), given)
+            return await tool.use(self._session_of(meta), given)
         except BadParameterError as error:
             return f"{error.name}: {error}"
         except (Conflict, NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
             return str(error)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:
-        """Say that there is no session, or none that can be used now."""
+        """Return the result that says that no session can be used."""
         if isinstance(error, StoreError):
             self._report(error)
         sentence = _UNUSABLE if isinstance(error, StoreError) else str(error)
@@ -197,16 +201,16 @@ class Dialogue:
         return tool_failure(sentence, envelope(None, ending), stateless=stateless)
 
 
-def refused(raw_id: bytes, why: Refused, status: int = 200) -> Reply:
+def refused(raw_id: bytes, why: Refused, status: int = 200) -> McpReply:
     """Return a JSON-RPC error, under the id where it is one."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     known = Raw(raw_id if _is_id(raw_id) else b"null")
     body = _encode({"jsonrpc": "2.0", "id": known, "error": error})
-    return Reply(body, why.code, status)
+    return McpReply(body, why.code, status)
 
 
 def _is_id(raw: bytes) -> bool:
-    """Tell whether a text may be the id of a request, and can be given back."""
+    """Return whether a text may be the id of a request, and can be given back."""
     try:
         _decode_id(raw)
     except (ValueError, RecursionError):
@@ -214,12 +218,12 @@ def _is_id(raw: bytes) -> bool:
     return True
 
 
-def begins(content: Message | Batch | Malformed) -> TypeGuard[Message]:
+def is_initialize(content: Message | Batch | Malformed) -> TypeGuard[Message]:
     """Return whether this begins a handshake, which settles the revision."""
     return isinstance(content, Message) and content.method == "initialize"
 
 
-def agreed(request: Message) -> str:
+def agreed_revision(request: Message) -> str:
     """Return the revision that an `initialize` comes to."""
     wanted = mcp.requested_revision(request)
     return wanted if wanted in HANDSHAKES else HANDSHAKES[0]
@@ -259,7 +263,7 @@ def _listed(request: Message, revision: str) -> dict[str, Any] | Refused:
     return {"tools": tools, **(_cacheable() if mcp.is_stateless(revision) else {})}
 
 
-def _result(told: Told, revision: str) -> dict[str, Any]:
+def _result(told: ToolAnswer, revision: str) -> dict[str, Any]:
     result: dict[str, Any] = {"content": told.blocks or _text(told.answer.decode())}
     if revision >= _STRUCTURED_SINCE:
         result["structuredContent"] = Raw(told.answer)

@@ -25,7 +25,7 @@ from turnlog.wire.endpoint import PARSE_ERROR, Refused, is_stateless_request
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Malformed, Message, Reason, parse
 from turnlog.wire.mcp import STATELESS_SINCE
 
-from .server import HANDSHAKES, Dialogue, agreed, begins, refused
+from .server import HANDSHAKES, McpServer, agreed_revision, is_initialize, refused
 
 T = TypeVar("T")
 
@@ -36,26 +36,26 @@ _LINE: Final = 1 << 20
 class Conversation:
     """The messages of one client, in order."""
 
-    def __init__(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
         self._revision = HANDSHAKES[0]
-        """What a handshake came to; before it, the newest."""
+        """Settled by a handshake; the newest one before that."""
 
     async def answer(self, line: bytes) -> bytes:
-        """Return the line that answers a line; nothing for what gets no answer."""
+        """Return the line that answers a line; empty where it gets no answer."""
         content = parse(line, most=BATCH_LIMIT)
         if isinstance(content, Malformed) and content.reason is Reason.EMPTY:
             return b""
         if isinstance(content, Message) and is_stateless_request(content, {}):
-            reply = await self._dialogue.answer(content, STATELESS_SINCE)
+            reply = await self._server.answer(content, STATELESS_SINCE)
         else:
-            if begins(content):
-                self._revision = agreed(content)
-            reply = await self._dialogue.answer(content, self._revision)
+            if is_initialize(content):
+                self._revision = agreed_revision(content)
+            reply = await self._server.answer(content, self._revision)
         return reply.body if reply is not None else b""
 
 
-class StoreDesk:
+class StoredSession:
     """A session of the store in a folder: by an id, the beginning of one, or a name.
 
     A name that nothing is recorded of is an explicit session's, as `turnlog wrap --session` has it.
@@ -69,7 +69,7 @@ class StoreDesk:
         redactor: Redactor,
         report: Callable[[StoreError], None],
     ) -> None:
-        """`report` gets what no caller sees. Raises `ValueError` for what can name no session."""
+        """`report` gets errors that no caller sees. Raises `ValueError` where `session` can be no name."""
         if redactor.text(session)[1]:
             raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
         self._data = data
@@ -85,7 +85,7 @@ class StoreDesk:
         """ns UTC."""
         return self._clock.wall()
 
-    async def look(self, work: Callable[[View, bytes], T]) -> T:
+    async def read(self, work: Callable[[View, bytes], T]) -> T:
         """Return what `work` finds in a snapshot, for the session."""
         return await asyncio.to_thread(self._looked, work)
 
@@ -153,10 +153,10 @@ class StoreDesk:
 
 
 def serve(
-    desk: StoreDesk, agent: BinaryIO, answers: BinaryIO, report: Callable[[StoreError], None]
+    session: StoredSession, agent: BinaryIO, answers: BinaryIO, report: Callable[[StoreError], None]
 ) -> None:
     """Answer the lines that an agent sends, until it sends no more."""
-    conversation = Conversation(Dialogue(lambda _: desk, report))
+    conversation = Conversation(McpServer(lambda _: session, report))
     with asyncio.Runner() as runner:
         for line in iter(partial(agent.readline, _LINE), b""):
             if len(line) == _LINE and not line.endswith(b"\n"):

@@ -22,15 +22,15 @@ def command(session: str, config: str | None, data: str | None) -> None:
     proxies; a proxy itself has the same tools at /turnlog/mcp. Secrets are cut from notes by the
     settings, so give those that the proxy has.
     """
-    from turnlog.api.agent_mcp.stdio import StoreDesk, serve
+    from turnlog.api.agent_mcp.stdio import StoredSession, serve
     from turnlog.observe.clock import Clock
 
     folder, redactor = writing(config, data)
     try:
-        desk = StoreDesk(folder, session, Clock(), redactor, _warn)
+        stored = StoredSession(folder, session, Clock(), redactor, _warn)
     except ValueError as error:
         raise click.UsageError(f"--session: {error}") from None
-    serve(desk, sys.stdin.buffer, sys.stdout.buffer, _warn)
+    serve(stored, sys.stdin.buffer, sys.stdout.buffer, _warn)
 
 
 def _warn(error: StoreError) -> None:
