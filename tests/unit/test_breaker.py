@@ -4,42 +4,42 @@ import pytest
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.rules.circuit_breaker import Breaker, Circuit, Pass, State
+from turnlog.rules.circuit_breaker import BreakerSettings, CircuitBreaker, CircuitPass, CircuitState
 
-SETTINGS = Breaker(failures=3, within=10.0, cool_down=5.0)
+SETTINGS = BreakerSettings(failures=3, within=10.0, cool_down=5.0)
 LOST = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
 
 
-def pass_of(circuit: Circuit, now: float) -> Pass:
+def pass_of(circuit: CircuitBreaker, now: float) -> CircuitPass:
     passed = circuit.admit(now)
     assert passed is not None
     return passed
 
 
-def run(circuit: Circuit, now: float, *endings: Ending | None) -> State:
+def run(circuit: CircuitBreaker, now: float, *endings: Ending | None) -> CircuitState:
     for ending in endings:
-        circuit.ended(pass_of(circuit, now), ending, now)
+        circuit.on_ended(pass_of(circuit, now), ending, now)
     return circuit.state
 
 
-def opened() -> Circuit:
-    circuit = Circuit(SETTINGS)
-    assert run(circuit, 0.0, LOST, LOST, LOST) is State.OPEN
+def opened() -> CircuitBreaker:
+    circuit = CircuitBreaker(SETTINGS)
+    assert run(circuit, 0.0, LOST, LOST, LOST) is CircuitState.OPEN
     return circuit
 
 
 def test_so_many_failures_in_a_row_open_it() -> None:
-    circuit = Circuit(SETTINGS)
-    assert run(circuit, 0.0, LOST, LOST) is State.CLOSED
-    assert run(circuit, 1.0, LOST) is State.OPEN
-    assert (circuit.admit(5.9), circuit.left(5.0)) == (None, 1.0)
+    circuit = CircuitBreaker(SETTINGS)
+    assert run(circuit, 0.0, LOST, LOST) is CircuitState.CLOSED
+    assert run(circuit, 1.0, LOST) is CircuitState.OPEN
+    assert (circuit.admit(5.9), circuit.seconds_left(5.0)) == (None, 1.0)
 
 
 def test_failures_that_are_long_ago_do_not_count() -> None:
-    circuit = Circuit(SETTINGS)
+    circuit = CircuitBreaker(SETTINGS)
     run(circuit, 0.0, LOST, LOST)
-    assert run(circuit, 10.0, LOST, LOST) is State.CLOSED
-    assert run(circuit, 10.0, LOST) is State.OPEN
+    assert run(circuit, 10.0, LOST, LOST) is CircuitState.CLOSED
+    assert run(circuit, 10.0, LOST) is CircuitState.OPEN
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
     ],
 )
 def test_an_answer_ends_the_row(good: Ending) -> None:
-    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, good, LOST, LOST) is State.CLOSED
+    assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, good, LOST, LOST) is CircuitState.CLOSED
 
 
 @pytest.mark.parametrize(
@@ -66,38 +66,42 @@ def test_an_answer_ends_the_row(good: Ending) -> None:
     ],
 )
 def test_what_says_nothing_of_the_server_changes_nothing(silent: Ending | None) -> None:
-    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, silent, LOST) is State.OPEN
-    assert run(Circuit(SETTINGS), 0.0, LOST, LOST, silent) is State.CLOSED
+    assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, silent, LOST) is CircuitState.OPEN
+    assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, silent) is CircuitState.CLOSED
 
 
 def test_after_a_while_one_attempt_may_go_and_only_one() -> None:
     circuit = opened()
-    assert pass_of(circuit, 5.0) == Pass(probes=True)
-    assert (circuit.state, circuit.admit(5.0), circuit.left(5.0)) == (State.HALF_OPEN, None, 0.0)
+    assert pass_of(circuit, 5.0) == CircuitPass(probes=True)
+    assert (circuit.state, circuit.admit(5.0), circuit.seconds_left(5.0)) == (
+        CircuitState.HALF_OPEN,
+        None,
+        0.0,
+    )
 
 
 def test_it_closes_the_circuit_by_any_answer() -> None:
     circuit = opened()
-    assert run(circuit, 5.0, succeeded()) is State.CLOSED
-    assert run(circuit, 5.0, LOST, LOST) is State.CLOSED
+    assert run(circuit, 5.0, succeeded()) is CircuitState.CLOSED
+    assert run(circuit, 5.0, LOST, LOST) is CircuitState.CLOSED
 
 
 def test_or_opens_it_again() -> None:
     circuit = opened()
-    assert run(circuit, 6.0, LOST) is State.OPEN
+    assert run(circuit, 6.0, LOST) is CircuitState.OPEN
     assert circuit.admit(10.9) is None
-    assert circuit.admit(11.0) == Pass(probes=True)
+    assert circuit.admit(11.0) == CircuitPass(probes=True)
 
 
 def test_where_it_says_nothing_the_next_one_decides() -> None:
     circuit = opened()
-    assert run(circuit, 5.0, None) is State.HALF_OPEN
-    assert run(circuit, 5.0, succeeded()) is State.CLOSED
+    assert run(circuit, 5.0, None) is CircuitState.HALF_OPEN
+    assert run(circuit, 5.0, succeeded()) is CircuitState.CLOSED
 
 
 def test_attempts_from_before_decide_nothing_any_more() -> None:
-    circuit = Circuit(SETTINGS)
+    circuit = CircuitBreaker(SETTINGS)
     old = pass_of(circuit, 0.0)
     run(circuit, 0.0, LOST, LOST, LOST)
-    circuit.ended(old, succeeded(), 1.0)
-    assert circuit.state is State.OPEN
+    circuit.on_ended(old, succeeded(), 1.0)
+    assert circuit.state is CircuitState.OPEN

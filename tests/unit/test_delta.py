@@ -7,8 +7,8 @@ import pytest
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
-from turnlog.rules.delta import DELTA_BYTES, KEY_BYTES, MOST, Delta, changes
-from turnlog.rules.expression import Seen
+from turnlog.rules.delta import MAX_DELTA_BYTES, MAX_KEY_BYTES, MAX_OPERATIONS, Delta, extract_delta
+from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import Extractor
 
 OK = succeeded()
@@ -30,7 +30,7 @@ def same(text: str) -> str:
 
 
 def found(*extractors: Extractor, ending: Ending = OK, **seen: Any) -> tuple[Operation, ...]:
-    delta = changes(extractors, Seen(**seen), ending, same)
+    delta = extract_delta(extractors, ExpressionInput(**seen), ending, same)
     assert not delta.cut
     return delta.operations
 
@@ -103,23 +103,23 @@ def test_what_was_not_executed_or_only_answered_again_changes_nothing(ending: En
 
 def test_secrets_are_cut_out_of_keys_and_new_names() -> None:
     rule = extractor("$.args.a", OperationType.RENAMED, to="$.args.b")
-    seen = Seen(args={"a": "/secret/a", "b": "/secret/b"})
-    delta = changes([rule], seen, OK, lambda text: text.replace("secret", "*"))
+    seen = ExpressionInput(args={"a": "/secret/a", "b": "/secret/b"})
+    delta = extract_delta([rule], seen, OK, lambda text: text.replace("secret", "*"))
     assert [(op.key, op.to) for op in delta.operations] == [("/*/a", "/*/b")]
 
 
 @pytest.mark.parametrize(
     ("keys", "kept"),
     [
-        ([f"/{n}" for n in range(MOST + 1)], MOST),
-        (["/a", "b" * (KEY_BYTES + 1), "/c"], 2),
-        ([f"{n:{KEY_BYTES}}" for n in range(20)], DELTA_BYTES // KEY_BYTES),
+        ([f"/{n}" for n in range(MAX_OPERATIONS + 1)], MAX_OPERATIONS),
+        (["/a", "b" * (MAX_KEY_BYTES + 1), "/c"], 2),
+        ([f"{n:{MAX_KEY_BYTES}}" for n in range(20)], MAX_DELTA_BYTES // MAX_KEY_BYTES),
     ],
 )
 def test_operations_are_bounded_in_number_and_size(keys: list[str], kept: int) -> None:
-    delta = changes([extractor("$.args[*]")], Seen(args=keys), OK, same)
+    delta = extract_delta([extractor("$.args[*]")], ExpressionInput(args=keys), OK, same)
     assert (len(delta.operations), delta.cut) == (kept, True)
 
 
 def test_without_an_extractor_there_is_nothing() -> None:
-    assert changes((), Seen(args={"path": "/a"}), OK, same) == Delta()
+    assert extract_delta((), ExpressionInput(args={"path": "/a"}), OK, same) == Delta()

@@ -15,7 +15,7 @@ from turnlog.core.operation import ChangedField, OperationType
 from turnlog.record.attempt import Attempt, Reply
 from turnlog.record.drafts import Drafter
 from turnlog.redaction.redact import Redactor
-from turnlog.rules.model import Extractor, Keep
+from turnlog.rules.model import Extractor, KeepContent
 from turnlog.rules.policy import Policy
 from turnlog.settings.upstream_url import UpstreamUrl, mask_of
 from turnlog.store.base import Draft
@@ -173,9 +173,13 @@ def test_an_error_says_what_it_says_without_what_is_cut_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     ("keep", "short", "blobs"),
-    [(Keep.FULL, True, True), (Keep.SUMMARY, True, False), (Keep.NOTHING, False, False)],
+    [
+        (KeepContent.FULL, True, True),
+        (KeepContent.SUMMARY, True, False),
+        (KeepContent.NOTHING, False, False),
+    ],
 )
-def test_a_rule_says_what_is_kept(keep: Keep, short: bool, blobs: bool) -> None:
+def test_a_rule_says_what_is_kept(keep: KeepContent, short: bool, blobs: bool) -> None:
     made = Made(Policy(store=keep))
     bodies = made.asked, made.said
     assert (bool(bodies[0].preview), bool(bodies[1].summary)) == (short, short)
@@ -208,7 +212,7 @@ def test_what_is_kept_has_the_answers_digest_only_where_it_is_the_answer(
 
 
 def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:
-    policy = Policy(store=Keep.NOTHING)
+    policy = Policy(store=KeepContent.NOTHING)
     error = b'{"code":1,"message":"theirs"}'
     ending = refused(ErrorKind.UPSTREAM_INTERNAL, Effect.WRITE)
     said = Made(policy, ending, result=error, is_result=False, detail="theirs").said
@@ -300,4 +304,4 @@ def test_the_reason_of_a_call_is_kept_without_secrets() -> None:
 
 
 def test_the_reason_of_a_call_goes_with_its_content() -> None:
-    assert Made(Policy(store=Keep.NOTHING), why="because").asked.why == ""
+    assert Made(Policy(store=KeepContent.NOTHING), why="because").asked.why == ""

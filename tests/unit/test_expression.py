@@ -2,11 +2,11 @@
 
 import pytest
 
-from turnlog.rules.expression import Seen, expression, locate, searches, select
+from turnlog.rules.expression import ExpressionInput, is_search, locate, read_expression, select
 
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []
-SEEN = Seen(args=ARGS, result={"items": NONE}, status=503)
+SEEN = ExpressionInput(args=ARGS, result={"items": NONE}, status=503)
 SELECTED: list[tuple[str, list[object]]] = [
     ("$.args.path", ["/a"]),
     ("$.args['mode']", ["append"]),
@@ -22,13 +22,13 @@ SELECTED: list[tuple[str, list[object]]] = [
 def test_an_expression_selects_from_arguments_result_and_status(
     text: str, values: list[object]
 ) -> None:
-    assert select(expression(text), SEEN) == values
+    assert select(read_expression(text), SEEN) == values
 
 
 @pytest.mark.parametrize("text", ["args.path", "", "$.args[", "$.a | $.b", 5, "$[?@.x ==]"])
 def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match=r"is no JSONPath.*write one like \$\.args\.path"):
-        expression(text)
+        read_expression(text)
 
 
 @pytest.mark.parametrize(
@@ -36,24 +36,24 @@ def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
 )
 def test_what_the_library_fails_over_is_refused_as_well(text: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be read \(.*write one like \$\.args\.path"):
-        expression(text)
+        read_expression(text)
 
 
 @pytest.mark.parametrize("text", [2000 * "(", 2000 * "$[?", "[" * 3000])
 def test_what_nests_without_end_is_refused_as_well(text: str) -> None:
     with pytest.raises(ValueError, match=r"write one like"):
-        expression(f"$[?{text}")
+        read_expression(f"$[?{text}")
 
 
 def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert select("$..x", Seen(result=deep)) == []
+    assert select("$..x", ExpressionInput(result=deep)) == []
 
 
 def test_a_place_tells_where_a_value_stands() -> None:
-    seen = Seen(args={"a": [{"id": "x/y"}]}, result={"id": 1})
+    seen = ExpressionInput(args={"a": [{"id": "x/y"}]}, result={"id": 1})
     assert locate("$..id", seen) == [(("args", "a", 0, "id"), "x/y"), (("result", "id"), 1)]
 
 
@@ -70,4 +70,4 @@ def test_a_place_tells_where_a_value_stands() -> None:
     ],
 )
 def test_what_looks_at_one_place_does_not_search(text: str, searching: bool) -> None:
-    assert searches(expression(text)) is searching
+    assert is_search(read_expression(text)) is searching

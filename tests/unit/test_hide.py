@@ -7,7 +7,7 @@ import pytest
 
 from turnlog.redaction.redact import Redacted
 from turnlog.redaction.rule_redaction import MOST, Hidden, cut_json, cut_text, hidden
-from turnlog.rules.expression import Seen
+from turnlog.rules.expression import ExpressionInput
 
 CUT = "[redacted]"
 ALL = Redacted(b'"[redacted]"', True)
@@ -15,7 +15,7 @@ ALL = Redacted(b'"[redacted]"', True)
 
 def cut(args: object, *expressions: str, result: object = None) -> tuple[object, object, bool]:
     """Return both sides as they are kept, and whether anything was cut."""
-    what = hidden(expressions, Seen(args=args, result=result))
+    what = hidden(expressions, ExpressionInput(args=args, result=result))
     left = cut_json(msgspec.json.encode(args), "args", args, what)
     right = cut_json(msgspec.json.encode(result), "result", result, what)
     return json.loads(left.data), json.loads(right.data), left.touched or right.touched
@@ -41,7 +41,7 @@ def test_what_is_selected_is_cut(expressions: list[str], kept: object) -> None:
 def test_what_is_not_selected_stays_as_it_came(expressions: list[str]) -> None:
     data = b'{ "user": ["Ada", 1.50, null] }'
     value = json.loads(data)
-    what = hidden(expressions, Seen(args=value))
+    what = hidden(expressions, ExpressionInput(args=value))
     assert cut_json(data, "args", value, what) == Redacted(data, False)
 
 
@@ -84,19 +84,19 @@ def test_what_nobody_can_read_goes_whole_if_it_could_be_meant(
     expression: str, side: str, kept: Redacted | None
 ) -> None:
     data = b'{"a": "cut off he'
-    what = hidden([expression], Seen())
+    what = hidden([expression], ExpressionInput())
     found = cut_json(data, "args" if side == "args" else "result", None, what)
     assert found == (kept or Redacted(data, False))
 
 
 @pytest.mark.parametrize("data", [b"", b" null "])
 def test_nothing_is_nothing_to_cut(data: bytes) -> None:
-    what = hidden(["$..a"], Seen(args={"a": "text"}))
+    what = hidden(["$..a"], ExpressionInput(args={"a": "text"}))
     assert cut_json(data, "result", None, what) == Redacted(data, False)
 
 
 def test_what_is_no_json_loses_the_texts() -> None:
-    what = hidden(["$.args.name"], Seen(args={"name": "Ada Lovelace"}))
+    what = hidden(["$.args.name"], ExpressionInput(args={"name": "Ada Lovelace"}))
     page = b"<p>\xff Ada Lovelace</p>"
     assert cut_json(page, "result", None, what) == Redacted(b"<p>\xff [redacted]</p>", True)
     assert cut_text("hello Ada Lovelace", what) == (f"hello {CUT}", True)
@@ -106,18 +106,18 @@ def test_what_is_no_json_loses_the_texts() -> None:
 def test_more_texts_than_are_looked_for_take_everything_along() -> None:
     args = [f"text {n}" for n in range(MOST + 1)]
     assert cut(args, "$.args[*]", result={"a": 1}) == (CUT, CUT, True)
-    what = hidden(["$.args[*]"], Seen(args=args))
+    what = hidden(["$.args[*]"], ExpressionInput(args=args))
     assert cut_text("some", what) == (CUT, True)
     assert cut_text("", what) == ("", False)
 
 
 def test_without_expressions_nothing_is_hidden() -> None:
-    assert hidden([], Seen(args={"a": "text"})) == Hidden()
+    assert hidden([], ExpressionInput(args={"a": "text"})) == Hidden()
 
 
 def test_where_an_expression_cannot_be_applied_everything_is_cut() -> None:
     deep: object = {"pin": "1234"}
     for _ in range(200):
         deep = [deep]
-    what = hidden(["$..pin"], Seen(args=deep))
+    what = hidden(["$..pin"], ExpressionInput(args=deep))
     assert cut_json(b'{"x":1}', "args", {"x": 1}, what) == ALL

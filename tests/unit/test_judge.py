@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.rules.expression import UNREADABLE, Seen
-from turnlog.rules.model import ErrorMap, Expects, Keep
+from turnlog.rules.expression import UNREADABLE, ExpressionInput
+from turnlog.rules.model import ErrorMap, Expects, KeepContent
 from turnlog.rules.policy import Policy
-from turnlog.rules.result_rules import Judgement, Said, judge, speaks
+from turnlog.rules.result_rules import Judgement, ReceivedAnswer, judge_answer, judges_answers
 
 NULL = (Flag.NULL_RESULT,)
-NOTHING = Seen()
+NOTHING = ExpressionInput()
 VOID = (Flag.NULL_RESULT, Flag.VOID)
 
 
@@ -21,11 +21,11 @@ def said(
     *,
     text: str = "",
     structured: bool = False,
-    seen: Seen = NOTHING,
+    seen: ExpressionInput = NOTHING,
     **more: Any,
-) -> Said:
+) -> ReceivedAnswer:
     given: dict[str, Any] = {"status": 200} | more
-    return Said(
+    return ReceivedAnswer(
         kind=kind,
         flags=flags,
         text=lambda: text,
@@ -39,7 +39,7 @@ def unasked() -> Any:
     raise AssertionError("no rule looks here")
 
 
-LAZY = Said(kind=None, status=200, text=unasked, is_structured=unasked, seen=unasked)
+LAZY = ReceivedAnswer(kind=None, status=200, text=unasked, is_structured=unasked, seen=unasked)
 
 
 def expecting(expects: Expects | None, *null_when: str) -> Policy:
@@ -54,14 +54,14 @@ def mapping(*rules: ErrorMap) -> Policy:
     ("policy", "speaks_of_answers"),
     [
         (Policy(), False),
-        (Policy(store=Keep.NOTHING), False),
+        (Policy(store=KeepContent.NOTHING), False),
         (expecting(Expects.NOTHING), True),
         (expecting(None, "$.result"), True),
         (mapping(ErrorMap(kind=ErrorKind.CONFLICT)), True),
     ],
 )
 def test_few_policies_speak_of_answers(policy: Policy, speaks_of_answers: bool) -> None:
-    assert speaks(policy) is speaks_of_answers
+    assert judges_answers(policy) is speaks_of_answers
 
 
 @pytest.mark.parametrize("kind", [None, ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT])
@@ -69,7 +69,7 @@ def test_few_policies_speak_of_answers(policy: Policy, speaks_of_answers: bool) 
 def test_without_a_rule_an_answer_is_what_it_was(
     kind: ErrorKind | None, flags: tuple[Flag, ...]
 ) -> None:
-    assert judge(Policy(), said(kind, flags)) == Judgement(kind, flags)
+    assert judge_answer(Policy(), said(kind, flags)) == Judgement(kind, flags)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_result_is_held_against_what_is_expected(
     expects: Expects | None, flags: tuple[Flag, ...], structured: bool, kind: ErrorKind | None
 ) -> None:
     answer = said(flags=flags, structured=structured)
-    assert judge(expecting(expects), answer) == Judgement(kind, flags)
+    assert judge_answer(expecting(expects), answer) == Judgement(kind, flags)
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,17 @@ def test_a_result_is_held_against_what_is_expected(
 def test_where_nothing_is_expected_nothing_is_fine(
     kind: ErrorKind | None, flags: tuple[Flag, ...], left: Judgement
 ) -> None:
-    assert judge(expecting(Expects.NOTHING), said(kind, flags)) == left
+    assert judge_answer(expecting(Expects.NOTHING), said(kind, flags)) == left
 
 
 def test_where_nothing_is_expected_an_answer_is_still_due() -> None:
     answer = said(ErrorKind.NULL_RESULT, VOID, has_result=False)
-    assert judge(expecting(Expects.NOTHING), answer) == Judgement(ErrorKind.NULL_RESULT, VOID)
+    assert judge_answer(expecting(Expects.NOTHING), answer) == Judgement(
+        ErrorKind.NULL_RESULT, VOID
+    )
 
 
-FOUND_NONE = Seen(result={"found": False})
+FOUND_NONE = ExpressionInput(result={"found": False})
 
 
 @pytest.mark.parametrize(
@@ -123,17 +125,17 @@ FOUND_NONE = Seen(result={"found": False})
 )
 def test_an_expression_may_tell_what_is_null(expects: Expects | None, judgement: Judgement) -> None:
     policy = expecting(expects, "$.result.none", "$[?@.found == false]")
-    assert judge(policy, said(seen=FOUND_NONE)) == judgement
+    assert judge_answer(policy, said(seen=FOUND_NONE)) == judgement
 
 
 def test_an_expression_that_selects_nothing_changes_nothing() -> None:
     policy = expecting(Expects.CONTENT, "$.result.none")
-    assert judge(policy, said(seen=FOUND_NONE)) == Judgement(None, ())
-    assert judge(policy, said(ErrorKind.TOOL_FAILED)) == Judgement(ErrorKind.TOOL_FAILED, ())
+    assert judge_answer(policy, said(seen=FOUND_NONE)) == Judgement(None, ())
+    assert judge_answer(policy, said(ErrorKind.TOOL_FAILED)) == Judgement(ErrorKind.TOOL_FAILED, ())
 
 
 MAPPED = ErrorKind.RATE_LIMITED
-MAPS: list[tuple[dict[str, Any], Said, bool]] = [
+MAPS: list[tuple[dict[str, Any], ReceivedAnswer, bool]] = [
     ({}, said(ErrorKind.TOOL_FAILED), True),
     ({}, said(None), False),
     ({}, said(ErrorKind.UPSTREAM_UNAVAILABLE, status=503), False),
@@ -155,9 +157,9 @@ MAPS: list[tuple[dict[str, Any], Said, bool]] = [
 
 @pytest.mark.parametrize(("rule", "answer", "fits"), MAPS)
 def test_an_error_is_mapped_where_all_that_the_rule_gives_fits(
-    rule: dict[str, Any], answer: Said, fits: bool
+    rule: dict[str, Any], answer: ReceivedAnswer, fits: bool
 ) -> None:
-    found = judge(mapping(ErrorMap(kind=MAPPED, **rule)), answer)
+    found = judge_answer(mapping(ErrorMap(kind=MAPPED, **rule)), answer)
     assert found == Judgement(MAPPED if fits else answer.kind, answer.flags)
 
 
@@ -167,7 +169,7 @@ def test_the_first_map_that_fits_counts() -> None:
         ErrorMap(kind=ErrorKind.RATE_LIMITED, text="x", retry_after=1.5),
         ErrorMap(kind=ErrorKind.NOT_FOUND, text="x"),
     )
-    found = judge(mapping(*rules), said(ErrorKind.TOOL_FAILED, text="x"))
+    found = judge_answer(mapping(*rules), said(ErrorKind.TOOL_FAILED, text="x"))
     assert found == Judgement(ErrorKind.RATE_LIMITED, (), 1.5)
 
 
@@ -175,7 +177,7 @@ def test_what_no_rule_asks_is_not_looked_at() -> None:
     policy = Policy(
         expects=Expects.CONTENT, map_error=(ErrorMap(kind=MAPPED, code=5, text="x", when=("$.a",)),)
     )
-    assert judge(policy, LAZY) == Judgement(None, ())
+    assert judge_answer(policy, LAZY) == Judgement(None, ())
 
 
 def test_an_expression_that_cannot_be_applied_is_told_with_the_answer() -> None:
@@ -184,9 +186,11 @@ def test_an_expression_that_cannot_be_applied_is_told_with_the_answer() -> None:
         deep = [deep]
     mapped = mapping(ErrorMap(kind=ErrorKind.CONFLICT, when=("$..y",)))
     for policy in (expecting(None, "$..y"), mapped):
-        assert judge(policy, said(seen=Seen(result=deep))).flags == (Flag.NOT_SEARCHED,)
-    unread = said(seen=Seen(result=UNREADABLE))
-    assert judge(expecting(Expects.CONTENT, "$.result.y"), unread) == Judgement(
+        assert judge_answer(policy, said(seen=ExpressionInput(result=deep))).flags == (
+            Flag.NOT_SEARCHED,
+        )
+    unread = said(seen=ExpressionInput(result=UNREADABLE))
+    assert judge_answer(expecting(Expects.CONTENT, "$.result.y"), unread) == Judgement(
         None, (Flag.NOT_SEARCHED,)
     )
-    assert judge(mapped, said(seen=Seen(result={}))).flags == ()
+    assert judge_answer(mapped, said(seen=ExpressionInput(result={}))).flags == ()

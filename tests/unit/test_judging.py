@@ -11,7 +11,7 @@ from turnlog.core.classify import refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen, unwrapped, waiting
-from turnlog.rules.expression import Seen
+from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import ErrorMap, Expects
 from turnlog.rules.policy import Policy
 
@@ -134,13 +134,25 @@ def test_a_call_that_waits_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("call", "answer", "wanted"),
     [
-        (asked(), reply(b'{"a":1}'), Seen(args={"path": "/tmp/a"}, result={"a": 1}, status=200)),
-        (asked(complete=False), Reply(), Seen()),
-        (asked(), reply(b'{"a":1}', complete=False), Seen(args={"path": "/tmp/a"}, status=200)),
-        (asked(), reply(b'{"a":1}', is_result=False), Seen(args={"path": "/tmp/a"}, status=200)),
+        (
+            asked(),
+            reply(b'{"a":1}'),
+            ExpressionInput(args={"path": "/tmp/a"}, result={"a": 1}, status=200),
+        ),
+        (asked(complete=False), Reply(), ExpressionInput()),
+        (
+            asked(),
+            reply(b'{"a":1}', complete=False),
+            ExpressionInput(args={"path": "/tmp/a"}, status=200),
+        ),
+        (
+            asked(),
+            reply(b'{"a":1}', is_result=False),
+            ExpressionInput(args={"path": "/tmp/a"}, status=200),
+        ),
     ],
 )
-def test_expressions_see_what_is_whole(call: Ask, answer: Reply, wanted: Seen) -> None:
+def test_expressions_see_what_is_whole(call: Ask, answer: Reply, wanted: ExpressionInput) -> None:
     assert seen(call, answer) == wanted
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.redaction.redact import Redactor
-from turnlog.rules.pattern import pattern
+from turnlog.rules.pattern import compile_pattern
 
 EXPRESSIONS = [r"a+", r"(a+)+$", r"[^b]x?", r".", r"\w+@\w+", r"\pL", r"^.{2}", r"(?i)AB", r"x*"]
 TEXTS = st.text(st.characters(categories=["L", "N", "P", "Z", "Cs"]) | st.sampled_from("abx@"))
@@ -21,12 +21,12 @@ def test_an_expression_that_backtracking_never_ends_with_takes_linear_time() -> 
 @pytest.mark.parametrize("wanted", ["(", r"(?=a)b", r"(a)\1", "a{2000}"])
 def test_what_re2_does_not_know_is_an_error_with_its_reason(wanted: str) -> None:
     with pytest.raises(ValueError, match=r"\w+"):
-        pattern(wanted)
+        compile_pattern(wanted)
 
 
 @given(st.sampled_from(EXPRESSIONS), TEXTS)
 def test_any_text_can_be_searched_and_replaced(wanted: str, text: str) -> None:
-    mine = pattern(wanted)
+    mine = compile_pattern(wanted)
 
     cut = mine.replaced(text, "")
 
@@ -35,4 +35,4 @@ def test_any_text_can_be_searched_and_replaced(wanted: str, text: str) -> None:
 
 
 def test_a_byte_that_is_cut_out_of_a_character_does_no_harm() -> None:
-    assert "[redacted]" in pattern(r"\C").replaced("\ud800é", "[redacted]")
+    assert "[redacted]" in compile_pattern(r"\C").replaced("\ud800é", "[redacted]")

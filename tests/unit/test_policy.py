@@ -4,8 +4,24 @@ import pytest
 
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.rules.expression import UNREADABLE
-from turnlog.rules.model import Demand, ErrorMap, Expects, Keep, Match, Retry, Rule, Timeouts
-from turnlog.rules.policy import Policy, Rulebook, Subject, decide, fits, tool_of_path
+from turnlog.rules.model import (
+    ErrorMap,
+    Expects,
+    KeepContent,
+    Match,
+    RequiredProvenance,
+    Retry,
+    Rule,
+    Timeouts,
+)
+from turnlog.rules.policy import (
+    Policy,
+    Rulebook,
+    Subject,
+    decide_policy,
+    matches_glob,
+    tool_of_path,
+)
 
 
 def subject(tool: str = "read_file", *, server: str = "files") -> Subject:
@@ -17,7 +33,7 @@ def nothing() -> object:
 
 
 def test_without_a_rule_nothing_is_decided() -> None:
-    assert decide((), subject(), nothing) == Policy()
+    assert decide_policy((), subject(), nothing) == Policy()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +45,7 @@ def test_without_a_rule_nothing_is_decided() -> None:
     ],
 )
 def test_few_policies_look_at_arguments_once_a_call_has_ended(policy: Policy, looks: bool) -> None:
-    assert policy.looks is looks
+    assert policy.uses_arguments is looks
 
 
 def test_the_first_rule_that_speaks_of_an_aspect_decides_it() -> None:
@@ -38,28 +54,28 @@ def test_the_first_rule_that_speaks_of_an_aspect_decides_it() -> None:
         Rule(name="b", effect=Effect.READ),
         Rule(name="c", effect=Effect.IRREVERSIBLE, timeout=Timeouts(total=5)),
     ]
-    found = decide(rules, subject(), nothing)
+    found = decide_policy(rules, subject(), nothing)
     assert (found.effect, found.timeout.total) == (Effect.READ, 5)
     assert found.decided_by == {"effect": "b", "timeout": "c"}
 
 
 def test_an_aspect_is_decided_as_a_whole() -> None:
     rules = [Rule(timeout=Timeouts(connect=1)), Rule(timeout=Timeouts(total=5))]
-    assert decide(rules, subject(), nothing).timeout == Timeouts(connect=1)
+    assert decide_policy(rules, subject(), nothing).timeout == Timeouts(connect=1)
 
 
 def test_a_match_on_effect_sees_what_earlier_rules_decided() -> None:
     retry = Rule(match=Match(effect=(Effect.READ,)), retry=Retry(on=("timeout",)))
     named = Rule(effect=Effect.READ)
-    assert decide([named, retry], subject(), nothing).retry == retry.retry
-    assert decide([retry, named], subject(), nothing).retry is None
+    assert decide_policy([named, retry], subject(), nothing).retry == retry.retry
+    assert decide_policy([retry, named], subject(), nothing).retry is None
 
 
 def test_a_match_on_effect_sees_a_trusted_annotation_until_a_rule_decides() -> None:
     expects = Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT)
     hinted = Subject(server="files", tool="x", method="tools/call", hint=Effect.READ)
-    assert decide([expects], hinted, nothing).expects is Expects.CONTENT
-    assert decide([Rule(effect=Effect.WRITE), expects], hinted, nothing).expects is None
+    assert decide_policy([expects], hinted, nothing).expects is Expects.CONTENT
+    assert decide_policy([Rule(effect=Effect.WRITE), expects], hinted, nothing).expects is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,7 @@ def test_a_match_on_effect_sees_a_trusted_annotation_until_a_rule_decides() -> N
 )
 def test_a_rule_may_look_at_arguments(arguments: object, matches: bool) -> None:
     rule = Rule(match=Match(when=("$[?@.mode == 'append']",)), effect=Effect.WRITE)
-    found = decide([rule], subject(), lambda: arguments)
+    found = decide_policy([rule], subject(), lambda: arguments)
     assert (found.effect is Effect.WRITE) is matches
 
 
@@ -85,7 +101,7 @@ def test_a_rule_may_look_at_arguments(arguments: object, matches: bool) -> None:
 def test_globs_cover_whole_texts_in_their_case(
     globs: tuple[str, ...], text: str, covered: bool
 ) -> None:
-    assert fits(globs, text) is covered
+    assert matches_glob(globs, text) is covered
 
 
 @pytest.mark.parametrize(
@@ -154,21 +170,26 @@ def unread() -> object:
 def test_where_nobody_can_tell_which_rule_matches_the_worst_effect_counts(
     rules: list[Rule], effect: Effect | None, by: str | None
 ) -> None:
-    found = decide([*rules, AGAIN], subject(), unread)
+    found = decide_policy([*rules, AGAIN], subject(), unread)
     assert (found.effect, found.decided_by.get("effect")) == (effect, by)
     assert (found.retry, "retry" in found.decided_by) == (None, False)
 
 
 def test_where_nobody_can_tell_which_rule_matches_every_demand_is_made() -> None:
     rules = [
-        Rule(name="a", match=DRY, provenance=Demand.PINNED, redact=("$.args.a",)),
-        Rule(name="b", match=DRY, store=Keep.SUMMARY, expects=Expects.CONTENT),
-        Rule(name="c", provenance=Demand.ANY, redact=("$.args.c",), store=Keep.NOTHING),
+        Rule(name="a", match=DRY, provenance=RequiredProvenance.PINNED, redact=("$.args.a",)),
+        Rule(name="b", match=DRY, store=KeepContent.SUMMARY, expects=Expects.CONTENT),
+        Rule(
+            name="c",
+            provenance=RequiredProvenance.ANY,
+            redact=("$.args.c",),
+            store=KeepContent.NOTHING,
+        ),
         Rule(name="d", match=DRY, redact=("$.args.d",)),
     ]
-    found = decide(rules, subject(), unread)
-    assert (found.provenance, found.decided_by["provenance"]) == (Demand.PINNED, "a")
-    assert (found.store, found.decided_by["store"]) == (Keep.NOTHING, "c")
+    found = decide_policy(rules, subject(), unread)
+    assert (found.provenance, found.decided_by["provenance"]) == (RequiredProvenance.PINNED, "a")
+    assert (found.store, found.decided_by["store"]) == (KeepContent.NOTHING, "c")
     assert found.redact == ("$.args.a", "$.args.c")
     assert found.expects is None
 
@@ -177,13 +198,13 @@ def test_a_match_on_an_effect_that_is_in_doubt_is_in_doubt_as_well() -> None:
     rules = [
         Rule(match=DRY, effect=Effect.IRREVERSIBLE),
         Rule(effect=Effect.READ),
-        Rule(match=Match(effect=(Effect.IRREVERSIBLE,)), provenance=Demand.PINNED),
+        Rule(match=Match(effect=(Effect.IRREVERSIBLE,)), provenance=RequiredProvenance.PINNED),
         Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT),
         Rule(match=Match(effect=(Effect.WRITE,)), expects=Expects.NOTHING),
         Rule(match=Match(effect=tuple(Effect)), expects=Expects.STRUCTURED),
     ]
-    found = decide(rules, subject(), unread)
-    assert (found.provenance, found.expects) == (Demand.PINNED, Expects.STRUCTURED)
+    found = decide_policy(rules, subject(), unread)
+    assert (found.provenance, found.expects) == (RequiredProvenance.PINNED, Expects.STRUCTURED)
 
 
 def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None:
@@ -197,7 +218,7 @@ def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None
         ((*search, *other), Effect.IDEMPOTENT_WRITE),
     ):
         rules = [Rule(match=Match(when=when), effect=Effect.IRREVERSIBLE), sure, AGAIN]
-        found = decide(rules, subject(), lambda: deep)
+        found = decide_policy(rules, subject(), lambda: deep)
         assert found.effect is effect
         assert (found.retry is None) is (effect is Effect.IRREVERSIBLE)
 
@@ -208,6 +229,6 @@ def test_a_server_knows_which_of_its_rules_look_at_paths() -> None:
     packed = Rule(name="packed", match=Match(path=("/y",)), effect=Effect.READ)
     book = Rulebook([any_path, one], {"b": [packed]}, [any_path])
     for _ in range(2):
-        assert book.pathed("a") == (one,)
-        assert book.pathed("b") == (packed,)
-        assert book.pathed("c") == ()
+        assert book.path_rules("a") == (one,)
+        assert book.path_rules("b") == (packed,)
+        assert book.path_rules("c") == ()

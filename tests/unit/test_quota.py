@@ -3,31 +3,31 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from turnlog.rules.retry_quota import Quota, RetryQuota
+from turnlog.rules.retry_quota import RetryBucket, RetryQuota
 
 
-def spent(quota: Quota, now: float) -> int:
+def spent(quota: RetryBucket, now: float) -> int:
     count = 0
-    while quota.spend(now):
+    while quota.take(now):
         count += 1
     return count
 
 
 def test_so_many_are_there_at_the_start_and_no_more() -> None:
-    assert spent(Quota(RetryQuota(burst=3), 0.0), 0.0) == 3
+    assert spent(RetryBucket(RetryQuota(burst=3), 0.0), 0.0) == 3
 
 
 def test_each_call_brings_a_share() -> None:
-    quota = Quota(RetryQuota(ratio=0.5, min_per_second=0, burst=3), 0.0)
+    quota = RetryBucket(RetryQuota(ratio=0.5, min_per_second=0, burst=3), 0.0)
     spent(quota, 0.0)
-    quota.called(0.0)
+    quota.on_call(0.0)
     assert spent(quota, 0.0) == 0
-    quota.called(0.0)
+    quota.on_call(0.0)
     assert spent(quota, 0.0) == 1
 
 
 def test_each_second_brings_some_up_to_what_is_saved() -> None:
-    quota = Quota(RetryQuota(ratio=0, min_per_second=2, burst=3), 0.0)
+    quota = RetryBucket(RetryQuota(ratio=0, min_per_second=2, burst=3), 0.0)
     spent(quota, 0.0)
     assert spent(quota, 1.0) == 2
     assert spent(quota, 100.0) == 3
@@ -36,10 +36,10 @@ def test_each_second_brings_some_up_to_what_is_saved() -> None:
 @given(some.lists(some.sampled_from(["call", "retry", "second"]), max_size=60))
 def test_there_are_never_more_than_the_calls_and_the_time_allow(steps: list[str]) -> None:
     settings = RetryQuota(ratio=0.25, min_per_second=0.5, burst=2)
-    quota, now, made = Quota(settings, 0.0), 0.0, 0
+    quota, now, made = RetryBucket(settings, 0.0), 0.0, 0
     for step in steps:
         now += step == "second"
-        made += step == "retry" and quota.spend(now)
+        made += step == "retry" and quota.take(now)
         if step == "call":
-            quota.called(now)
+            quota.on_call(now)
     assert made <= settings.burst + 0.25 * steps.count("call") + 0.5 * now

@@ -6,7 +6,7 @@ from msgspec import structs
 from turnlog.core.classify import failed, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.rules.model import Jitter, Retry
-from turnlog.rules.retry import Again, Enough, Reason, Tried, backoff, follow
+from turnlog.rules.retry import EndedAttempt, NoRetry, RetryIn, StopReason, backoff, decide_retry
 
 RULE = Retry(on=("timeout", "connection", "rate_limited", "conflict"), jitter=Jitter.NONE)
 
@@ -19,8 +19,8 @@ def tried(
     number: int = 1,
     elapsed: float = 0.0,
     retry_after: float | None = None,
-) -> Tried:
-    return Tried(
+) -> EndedAttempt:
+    return EndedAttempt(
         ending=failed(kind, phase, effect),
         effect=effect,
         number=number,
@@ -46,8 +46,8 @@ def tried(
 def test_only_what_cannot_happen_twice_is_tried_again(
     kind: ErrorKind, effect: Effect, phase: Phase, again: bool
 ) -> None:
-    verdict = follow(RULE, tried(kind, effect, phase), dice=0.5)
-    assert verdict == (Again(0.2) if again else Enough(Reason.NOT_REPEATABLE))
+    verdict = decide_retry(RULE, tried(kind, effect, phase), dice=0.5)
+    assert verdict == (RetryIn(0.2) if again else NoRetry(StopReason.NOT_REPEATABLE))
 
 
 @pytest.mark.parametrize("effect", Effect)
@@ -64,49 +64,51 @@ def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(
 ) -> None:
     rule = structs.replace(RULE, on=(*RULE.on, "auth"))
     case = structs.replace(tried(kind, effect), keyed=True)
-    assert follow(rule, case, dice=0.5) == (Again(0.2) if again else Enough(Reason.NOT_REPEATABLE))
+    assert decide_retry(rule, case, dice=0.5) == (
+        RetryIn(0.2) if again else NoRetry(StopReason.NOT_REPEATABLE)
+    )
 
 
 def test_success_is_the_end() -> None:
-    good = Tried(ending=succeeded(), effect=Effect.READ, number=1, elapsed=0.0)
-    assert follow(RULE, good, dice=0.5) == Enough(Reason.ANSWERED)
+    good = EndedAttempt(ending=succeeded(), effect=Effect.READ, number=1, elapsed=0.0)
+    assert decide_retry(RULE, good, dice=0.5) == NoRetry(StopReason.ANSWERED)
 
 
 @pytest.mark.parametrize("rule", [None, Retry(on=("auth",))])
 def test_what_no_rule_names_is_not_tried_again(rule: Retry | None) -> None:
     lost = tried(ErrorKind.CONNECTION_LOST)
-    assert follow(rule, lost, dice=0.5) == Enough(Reason.NO_RULE)
+    assert decide_retry(rule, lost, dice=0.5) == NoRetry(StopReason.NO_RULE)
 
 
 @pytest.mark.parametrize("named", ["connection_lost", "connection"])
 def test_a_rule_names_kinds_or_families(named: str) -> None:
     rule = Retry(on=(named,), jitter=Jitter.NONE)
-    assert follow(rule, tried(ErrorKind.CONNECTION_LOST), dice=0.5) == Again(0.2)
+    assert decide_retry(rule, tried(ErrorKind.CONNECTION_LOST), dice=0.5) == RetryIn(0.2)
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (tried(ErrorKind.CONNECTION_LOST, number=3), Reason.ATTEMPTS),
-        (tried(ErrorKind.CONNECTION_LOST, elapsed=59.9), Reason.BUDGET),
-        (tried(ErrorKind.RATE_LIMITED, retry_after=61), Reason.BUDGET),
-        (tried(ErrorKind.RATE_LIMITED, elapsed=20, retry_after=11), Reason.TOTAL),
+        (tried(ErrorKind.CONNECTION_LOST, number=3), StopReason.ATTEMPTS),
+        (tried(ErrorKind.CONNECTION_LOST, elapsed=59.9), StopReason.BUDGET),
+        (tried(ErrorKind.RATE_LIMITED, retry_after=61), StopReason.BUDGET),
+        (tried(ErrorKind.RATE_LIMITED, elapsed=20, retry_after=11), StopReason.TOTAL),
     ],
 )
-def test_a_bound_that_is_reached_is_the_end(case: Tried, reason: Reason) -> None:
-    assert follow(RULE, case, total=30, dice=0.5) == Enough(reason)
+def test_a_bound_that_is_reached_is_the_end(case: EndedAttempt, reason: StopReason) -> None:
+    assert decide_retry(RULE, case, total=30, dice=0.5) == NoRetry(reason)
 
 
 def test_what_the_server_asks_to_wait_is_waited() -> None:
     limited = tried(ErrorKind.RATE_LIMITED, retry_after=7)
-    assert follow(RULE, limited, dice=0.5) == Again(7)
+    assert decide_retry(RULE, limited, dice=0.5) == RetryIn(7)
 
 
 def test_full_jitter_takes_any_part_of_the_wait() -> None:
     rule = Retry(on=("connection",))
     lost = tried(ErrorKind.CONNECTION_LOST, number=2)
-    assert follow(rule, lost, dice=0.0) == Again(0.0)
-    assert follow(rule, lost, dice=0.5) == Again(0.2)
+    assert decide_retry(rule, lost, dice=0.0) == RetryIn(0.0)
+    assert decide_retry(rule, lost, dice=0.5) == RetryIn(0.2)
 
 
 def test_the_wait_grows_by_its_factor_up_to_its_bound() -> None:

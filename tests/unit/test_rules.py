@@ -9,7 +9,7 @@ from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import load
 from turnlog.rules.model import Jitter, Match, Retry, RuleFile, Timeouts
-from turnlog.rules.pattern import pattern
+from turnlog.rules.pattern import compile_pattern
 
 
 def read(folder: Path, rule: str) -> RuleFile:
@@ -41,8 +41,8 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
     assert rule.map_error is not None
     (mapped,) = rule.map_error
     assert mapped.kind is ErrorKind.RATE_LIMITED
-    assert pattern(mapped.text).is_in("Rate limit exceeded")
-    assert not pattern(mapped.text).is_in("all is well")
+    assert compile_pattern(mapped.text).is_in("Rate limit exceeded")
+    assert not compile_pattern(mapped.text).is_in("all is well")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from turnlog.packs.subject import MCP, arguments
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen
 from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly
-from turnlog.rules.delta import changes
+from turnlog.rules.delta import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef
 from turnlog.wire.jsonrpc import Message
@@ -30,7 +30,7 @@ def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Came
     return Came(
         kind=ending.kind,
         null=Flag.NULL_RESULT in reply.flags,
-        delta=changes(policy.delta, seen(ask, reply), ending, str).operations,
+        delta=extract_delta(policy.delta, seen(ask, reply), ending, str).operations,
     )
 
 

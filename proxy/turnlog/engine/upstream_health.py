@@ -18,8 +18,8 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log, ProcessFailed
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
-from turnlog.rules.circuit_breaker import Circuit, Pass, State
-from turnlog.rules.retry_quota import Quota
+from turnlog.rules.circuit_breaker import CircuitBreaker, CircuitPass, CircuitState
+from turnlog.rules.retry_quota import RetryBucket
 from turnlog.sessions.overview import ServerHealth, remove_health, write_health
 from turnlog.settings.model import UpstreamSettings
 
@@ -51,10 +51,12 @@ class Health:
         self._upstreams = upstreams
         now = self._now
         self._circuits = {
-            name: Circuit(up.breaker) for name, up in upstreams.items() if up.breaker is not None
+            name: CircuitBreaker(up.breaker)
+            for name, up in upstreams.items()
+            if up.breaker is not None
         }
         self._quotas = {
-            name: Quota(up.retry_quota, now)
+            name: RetryBucket(up.retry_quota, now)
             for name, up in upstreams.items()
             if up.retry_quota is not None
         }
@@ -85,7 +87,7 @@ class Health:
         if self._known and (known := self._known.get(server)) is not None and known.missing:
             self._look_again(server)
         if (quota := self._quotas.get(server)) is not None:
-            quota.called(self._now)
+            quota.on_call(self._now)
 
     def _look_again(self, server: str) -> None:
         """Say nothing any more of a program that is there by now."""
@@ -97,7 +99,7 @@ class Health:
     def may_retry(self, server: str) -> bool:
         """Take another attempt out of a server's quota; false where nothing is left of it."""
         quota = self._quotas.get(server)
-        if quota is None or quota.spend(self._now):
+        if quota is None or quota.take(self._now):
             return True
         known = self._known.get(server, ServerHealth(server=server))
         refused = known.retries_refused + 1
@@ -122,36 +124,36 @@ class Health:
 
         def ended(ending: Ending | None) -> None:
             attempt.watch, before = None, circuit.state
-            circuit.ended(passed, ending, self._now)
+            circuit.on_ended(passed, ending, self._now)
             if circuit.state is not before:
                 self._changed(server, circuit)
 
         attempt.watch = ended
         return ended
 
-    def _admitted(self, server: str, circuit: Circuit) -> Pass:
+    def _admitted(self, server: str, circuit: CircuitBreaker) -> CircuitPass:
         before = circuit.state
         passed = circuit.admit(self._now)
         if circuit.state is not before:
             self._changed(server, circuit)
         if passed is None:
             detail = f"the circuit of {server!r} is {circuit.state.value}"
-            left = circuit.left(self._now)
+            left = circuit.seconds_left(self._now)
             raise Failure(ErrorKind.CIRCUIT_OPEN, Phase.QUEUED, detail, retry_after=left)
         return passed
 
-    def _changed(self, server: str, circuit: Circuit) -> None:
+    def _changed(self, server: str, circuit: CircuitBreaker) -> None:
         settings = self._upstreams[server].breaker
         assert settings is not None  # it has a circuit
         until = 0
         match circuit.state:
-            case State.OPEN:
+            case CircuitState.OPEN:
                 cool_down = round(settings.cool_down * _NS)
                 until = self._clock.wall() + cool_down
                 self._log.emit(CircuitOpened(server=server, cool_down_ns=cool_down))
-            case State.HALF_OPEN:
+            case CircuitState.HALF_OPEN:
                 self._log.emit(CircuitProbed(server=server))
-            case State.CLOSED:
+            case CircuitState.CLOSED:
                 self._log.emit(CircuitClosed(server=server))
         known = self._known.get(server, ServerHealth(server=server))
         since = self._clock.wall()

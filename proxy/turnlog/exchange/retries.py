@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from msgspec import Struct
 
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import Again, Reason, Tried, follow
+from turnlog.rules.retry import EndedAttempt, RetryIn, StopReason, decide_retry
 
 
 class Forward(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Wait(Struct, frozen=True):
 
 
 Command = Forward | Wait
-Steps = Generator[Command, Tried | None, Reason]
+Steps = Generator[Command, EndedAttempt | None, StopReason]
 
 
 def exchange(policy: Policy, dice: Callable[[], float], *, repeatable: bool = True) -> Steps:
@@ -41,10 +41,10 @@ def exchange(policy: Policy, dice: Callable[[], float], *, repeatable: bool = Tr
         more = repeatable and rule is not None and number < rule.max_attempts
         tried = yield Forward(number, hold=more)
         assert tried is not None
-        verdict = follow(rule, tried, total=policy.timeout.total, dice=dice())
-        if not isinstance(verdict, Again):
+        verdict = decide_retry(rule, tried, total=policy.timeout.total, dice=dice())
+        if not isinstance(verdict, RetryIn):
             return verdict.reason
         if not repeatable:
-            return Reason.BODY
+            return StopReason.BODY
         yield Wait(verdict.delay)
         number += 1

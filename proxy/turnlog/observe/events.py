@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
 from turnlog.core.pins import Provenance
 from turnlog.exchange.coverage import Gap
-from turnlog.rules.retry import Reason
+from turnlog.rules.retry import StopReason
 from turnlog.wire.tools.differences import Part
 
 RPC_ID_CHARS = 64
@@ -200,7 +200,7 @@ class CallRetried(_AttemptFailed, frozen=True, kw_only=True, tag="call.retried")
 class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.abandoned"):
     """The attempt announced by `call.retried` is not made; the caller gets the previous answer."""
 
-    reason: Reason = field(name="turnlog.reason")
+    reason: StopReason = field(name="turnlog.reason")
 
 
 class _CallClosed(LogEvent, frozen=True, kw_only=True):

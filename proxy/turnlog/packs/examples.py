@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
 from turnlog.rules.model import Access, Match, Rule, RuleFile
-from turnlog.rules.policy import Policy, Subject, decide
+from turnlog.rules.policy import Policy, Subject, decide_policy
 
 from .check import problems
 from .errors import ConfigError
@@ -173,7 +173,7 @@ def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
     call = subject(rules, sample.server, sample.tool, sample.method, sample.path)
     call = structs.replace(call, hint=sample.hint)
     given = arguments(sample.method, sample.path, sample.args)
-    return call, decide(rules, call, lambda: given)
+    return call, decide_policy(rules, call, lambda: given)
 
 
 def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 from turnlog.core.classify import MEANINGS, refused
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.rules.model import ASPECTS
-from turnlog.rules.policy import Policy, Subject, decide
-from turnlog.rules.retry import repeatable
+from turnlog.rules.policy import Policy, Subject, decide_policy
+from turnlog.rules.retry import is_repeatable
 
 from .rulebook import Placed
 from .shape import is_list, is_mapping
@@ -71,7 +71,7 @@ def explain(rules: Sequence[Placed], asked: Asked) -> Explanation:
     # Names need not be unique beyond one file; numbers are.
     numbered = [structs.replace(one.rule, name=str(number)) for number, one in enumerate(rules)]
     call = subject(numbered, asked.server, asked.tool, asked.method, asked.path)
-    policy = decide(numbered, call, lambda: asked.arguments)
+    policy = decide_policy(numbered, call, lambda: asked.arguments)
     return Explanation(
         server=call.server,
         tool=call.tool,
@@ -113,7 +113,7 @@ def _retries(policy: Policy, call: Subject) -> list[Again]:
             error=ending.error,
             kind=ending.kind,
             retry=ending.retry,
-            retried=repeatable(ending, in_force, keyed=policy.idempotency is not None)
+            retried=is_repeatable(ending, in_force, keyed=policy.idempotency is not None)
             and ending.kind not in over,
         )
         for ending in endings

@@ -5,7 +5,7 @@ from typing import Final
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import RetryClass
-from turnlog.rules.expression import root
+from turnlog.rules.expression import root_member
 from turnlog.rules.model import ASPECTS, Match, Rule
 
 from .errors import ConfigError
@@ -49,7 +49,7 @@ def _never_matching(
 
 
 def _of_when(text: str) -> str:
-    if root(text) in ("", "args"):
+    if root_member(text) in ("", "args"):
         return ""
     return f"{text!r} does not look at args, all there is before a call is sent: write $.args.NAME"
 

@@ -10,7 +10,7 @@ from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource, is_mcp_method, is_tool_call
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
-from turnlog.rules.model import Access, Demand
+from turnlog.rules.model import Access, RequiredProvenance
 from turnlog.rules.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
@@ -122,7 +122,7 @@ class Guess(Struct, frozen=True, gc=False):
     connection: int | str
 
 
-_DEMANDED: Final = Demand.PINNED
+_DEMANDED: Final = RequiredProvenance.PINNED
 _DENY: Final = Access.DENY
 _PINNED: Final = Provenance.PINNED
 
@@ -380,7 +380,7 @@ class Attempt(Struct, eq=False):
     def shrink(self) -> None:
         """Let go of the input, which is in the store, unless a rule will look at it."""
         ask = self.ask
-        arguments, shown = (ask.arguments, ask.shown) if ask.policy.looks else (b"", b"")
+        arguments, shown = (ask.arguments, ask.shown) if ask.policy.uses_arguments else (b"", b"")
         self.ask = structs.replace(ask, arguments=arguments, shown=shown, canonical=None)
         self.intent = _settled(self.intent)
 

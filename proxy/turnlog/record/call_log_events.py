@@ -7,7 +7,7 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Flag
 from turnlog.observe.events import CallEnded, CallRetried, CallStarted, RetryAbandoned
-from turnlog.rules.retry import Reason
+from turnlog.rules.retry import StopReason
 
 from .attempt import Ask, Attempt
 
@@ -94,7 +94,7 @@ def retried(ask: Ask, ending: Ending, delay: float) -> CallRetried:
     )
 
 
-def abandoned(ask: Ask, reason: Reason) -> RetryAbandoned:
+def abandoned(ask: Ask, reason: StopReason) -> RetryAbandoned:
     """Return what is said where the attempt which was to follow is not made."""
     return RetryAbandoned(
         session=_session_of(ask),

@@ -20,9 +20,9 @@ from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import Hidden, cut_json, cut_text, hidden
-from turnlog.rules.delta import Delta, changes
-from turnlog.rules.expression import Seen
-from turnlog.rules.model import Keep
+from turnlog.rules.delta import Delta, extract_delta
+from turnlog.rules.expression import ExpressionInput
+from turnlog.rules.model import KeepContent
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json.rawjson import value_of
@@ -38,7 +38,7 @@ _FOR_EVER: Final = 2**63 - 1
 """ns UTC: in the year 2262."""
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
 """How a call stands of which only the arguments are known."""
-_NOTHING_SEEN: Final = Seen()
+_NOTHING_SEEN: Final = ExpressionInput()
 _NO_MASKS: Final[Mapping[str, UrlMask]] = {}
 # Looking a member of an enum up costs more than all else in most of these lines.
 _INTENT: Final = CommitKind.INTENT
@@ -47,8 +47,8 @@ _NOTE: Final = CommitKind.NOTE
 _TURNLOG: Final = Actor.TURNLOG
 _DONE: Final = Phase.DONE
 _OK: Final = Status.OK
-_FULL: Final = Keep.FULL
-_NOTHING: Final = Keep.NOTHING
+_FULL: Final = KeepContent.FULL
+_NOTHING: Final = KeepContent.NOTHING
 _NO_DELTA: Final = Delta()
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -202,7 +202,7 @@ class Drafter:
         return structs.replace(
             self._asked(ask, cut.data, touched=cut.touched or is_masked),
             # Whoever ends the call without having seen its answer knows no more than this.
-            delta=changes(policy.delta, looked, _BEGUN, partial(self._clean, what)),
+            delta=extract_delta(policy.delta, looked, _BEGUN, partial(self._clean, what)),
             why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
         )
 
@@ -250,7 +250,7 @@ class Drafter:
         detail = cut_text(reply.detail, what)[0]
         cut = _cut_output(reply, looked, what)
         read = self._read(reply, cut.data, detail, touched=cut.touched or is_masked)
-        delta = changes(ask.policy.delta, looked, ending, partial(self._clean, what))
+        delta = extract_delta(ask.policy.delta, looked, ending, partial(self._clean, what))
         return structs.replace(read, delta=delta)
 
     def _read(self, reply: Reply, content: bytes, detail: str, *, touched: bool) -> Content:
@@ -302,7 +302,7 @@ def _cut_input(ask: Ask, what: Hidden) -> Redacted:
     return cut_json(ask.arguments, "args", value, what)
 
 
-def _cut_output(reply: Reply, looked: Seen, what: Hidden) -> Redacted:
+def _cut_output(reply: Reply, looked: ExpressionInput, what: Hidden) -> Redacted:
     """Cut what rules want to be cut; of an error only what they cut elsewhere."""
     if reply.is_mcp and reply.complete and not reply.is_result:
         text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
@@ -321,7 +321,7 @@ def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
     return structs.replace(reply, said=with_tail(reply.said, outcome))
 
 
-def _outcome_body(keep: Keep, read: Content, reply: Reply) -> CommitBody:
+def _outcome_body(keep: KeepContent, read: Content, reply: Reply) -> CommitBody:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
     silent = keep is _NOTHING and bool(reply.size)
     answered = reply.http_status or reply.size or reply.content

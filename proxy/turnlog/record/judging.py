@@ -8,9 +8,15 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.rules.expression import SEARCHED, UNREADABLE, Seen
+from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
 from turnlog.rules.policy import Policy
-from turnlog.rules.result_rules import Judgement, Said, judge, searchless, speaks
+from turnlog.rules.result_rules import (
+    Judgement,
+    ReceivedAnswer,
+    judge_answer,
+    judges_answers,
+    without_searches,
+)
 from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json.rawjson import members, read_value
 from turnlog.wire.result.blank import is_structured
@@ -42,10 +48,10 @@ def judged(
     """
     if ending.status.parked:
         return ending, reply
-    if speaks(ask.policy):
+    if judges_answers(ask.policy):
         kind = ErrorKind(ending.kind) if ending.kind else None
         policy, reply = _searched(ask, reply)
-        found = judge(policy, _said(ask, kind, reply))
+        found = judge_answer(policy, _said(ask, kind, reply))
         if found.kind is not kind:
             ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
         reply = _told(reply, found)
@@ -57,9 +63,9 @@ def judged(
 def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
     """Return the rules that an answer is held against: a large one is not searched."""
     policy = ask.policy
-    if len(ask.arguments) + len(reply.content) <= SEARCHED:
+    if len(ask.arguments) + len(reply.content) <= MAX_SEARCHED_BYTES:
         return policy, reply
-    bounded = searchless(policy)
+    bounded = without_searches(policy)
     if bounded is policy:
         return policy, reply
     return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
@@ -82,29 +88,29 @@ def unwrapped(reply: Reply) -> Reply:
     return structs.replace(reply, content=bytes(inner))
 
 
-def seen(ask: Ask, reply: Reply, unreadable: object = None) -> Seen:
+def seen(ask: Ask, reply: Reply, unreadable: object = None) -> ExpressionInput:
     """Return what expressions look at: what is cut or no JSON is not there. `unreadable` stands for
     what is whole and cannot be read."""
     readable = reply.is_result and reply.complete
-    return Seen(
+    return ExpressionInput(
         args=read_value(ask.arguments, unreadable) if ask.complete else None,
         result=read_value(reply.content, unreadable) if readable else None,
         status=reply.http_status or None,
     )
 
 
-def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> Said:
-    looked: list[Seen] = []
+def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> ReceivedAnswer:
+    looked: list[ExpressionInput] = []
     # A plain tool may answer with any text.
     json = reply.is_mcp or reply.content.lstrip()[:1] in _CONTAINERS
     unreadable = UNREADABLE if json else None
 
-    def look() -> Seen:
+    def look() -> ExpressionInput:
         if not looked:
             looked.append(seen(ask, reply, unreadable))
         return looked[0]
 
-    return Said(
+    return ReceivedAnswer(
         kind=kind,
         flags=reply.flags,
         code=reply.code,

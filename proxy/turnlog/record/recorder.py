@@ -29,7 +29,7 @@ from turnlog.observe.events import (
     StoreFailed,
     StoreFilled,
 )
-from turnlog.rules.retry import Reason
+from turnlog.rules.retry import StopReason
 from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
 from . import call_log_events
@@ -325,7 +325,7 @@ class Recorder:
         if attempt.ending is not None:
             self._log.emit(call_log_events.retried(attempt.ask, attempt.ending, delay))
 
-    def abandoned(self, attempt: Attempt, reason: Reason) -> None:
+    def abandoned(self, attempt: Attempt, reason: StopReason) -> None:
         """Log that the attempt which was to follow is not made."""
         self._log.emit(call_log_events.abandoned(attempt.ask, reason))
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.rules.pattern import pattern, to_bytes, to_text
+from turnlog.rules.pattern import compile_pattern, to_bytes, to_text
 
 from .json_walk import Texts, Walk
 from .names import SecretNames
@@ -68,7 +68,7 @@ class Redactor:
     ) -> None:
         names = (*headers, *keys)
         self._names = SecretNames(names)
-        self._own = tuple(map(pattern, patterns))
+        self._own = tuple(map(compile_pattern, patterns))
         self._look = FirstLook(names)
 
     def json(self, data: bytes, *, complete: bool = True) -> Redacted:

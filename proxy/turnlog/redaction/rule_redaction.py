@@ -12,7 +12,7 @@ from typing import Final, Literal, Union, cast
 import msgspec
 from msgspec import Struct
 
-from turnlog.rules.expression import Place, Seen, located
+from turnlog.rules.expression import ExpressionInput, ValuePath, try_locate
 
 from .redact import Redacted
 from .values import PLACEHOLDER
@@ -36,7 +36,7 @@ class Hidden(Struct, frozen=True):
     """What has to go: selected places, and the texts that stood there, the longest first."""
 
     expressions: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[ValuePath, ...] = ()
     texts: tuple[str, ...] = ()
     too_many: bool = False
 
@@ -46,9 +46,9 @@ class Hidden(Struct, frozen=True):
         return any(match is None or match[1] == side for match in found)
 
 
-def hidden(expressions: Sequence[str], seen: Seen) -> Hidden:
+def hidden(expressions: Sequence[str], seen: ExpressionInput) -> Hidden:
     """Return what the expressions select in a call: everything where one cannot be applied."""
-    selected = [located(text, seen) for text in expressions]
+    selected = [try_locate(text, seen) for text in expressions]
     found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
     return Hidden(
@@ -106,7 +106,7 @@ def _forms(text: str) -> Iterator[str]:
     yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _tree(places: Iterable[Place]) -> Tree:
+def _tree(places: Iterable[ValuePath]) -> Tree:
     """Return places as one tree, `None` where a place ends."""
     whole: Branch = {}
     # The short ones first: below the end of one no other matters.

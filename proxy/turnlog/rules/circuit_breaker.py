@@ -25,11 +25,11 @@ _FAILURES: Final = frozenset(
     }
 )
 """What says that the server itself is in trouble; an answer of a tool never does."""
-_SILENT: Final = frozenset({ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN})
+_NEUTRAL: Final = frozenset({ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN})
 """What says nothing of the server."""
 
 
-class Breaker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BreakerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a server is left alone. Times are in seconds."""
 
     failures: Annotated[int, Meta(ge=1, le=1000)] = 5
@@ -40,7 +40,7 @@ class Breaker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For how long it stays open."""
 
 
-class State(StrEnum):
+class CircuitState(StrEnum):
     """What a circuit lets pass."""
 
     CLOSED = "closed"
@@ -48,53 +48,53 @@ class State(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Pass(Struct, frozen=True):
+class CircuitPass(Struct, frozen=True):
     """An attempt may go. `probes` tells whether all depends on it."""
 
     probes: bool
 
 
-class Circuit:
+class CircuitBreaker:
     """The circuit of one server."""
 
-    def __init__(self, settings: Breaker) -> None:
+    def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
         self._failed_at: list[float] = []
         self._until = 0.0
         self._probing = False
-        self.state = State.CLOSED
+        self.state = CircuitState.CLOSED
 
-    def admit(self, now: float) -> Pass | None:
+    def admit(self, now: float) -> CircuitPass | None:
         """Let an attempt pass; `None` where it may not."""
-        if self.state is State.OPEN and now >= self._until:
-            self.state = State.HALF_OPEN
+        if self.state is CircuitState.OPEN and now >= self._until:
+            self.state = CircuitState.HALF_OPEN
         match self.state:
-            case State.CLOSED:
-                return Pass(probes=False)
-            case State.HALF_OPEN if not self._probing:
+            case CircuitState.CLOSED:
+                return CircuitPass(probes=False)
+            case CircuitState.HALF_OPEN if not self._probing:
                 self._probing = True
-                return Pass(probes=True)
+                return CircuitPass(probes=True)
             case _:
                 return None
 
-    def left(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Return for how many seconds it stays open."""
         return max(self._until - now, 0.0)
 
-    def ended(self, passed: Pass, ending: Ending | None, now: float) -> None:
+    def on_ended(self, passed: CircuitPass, ending: Ending | None, now: float) -> None:
         """Learn how an attempt that passed has ended; `None` where nobody knows."""
-        good = _says(ending)
+        good = _is_success(ending)
         if passed.probes:
             self._probing = False
             if good is not None:
                 self._decide(good, now)
-        elif self.state is State.CLOSED and good is not None:
+        elif self.state is CircuitState.CLOSED and good is not None:
             self._count(good, now)
 
     def _decide(self, good: bool, now: float) -> None:
         if good:
             self._failed_at.clear()
-            self.state = State.CLOSED
+            self.state = CircuitState.CLOSED
         else:
             self._open(now)
 
@@ -108,13 +108,13 @@ class Circuit:
             self._open(now)
 
     def _open(self, now: float) -> None:
-        self.state = State.OPEN
+        self.state = CircuitState.OPEN
         self._until = now + self._settings.cool_down
 
 
-def _says(ending: Ending | None) -> bool | None:
+def _is_success(ending: Ending | None) -> bool | None:
     """Tell whether an ending speaks for its server, or against it; `None` where it does neither."""
-    if ending is None or ending.phase is Phase.QUEUED or ending.kind in _SILENT:
+    if ending is None or ending.phase is Phase.QUEUED or ending.kind in _NEUTRAL:
         return None
     if ending.kind in _FAILURES:
         return False

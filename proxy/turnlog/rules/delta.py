@@ -12,14 +12,14 @@ from turnlog.core.classify import Ending
 from turnlog.core.kinds import Executed
 from turnlog.core.operation import Evidence, Operation, had_effect
 
-from .expression import Seen, locate, select
+from .expression import ExpressionInput, locate, select
 from .model import Extractor
 
-MOST: Final = 256
+MAX_OPERATIONS: Final = 256
 """Operations of one call that are kept."""
-KEY_BYTES: Final = 2048
+MAX_KEY_BYTES: Final = 2048
 """A longer key, or new name, is left out: half of one would name something else."""
-DELTA_BYTES: Final = 16 * 1024
+MAX_DELTA_BYTES: Final = 16 * 1024
 """Bytes of all keys and new names together."""
 
 
@@ -30,8 +30,11 @@ class Delta(Struct, frozen=True, gc=False):
     cut: bool = False
 
 
-def changes(
-    extractors: Sequence[Extractor], seen: Seen, ending: Ending, clean: Callable[[str], str]
+def extract_delta(
+    extractors: Sequence[Extractor],
+    seen: ExpressionInput,
+    ending: Ending,
+    clean: Callable[[str], str],
 ) -> Delta:
     """Return what a call that ended so did, or may have done. `clean` cuts secrets out of a key."""
     if not had_effect(ending.executed, ending.status, ending.kind):
@@ -48,7 +51,7 @@ def changes(
     return _bounded(list(found.values()))
 
 
-def _operations(extractors: Sequence[Extractor], seen: Seen) -> Iterator[Operation]:
+def _operations(extractors: Sequence[Extractor], seen: ExpressionInput) -> Iterator[Operation]:
     for extractor in extractors:
         if not all(select(wanted, seen) for wanted in extractor.when):
             continue
@@ -58,7 +61,7 @@ def _operations(extractors: Sequence[Extractor], seen: Seen) -> Iterator[Operati
             )
 
 
-def _selected(extractor: Extractor, seen: Seen) -> Iterator[tuple[Evidence, str, str]]:
+def _selected(extractor: Extractor, seen: ExpressionInput) -> Iterator[tuple[Evidence, str, str]]:
     """Yield each key, its evidence, and its new name; what is no text, or has no pair, is none."""
     keys = locate(extractor.key, seen)
     names: list[object] = [""] * len(keys)
@@ -71,10 +74,10 @@ def _selected(extractor: Extractor, seen: Seen) -> Iterator[tuple[Evidence, str,
 
 def _bounded(found: list[Operation]) -> Delta:
     kept: list[Operation] = []
-    room = DELTA_BYTES
-    for operation in found[:MOST]:
+    room = MAX_DELTA_BYTES
+    for operation in found[:MAX_OPERATIONS]:
         sizes = [len(text.encode("utf-8", "replace")) for text in (operation.key, operation.to)]
-        if max(sizes) <= KEY_BYTES and sum(sizes) <= room:
+        if max(sizes) <= MAX_KEY_BYTES and sum(sizes) <= room:
             room -= sum(sizes)
             kept.append(operation)
     return Delta(tuple(kept), cut=len(kept) < len(found))

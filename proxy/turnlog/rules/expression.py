@@ -12,15 +12,15 @@ from msgspec import Struct
 from turnlog.core.text.units import reads
 
 _ADVICE: Final = "write one like $.args.path"
-_KNOWN: Final = 1024
-SEARCHED: Final = 256 * 1024
+_CACHE_SIZE: Final = 1024
+MAX_SEARCHED_BYTES: Final = 256 * 1024
 """bytes of JSON: in more an expression that searches takes too long while a call waits."""
 _ENVIRONMENT: Final = jsonpath.JSONPathEnvironment(strict=True)
 
 
 UNREADABLE: Final[object] = object()
 """Stands for arguments that nobody here can read, and that a server may read all the same."""
-_FAULTS: Final = (
+_LIBRARY_ERRORS: Final = (
     jsonpath.JSONPathError,
     RecursionError,
     ArithmeticError,
@@ -31,7 +31,7 @@ _FAULTS: Final = (
 """What the library meets in a value that it cannot deal with."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class ExpressionInput(Struct, frozen=True, kw_only=True):
     """What an expression may look at: JSON values, `None` where there is none."""
 
     args: object = None
@@ -40,7 +40,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     """HTTP status of the answer."""
 
 
-def expression(value: object) -> str:
+def read_expression(value: object) -> str:
     """Read an expression. Raises `ValueError` for what is none."""
     if not isinstance(value, str) or not value.startswith("$"):
         raise ValueError(f"{str(value)!r} is no JSONPath, {_ADVICE}")
@@ -54,51 +54,51 @@ def expression(value: object) -> str:
     return value
 
 
-Place = tuple[int | str, ...]
+ValuePath = tuple[int | str, ...]
 """Members and places of items from the root down, the first one `args`, `result` or `status`."""
 PATTERN: Final = {"pattern": r"^\$"}
-Expression = Annotated[str, reads(expression, {**PATTERN})]
+Expression = Annotated[str, reads(read_expression, {**PATTERN})]
 """Text that `expression` accepted."""
 
 
-def select(found: str, seen: Seen) -> list[object]:
+def select(found: str, seen: ExpressionInput) -> list[object]:
     """Return the values that an expression selects; none where it cannot be applied."""
     return [value for _, value in locate(found, seen)]
 
 
-def locate(found: str, seen: Seen) -> list[tuple[Place, object]]:
+def locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]]:
     """Return where each selected value stands, and the value."""
-    return located(found, seen) or []
+    return try_locate(found, seen) or []
 
 
-def located(found: str, seen: Seen) -> list[tuple[Place, object]] | None:
+def try_locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
     """Return the same; `None` where the expression cannot be applied, as to what nests too deeply."""
     try:
         return [(match.parts, match.obj) for match in _matches(found, seen)]
-    except _FAULTS:
+    except _LIBRARY_ERRORS:
         return None
 
 
-def holds(found: str, seen: Seen) -> bool | None:
+def selects_any(found: str, seen: ExpressionInput) -> bool | None:
     """Tell whether an expression selects something; `None` where nobody can tell."""
     try:
         return next(_matches(found, seen), None) is not None
-    except _FAULTS:
+    except _LIBRARY_ERRORS:
         return None
 
 
-def _matches(found: str, seen: Seen) -> Iterator[jsonpath.JSONPathMatch]:
+def _matches(found: str, seen: ExpressionInput) -> Iterator[jsonpath.JSONPathMatch]:
     whole = {"args": seen.args, "result": seen.result, "status": seen.status}
     return iter(_compiled(found).finditer(whole))
 
 
-def searches(found: str) -> bool:
+def is_search(found: str) -> bool:
     """Tell whether an expression may look at every value there is, and not at one place alone."""
     compiled = _compiled(found)
     return not (isinstance(compiled, jsonpath.JSONPath) and compiled.singular_query())
 
 
-def root(found: str) -> str:
+def root_member(found: str) -> str:
     """Return the only member of `{args, result, status}` that an expression begins at; else ''."""
     compiled = _compiled(found)
     first = next(iter(compiled.segments), None) if isinstance(compiled, jsonpath.JSONPath) else None
@@ -108,6 +108,6 @@ def root(found: str) -> str:
     return selector.name if isinstance(selector, NameSelector) else ""
 
 
-@lru_cache(maxsize=_KNOWN)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _compiled(text: str) -> jsonpath.JSONPath | jsonpath.CompoundJSONPath:
     return _ENVIRONMENT.compile(text)

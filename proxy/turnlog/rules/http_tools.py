@@ -61,7 +61,7 @@ class Input(Struct, frozen=True, gc=False):
     cut: bool = False
 
 
-class _Whole(Struct, frozen=True, gc=False):
+class _InputJson(Struct, frozen=True, gc=False):
     """The same, as it is written where all of it is known."""
 
     path: str
@@ -86,16 +86,16 @@ def http_input(
     """
     path, query = _text(path), _text(query)
     if whole:
-        return Input(_encode(_Whole(path, query, _body(body, digest) if body else None)))
+        return Input(_encode(_InputJson(path, query, _body(body, digest) if body else None)))
     place = {"path": path, "query": query}
     start = body.removeprefix(_BOM).lstrip(b" \t\r\n")
     if start.startswith(_CONTAINERS):
         return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)
-    place["body_start"] = _named(body, digest)
+    place["body_start"] = _digest_text(body, digest)
     return Input(_encode(place))
 
 
-def resolved(path: str) -> str:
+def normalized_path(path: str) -> str:
     """Return a path without percent-encoding and dot segments (RFC 3986, 6.2.2)."""
     if "%" not in path and "/." not in path and "//" not in path:
         return path
@@ -132,16 +132,16 @@ def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str:
     """Return what stands for a body."""
     bare = body.removeprefix(_BOM)
     if is_deep(bare):
-        return _named(body, digest)
+        return _digest_text(body, digest)
     try:
         _decode_raw(bare)
         bare.decode()
     except (ValueError, RecursionError):
-        return _named(body, digest)
+        return _digest_text(body, digest)
     return Raw(bare)
 
 
-def _named(body: bytes, digest: Callable[[bytes], bytes] | None) -> str:
+def _digest_text(body: bytes, digest: Callable[[bytes], bytes] | None) -> str:
     if digest is None:
         return "sha256:" + sha256(body).hexdigest()
     return "hmac-sha256:" + digest(body).hex()

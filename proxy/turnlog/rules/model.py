@@ -13,8 +13,8 @@ from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind
 from turnlog.core.operation import ChangedField, OperationType
 from turnlog.core.text.units import Duration, Reader, duration, reads
 
-from .expression import PATTERN, Expression, expression
-from .pattern import pattern
+from .expression import PATTERN, Expression, read_expression
+from .pattern import compile_pattern
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 _MOST_ATTEMPTS: Final = 100
@@ -41,7 +41,7 @@ class Surface(StrEnum):
     """As a JSON-RPC error, which most frameworks raise."""
 
 
-class Keep(StrEnum):
+class KeepContent(StrEnum):
     """What is recorded of content beside its hash and size."""
 
     FULL = "full"
@@ -50,7 +50,7 @@ class Keep(StrEnum):
     NOTHING = "nothing"
 
 
-class Demand(StrEnum):
+class RequiredProvenance(StrEnum):
     """What a tool's definition must be for a call to be forwarded."""
 
     ANY = "any"
@@ -103,7 +103,7 @@ class Jitter(StrEnum):
     NONE = "none"
 
 
-def texts_like(example: str) -> Reader:
+def text_list_reader(example: str) -> Reader:
     """Return the reader of a text or a list of texts; `example` is one for people."""
 
     def read_texts(value: object) -> list[str]:
@@ -115,12 +115,12 @@ def texts_like(example: str) -> Reader:
     return read_texts
 
 
-_read_words: Final = texts_like("timeout")
+_read_words: Final = text_list_reader("timeout")
 
 
 def read_expressions(value: object) -> list[str]:
     """Read a JSONPath or a list of them."""
-    return [expression(item) for item in _listed(value)]
+    return [read_expression(item) for item in _listed(value)]
 
 
 def read_causes(value: object) -> list[str]:
@@ -171,19 +171,19 @@ def read_pattern(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no regular expression, quote it")  # noqa: TRY004
     try:
-        pattern(value)
+        compile_pattern(value)
     except ValueError as error:
         raise ValueError(f"{value!r} is no RE2 pattern ({error}), correct it") from None
     return value
 
 
 _ONE_OR_MORE: Final = {"type": ["string", "array"], "minItems": 1}
-Tools = Annotated[tuple[str, ...], reads(texts_like("read_*"), {**_ONE_OR_MORE})]
-Servers = Annotated[tuple[str, ...], reads(texts_like("files"), {**_ONE_OR_MORE})]
-Methods = Annotated[tuple[str, ...], reads(texts_like("GET"), {**_ONE_OR_MORE})]
-Paths = Annotated[tuple[str, ...], reads(texts_like("/users/*"), {**_ONE_OR_MORE})]
-Effects = Annotated[tuple[Effect, ...], reads(texts_like("read"), {**_ONE_OR_MORE})]
-Reason = Annotated[str, Meta(min_length=1, max_length=500)]
+Tools = Annotated[tuple[str, ...], reads(text_list_reader("read_*"), {**_ONE_OR_MORE})]
+Servers = Annotated[tuple[str, ...], reads(text_list_reader("files"), {**_ONE_OR_MORE})]
+Methods = Annotated[tuple[str, ...], reads(text_list_reader("GET"), {**_ONE_OR_MORE})]
+Paths = Annotated[tuple[str, ...], reads(text_list_reader("/users/*"), {**_ONE_OR_MORE})]
+Effects = Annotated[tuple[Effect, ...], reads(text_list_reader("read"), {**_ONE_OR_MORE})]
+WhyText = Annotated[str, Meta(min_length=1, max_length=500)]
 Expressions = Annotated[
     tuple[str, ...],
     reads(read_expressions, {"type": ["string", "array"], "items": {"type": "string", **PATTERN}}),
@@ -279,7 +279,7 @@ class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     field: ChangedField
     op: OperationType
     key: Expression
-    to: Annotated[str, reads(expression, {**PATTERN})] = ""
+    to: Annotated[str, reads(read_expression, {**PATTERN})] = ""
     """The new names of what is renamed, in the same order."""
     when: Expressions = ()
 
@@ -298,8 +298,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     surface: Surface | None = None
     delta: tuple[Extractor, ...] | None = None
     redact: Expressions | None = None
-    store: Keep | None = None
-    provenance: Demand | None = None
+    store: KeepContent | None = None
+    provenance: RequiredProvenance | None = None
     on_duplicate: OnDuplicate | None = None
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
@@ -310,7 +310,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     concurrency: Concurrency | None = None
     """How many calls that this rule decides may be under way at once; the others wait."""
     access: Access | None = None
-    why: Reason | None = None
+    why: WhyText | None = None
     """What whoever makes a denied call is told."""
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 _engine: Final = cast("Any", re2)
 _BadPattern: Final = cast("type[Exception]", _engine.error)
-_KNOWN: Final = 1024
+_CACHE_SIZE: Final = 1024
 """Patterns that stay compiled: the rules of a large configuration."""
 
 
@@ -41,8 +41,8 @@ class Pattern(Struct, frozen=True):
         return text if cut == data else to_text(cut)
 
 
-@lru_cache(maxsize=_KNOWN)
-def pattern(text: str) -> Pattern:
+@lru_cache(maxsize=_CACHE_SIZE)
+def compile_pattern(text: str) -> Pattern:
     """Return a compiled expression. Raises `ValueError` that says why it is none."""
     options = _engine.Options()
     options.log_errors = False

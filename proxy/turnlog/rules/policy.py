@@ -15,29 +15,29 @@ from msgspec import Struct, field, structs
 
 from turnlog.core.kinds import Effect
 
-from .expression import UNREADABLE, Seen, holds
+from .expression import UNREADABLE, ExpressionInput, selects_any
 from .model import (
     ASPECTS,
     Access,
-    Demand,
     ErrorMap,
     Expects,
     Extractor,
     Idempotency,
-    Keep,
+    KeepContent,
     Match,
     OnDisconnect,
     OnDuplicate,
+    RequiredProvenance,
     Retry,
     Rule,
     Surface,
     Timeouts,
 )
 
-_POLICIES: Final = 10_000
+_MAX_POLICIES: Final = 10_000
 """Most policies that are remembered."""
 _GLOBS: Final = 4096
-_CAREFUL: Final[Mapping[str, tuple[object, ...]]] = {
+_BY_CAUTION: Final[Mapping[str, tuple[object, ...]]] = {
     "effect": (
         Effect.READ,
         Effect.IDEMPOTENT_WRITE,
@@ -45,13 +45,13 @@ _CAREFUL: Final[Mapping[str, tuple[object, ...]]] = {
         Effect.WRITE,
         Effect.IRREVERSIBLE,
     ),
-    "store": (Keep.FULL, Keep.SUMMARY, Keep.NOTHING),
-    "provenance": (Demand.ANY, Demand.PINNED),
+    "store": (KeepContent.FULL, KeepContent.SUMMARY, KeepContent.NOTHING),
+    "provenance": (RequiredProvenance.ANY, RequiredProvenance.PINNED),
     "access": (Access.ALLOW, Access.DENY),
 }
 """The aspects that keep something from happening: what they may say, the most careful last."""
 
-_UNREAD: Final = (
+_UNREADABLE_WHY: Final = (
     "what this message asks for cannot be read for certain, and the rule denies some calls of this "
     "server"
 )
@@ -70,8 +70,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     surface: Surface = Surface.RESULT
     delta: tuple[Extractor, ...] = ()
     redact: tuple[str, ...] = ()
-    store: Keep = Keep.FULL
-    provenance: Demand = Demand.ANY
+    store: KeepContent = KeepContent.FULL
+    provenance: RequiredProvenance = RequiredProvenance.ANY
     on_duplicate: OnDuplicate = OnDuplicate.JOIN
     on_disconnect: OnDisconnect | None = None
     """`None` where no rule says so: as the protocol's revision has it."""
@@ -90,7 +90,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Name of the rule behind each aspect that one decided."""
 
     @property
-    def looks(self) -> bool:
+    def uses_arguments(self) -> bool:
         """Whether something of this looks at the call's arguments when it has ended."""
         if self.delta or self.redact or self.null_when:
             return True
@@ -109,13 +109,13 @@ class Subject(Struct, frozen=True, kw_only=True):
     """Effect by a trusted server's annotations."""
 
 
-class _Doubt:
+class _UncertainRules:
     """What rules say that may match or not, as nobody can tell what their `when` selects."""
 
     def __init__(self) -> None:
         self.rules = False
         """Whether there was any such rule."""
-        self.said: dict[str, list[tuple[Any, str]]] = {aspect: [] for aspect in _CAREFUL}
+        self.said: dict[str, list[tuple[Any, str]]] = {aspect: [] for aspect in _BY_CAUTION}
         """For each aspect what they say before a rule that certainly matches, and their names."""
         self.redact: tuple[str, ...] = ()
         self.why: str | None = None
@@ -143,7 +143,7 @@ class _Doubt:
         found: dict[str, Any] = {"retry": None, "redact": (*self.redact, *policy.redact)}
         names = {aspect: name for aspect, name in policy.decided_by.items() if aspect != "retry"}
         sure = {**structs.asdict(policy), "effect": policy.effect or hint}
-        for aspect, order in _CAREFUL.items():
+        for aspect, order in _BY_CAUTION.items():
             for said, name in self.said[aspect]:
                 if order.index(said) > order.index(found.get(aspect, sure[aspect])):
                     found[aspect], names[aspect] = said, name
@@ -152,12 +152,14 @@ class _Doubt:
         return structs.replace(policy, **found, decided_by=names)
 
 
-def decide(rules: Sequence[Rule], subject: Subject, arguments: Callable[[], object]) -> Policy:
+def decide_policy(
+    rules: Sequence[Rule], subject: Subject, arguments: Callable[[], object]
+) -> Policy:
     """Return what the rules come to. `arguments` is called where a rule looks at them, and may give
     `UNREADABLE`: what such a rule says is then taken for the worst."""
     decided: dict[str, object] = {}
     names: dict[str, str] = {}
-    doubt = _Doubt()
+    doubt = _UncertainRules()
     for rule in rules:
         effects = {decided.get("effect", subject.hint), *doubt.effects}
         matches = _matches(rule.match, subject, effects, arguments)
@@ -176,14 +178,14 @@ def decide(rules: Sequence[Rule], subject: Subject, arguments: Callable[[], obje
     return doubt.resolved(policy, subject.hint) if doubt.rules else policy
 
 
-def denied(policy: Policy, rule: Rule) -> Policy:
+def deny_unreadable(policy: Policy, rule: Rule) -> Policy:
     """Return a policy by which a rule denies a call that cannot be read surely."""
     # The rule's own reason is about the calls that it names, and this may be none of them.
     names = {**policy.decided_by, "access": rule.name}
-    return structs.replace(policy, access=Access.DENY, why=_UNREAD, decided_by=names)
+    return structs.replace(policy, access=Access.DENY, why=_UNREADABLE_WHY, decided_by=names)
 
 
-def closing_rule(rules: Sequence[Rule]) -> Rule | None:
+def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
     """Return the first rule that may deny a call that cannot be read surely, if there is one.
 
     What cannot be read surely is refused where such a rule exists: it may be a call that the rule
@@ -197,10 +199,12 @@ def closing_rule(rules: Sequence[Rule]) -> Rule | None:
     return None
 
 
-def closes_calls(rules: Sequence[Rule]) -> bool:
+def may_deny_tool_calls(rules: Sequence[Rule]) -> bool:
     """Return whether one of the rules may deny a `tools/call`: those that name paths are of plain HTTP."""
     return any(
-        rule.access is Access.DENY and not rule.match.path and fits(rule.match.method, "tools/call")
+        rule.access is Access.DENY
+        and not rule.match.path
+        and matches_glob(rule.match.method, "tools/call")
         for rule in rules
     )
 
@@ -209,14 +213,14 @@ def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> 
     """Return the tool's name by the first rule that has a pattern for this path."""
     for rule in rules:
         match = rule.match
-        if fits(match.server, server) and fits(match.method, method):
+        if matches_glob(match.server, server) and matches_glob(match.method, method):
             for wanted in match.path:
                 if _path_pattern(wanted).fullmatch(path):
                     return f"{method} {wanted}"
     return None
 
 
-def fits(globs: Sequence[str], text: str) -> bool:
+def matches_glob(globs: Sequence[str], text: str) -> bool:
     """Tell whether one of the globs covers a text, in the same case."""
     return any(wanted == "*" or _glob(wanted).match(text) for wanted in globs)
 
@@ -236,21 +240,23 @@ class Rulebook:
         self._closing: dict[str, Rule | None] = {}
         self._closes_calls: dict[str, bool] = {}
 
-    def closes_calls(self, server: str) -> bool:
+    def may_deny_tool_calls(self, server: str) -> bool:
         """Return whether a rule may deny a `tools/call` of a server."""
         if server not in self._closes_calls:
-            closing = self.closing(server) is not None
-            self._closes_calls[server] = closing and closes_calls(self.rules(server))
+            closing = self.rule_against_unreadable(server) is not None
+            self._closes_calls[server] = closing and may_deny_tool_calls(self.rules(server))
         return self._closes_calls[server]
 
     def denies_path(self, server: str, rule: str) -> bool:
         """Return whether a rule of this name denies paths of a server."""
-        return any(each.name == rule and each.access is Access.DENY for each in self.pathed(server))
+        return any(
+            each.name == rule and each.access is Access.DENY for each in self.path_rules(server)
+        )
 
-    def closing(self, server: str) -> Rule | None:
+    def rule_against_unreadable(self, server: str) -> Rule | None:
         """Return the rule by which a call of a server is denied that cannot be read surely."""
         if server not in self._closing:
-            self._closing[server] = closing_rule(self.rules(server))
+            self._closing[server] = rule_against_unreadable(self.rules(server))
         return self._closing[server]
 
     def rules(self, server: str) -> tuple[Rule, ...]:
@@ -258,11 +264,11 @@ class Rulebook:
         found = self._ordered.get(server)
         if found is None:
             found = (*self._own, *self._packs.get(server, ()), *self._last)
-            found = tuple(rule for rule in found if fits(rule.match.server, server))
+            found = tuple(rule for rule in found if matches_glob(rule.match.server, server))
             self._ordered[server] = found
         return found
 
-    def pathed(self, server: str) -> tuple[Rule, ...]:
+    def path_rules(self, server: str) -> tuple[Rule, ...]:
         """Return those of a server's rules that look at the paths of its calls."""
         found = self._pathed.get(server)
         if found is None:
@@ -282,14 +288,14 @@ class Rulebook:
             looked = True
             return arguments()
 
-        found = decide(self.rules(subject.server), subject, look)
+        found = decide_policy(self.rules(subject.server), subject, look)
         if not looked:
-            if len(self._known) >= _POLICIES:
+            if len(self._known) >= _MAX_POLICIES:
                 self._known.clear()
             self._known[subject] = found
         return found
 
-    def settles(self, subject: Subject) -> bool:
+    def is_cached(self, subject: Subject) -> bool:
         """Tell whether what the rules come to is known, whatever the arguments."""
         return subject in self._known
 
@@ -307,9 +313,9 @@ def _matches(
 
 def _covers(match: Match, subject: Subject) -> bool:
     return (
-        fits(match.server, subject.server)
-        and fits(match.tool, subject.tool)
-        and fits(match.method, subject.method)
+        matches_glob(match.server, subject.server)
+        and matches_glob(match.tool, subject.tool)
+        and matches_glob(match.method, subject.method)
         and (not match.path or any(_path_pattern(p).fullmatch(subject.path) for p in match.path))
     )
 
@@ -321,8 +327,8 @@ def _holds(when: Sequence[str], arguments: Callable[[], object]) -> bool | None:
     args = arguments()
     if args is UNREADABLE:
         return None
-    seen = Seen(args=args)
-    found = [holds(wanted, seen) for wanted in when]
+    seen = ExpressionInput(args=args)
+    found = [selects_any(wanted, seen) for wanted in when]
     return None if None in found and False not in found else all(found)
 
 

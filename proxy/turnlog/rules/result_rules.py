@@ -12,15 +12,15 @@ from msgspec import Struct, structs
 from turnlog.core.classify import is_transport_status
 from turnlog.core.kinds import ErrorKind, Flag
 
-from .expression import UNREADABLE, Seen, holds, searches
+from .expression import UNREADABLE, ExpressionInput, is_search, selects_any
 from .model import ErrorMap, Expects
-from .pattern import pattern
+from .pattern import compile_pattern
 from .policy import Policy
 
 _NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class ReceivedAnswer(Struct, frozen=True, kw_only=True):
     """What an answer said. What costs something to know is a function."""
 
     kind: ErrorKind | None
@@ -37,7 +37,7 @@ class Said(Struct, frozen=True, kw_only=True):
     """What it is where structure is expected and there is none."""
     text: Callable[[], str]
     """The text of the result or error."""
-    seen: Callable[[], Seen]
+    seen: Callable[[], ExpressionInput]
     """Arguments and result may be `UNREADABLE`."""
 
 
@@ -49,12 +49,12 @@ class Judgement(Struct, frozen=True):
     retry_after: float | None = None
 
 
-def speaks(policy: Policy) -> bool:
+def judges_answers(policy: Policy) -> bool:
     """Tell whether a policy has anything to say of an answer."""
     return bool(policy.map_error or policy.null_when or policy.expects)
 
 
-def judge(policy: Policy, said: Said) -> Judgement:
+def judge_answer(policy: Policy, said: ReceivedAnswer) -> Judgement:
     """Return what an answer comes to: first as `map_error` says, then by `expects`."""
     unsure: list[str] = []
     found = _judged(policy, said, unsure)
@@ -63,9 +63,9 @@ def judge(policy: Policy, said: Said) -> Judgement:
     return structs.replace(found, flags=(*found.flags, Flag.NOT_SEARCHED))
 
 
-def _judged(policy: Policy, said: Said, unsure: list[str]) -> Judgement:
+def _judged(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> Judgement:
     for rule in policy.map_error:
-        if _fits(rule, said, unsure):
+        if _matches(rule, said, unsure):
             return Judgement(rule.kind, said.flags, rule.retry_after or None)
     flags = said.flags
     if policy.expects is Expects.NOTHING and said.has_result:
@@ -75,20 +75,20 @@ def _judged(policy: Policy, said: Said, unsure: list[str]) -> Judgement:
         return Judgement(said.kind, flags)
     if Flag.NULL_RESULT not in flags and _is_null(policy, said, unsure):
         flags = (*flags, Flag.NULL_RESULT)
-    return Judgement(_missing(policy.expects, flags, said), flags)
+    return Judgement(_unmet_expectation(policy.expects, flags, said), flags)
 
 
-def searchless(policy: Policy) -> Policy:
+def without_searches(policy: Policy) -> Policy:
     """Return a policy without what only a search of the whole answer could tell; the same object
     where there is nothing of that."""
-    null_when = tuple(wanted for wanted in policy.null_when if not searches(wanted))
-    map_error = tuple(rule for rule in policy.map_error if not any(map(searches, rule.when)))
+    null_when = tuple(wanted for wanted in policy.null_when if not is_search(wanted))
+    map_error = tuple(rule for rule in policy.map_error if not any(map(is_search, rule.when)))
     if null_when == policy.null_when and map_error == policy.map_error:
         return policy
     return structs.replace(policy, null_when=null_when, map_error=map_error)
 
 
-def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
+def _matches(rule: ErrorMap, said: ReceivedAnswer, unsure: list[str]) -> bool:
     """Tell whether everything that a rule gives fits.
 
     One that gives nothing is for errors alone. A status of the way to the tool says more than any
@@ -101,25 +101,27 @@ def _fits(rule: ErrorMap, said: Said, unsure: list[str]) -> bool:
     return (
         rule.status in (None, said.status)
         and rule.code in (None, said.code)
-        and (not rule.text or pattern(rule.text).is_in(said.text()))
+        and (not rule.text or compile_pattern(rule.text).is_in(said.text()))
         and all(_holds(wanted, said, unsure) for wanted in rule.when)
     )
 
 
-def _is_null(policy: Policy, said: Said, unsure: list[str]) -> bool:
+def _is_null(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> bool:
     return any(_holds(wanted, said, unsure) for wanted in policy.null_when)
 
 
-def _holds(wanted: str, said: Said, unsure: list[str]) -> bool:
+def _holds(wanted: str, said: ReceivedAnswer, unsure: list[str]) -> bool:
     """Tell whether an expression selects something; one that cannot be applied goes to `unsure`."""
     seen = said.seen()
-    found = holds(wanted, seen)
+    found = selects_any(wanted, seen)
     if found is None or (not found and UNREADABLE in (seen.args, seen.result)):
         unsure.append(wanted)
     return bool(found)
 
 
-def _missing(expects: Expects | None, flags: tuple[Flag, ...], said: Said) -> ErrorKind | None:
+def _unmet_expectation(
+    expects: Expects | None, flags: tuple[Flag, ...], said: ReceivedAnswer
+) -> ErrorKind | None:
     """Return the error of a result that is not what a rule expects."""
     if expects is None or expects is Expects.NOTHING:
         return None

@@ -21,7 +21,7 @@ _GIVEN_UP = frozenset(
 _BROKEN = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
 
 
-class Reason(StrEnum):
+class StopReason(StrEnum):
     """Why there is no other attempt."""
 
     ANSWERED = "answered"
@@ -52,7 +52,7 @@ class Reason(StrEnum):
     """The next one cannot be recorded."""
 
 
-class Tried(Struct, frozen=True, kw_only=True):
+class EndedAttempt(Struct, frozen=True, kw_only=True):
     """An attempt that has ended, as far as a rule looks at it. Times are in seconds."""
 
     ending: Ending
@@ -67,42 +67,44 @@ class Tried(Struct, frozen=True, kw_only=True):
     """What the server asked to wait."""
 
 
-class Again(Struct, frozen=True):
+class RetryIn(Struct, frozen=True):
     """Try again after `delay` seconds."""
 
     delay: float
 
 
-class Enough(Struct, frozen=True):
+class NoRetry(Struct, frozen=True):
     """Let the caller have what there is."""
 
-    reason: Reason
+    reason: StopReason
 
 
-def follow(rule: Retry | None, tried: Tried, *, total: float = inf, dice: float) -> Again | Enough:
+def decide_retry(
+    rule: Retry | None, tried: EndedAttempt, *, total: float = inf, dice: float
+) -> RetryIn | NoRetry:
     """Return what follows an attempt. `dice` is a number in [0, 1), `total` the call's own limit.
 
     A wait that the server asks for counts from now and is never shortened: where it does not fit,
     the refusal is the caller's at once.
     """
     if not tried.ending.error:
-        return Enough(Reason.ANSWERED)
+        return NoRetry(StopReason.ANSWERED)
     if rule is None or {tried.ending.error, tried.ending.kind}.isdisjoint(rule.on):
-        return Enough(Reason.NO_RULE)
-    if not repeatable(tried.ending, tried.effect, keyed=tried.keyed):
-        return Enough(Reason.NOT_REPEATABLE)
+        return NoRetry(StopReason.NO_RULE)
+    if not is_repeatable(tried.ending, tried.effect, keyed=tried.keyed):
+        return NoRetry(StopReason.NOT_REPEATABLE)
     if tried.number >= rule.max_attempts:
-        return Enough(Reason.ATTEMPTS)
+        return NoRetry(StopReason.ATTEMPTS)
     spread = dice if rule.jitter is Jitter.FULL else 1.0
     delay = max(backoff(rule, tried.number) * spread, tried.retry_after or 0.0)
     if tried.elapsed + delay > rule.budget:
-        return Enough(Reason.BUDGET)
+        return NoRetry(StopReason.BUDGET)
     if tried.elapsed + delay >= total:
-        return Enough(Reason.TOTAL)
-    return Again(delay)
+        return NoRetry(StopReason.TOTAL)
+    return RetryIn(delay)
 
 
-def repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
+def is_repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
     """Tell whether a failed attempt may be made again without its effect happening twice.
 
     `keyed` tells whether it had an idempotency key that the server honours.
@@ -118,7 +120,7 @@ def repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
             return False
 
 
-def is_at_work(ending: Ending, *, again: bool) -> bool:
+def may_still_run(ending: Ending, *, again: bool) -> bool:
     """Tell whether a server may still work on an attempt that has ended so, so that it is to be taken
     back. `again` tells whether another one follows: only then what others did counts.
     """

@@ -20,7 +20,7 @@ class RetryQuota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Most that are saved up; that many there are at the start."""
 
 
-class Quota:
+class RetryBucket:
     """What is left of one server's."""
 
     def __init__(self, settings: RetryQuota, now: float) -> None:
@@ -28,11 +28,11 @@ class Quota:
         self._left = settings.burst
         self._at = now
 
-    def called(self, now: float) -> None:
+    def on_call(self, now: float) -> None:
         """Count a call."""
         self._fill(now, self._settings.ratio)
 
-    def spend(self, now: float) -> bool:
+    def take(self, now: float) -> bool:
         """Take one attempt out; false where there is none."""
         self._fill(now, 0.0)
         if self._left < 1:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.core.text.units import timestamp
-from turnlog.rules.circuit_breaker import State
+from turnlog.rules.circuit_breaker import CircuitState
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
 from .dangling import DanglingReason
@@ -46,7 +46,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """What a running proxy reports about a server with problems. Times are ns UTC, 0 for none."""
 
     server: str
-    state: State = State.CLOSED
+    state: CircuitState = CircuitState.CLOSED
     """State of its circuit breaker."""
     since: int = 0
     until: int = 0

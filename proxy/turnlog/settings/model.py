@@ -14,7 +14,7 @@ from turnlog.core.text.units import Size, reads
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.sources import RuleSource, Sources, in_force
-from turnlog.rules.circuit_breaker import Breaker
+from turnlog.rules.circuit_breaker import BreakerSettings
 from turnlog.rules.retry_quota import RetryQuota
 
 from .http_proxies import FROM_ENVIRONMENT
@@ -91,7 +91,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """File of the CA certificates to verify it with; empty for those of the system."""
     retry_quota: RetryQuota | None = None
     """Limit on the retries that rules ask for; `None` for no limit."""
-    breaker: Breaker | None = None
+    breaker: BreakerSettings | None = None
     """When the circuit breaker opens; `None` for never."""
 
 

@@ -17,7 +17,7 @@ from turnlog.core.text.units import size
 from turnlog.exchange.principal import COOKIE
 from turnlog.packs.sources import RuleSource, pack
 from turnlog.rules.model import read_pattern
-from turnlog.rules.pattern import pattern
+from turnlog.rules.pattern import compile_pattern
 from turnlog.wire.http.origin import normal_origin
 
 from .http_proxies import FROM_ENVIRONMENT, NONE, parse_proxy
@@ -203,7 +203,7 @@ def header_name(value: object) -> str:
 def secret_pattern(value: object) -> str:
     """Parse an RE2 regular expression that does not match the empty text."""
     text = read_pattern(value)
-    if pattern(text).is_in(""):
+    if compile_pattern(text).is_in(""):
         raise ValueError(f"{text!r} matches empty text and would cut everywhere, narrow it")
     return text
 

@@ -17,7 +17,7 @@ from turnlog.core.answer_diff import (
     DifferenceKind,
     compare,
 )
-from turnlog.rules.expression import Place, Seen, locate
+from turnlog.rules.expression import ExpressionInput, ValuePath, locate
 
 CHANGED, ADDED, REMOVED, MOVED = (
     DifferenceKind.CHANGED,
@@ -177,8 +177,8 @@ def test_only_so_many_changes_are_told() -> None:
 NOW = {"at": 1, "items": [{"seen": 1, "v": 1}]}
 
 
-def volatile(value: object) -> set[Place]:
-    seen = Seen(result=value)
+def volatile(value: object) -> set[ValuePath]:
+    seen = ExpressionInput(result=value)
     found = (locate(text, seen) for text in ("$.result.at", "$.result.items[*].seen"))
     return {place[1:] for places in found for place, _ in places}
 

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from turnlog.core.kinds import Effect
 from turnlog.engine.agent_request import Digest, Request
 from turnlog.record.attempt import Ask
-from turnlog.rules.effects import named_effect
+from turnlog.rules.effects import effect_key
 from turnlog.rules.policy import Policy
 
 HEADER: Final = b"idempotency-key"
@@ -43,7 +43,7 @@ def effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> byt
     wanted = ask.policy.effect_key
     if not wanted or ask.effect is Effect.READ or not (ask.complete and ask.says_all):
         return b""
-    effect = named_effect(wanted, arguments(), size=len(ask.arguments))
+    effect = effect_key(wanted, arguments(), size=len(ask.arguments))
     if not effect:
         return b""
     # Where values are left out of the tool's name, the target has them.

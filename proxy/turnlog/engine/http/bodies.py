@@ -8,7 +8,7 @@ from msgspec import Raw, structs
 from turnlog.engine.agent_request import MCP_LIMIT, Request, length_of
 from turnlog.engine.context import Context
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.rules.http_tools import resolved
+from turnlog.rules.http_tools import normalized_path
 from turnlog.settings.model import Transport
 from turnlog.transport.http_client import Content
 from turnlog.wire.doubt import as_call, is_doubtful, is_unreadable, may_hold_call
@@ -79,7 +79,10 @@ def exchange_of(
 
 def _may_deny(context: Context, request: Request, transport: Transport) -> bool:
     """Return whether a rule may deny what is not read surely: most servers have no such rule."""
-    return transport is not _HTTP and context.rules.book.closing(request.server) is not None
+    return (
+        transport is not _HTTP
+        and context.rules.book.rule_against_unreadable(request.server) is not None
+    )
 
 
 def _denied(
@@ -105,13 +108,13 @@ def _is_endpoint(context: Context, request: Request, transport: Transport) -> bo
     route = request.route
     if transport is _MCP or route.target.is_command or request.channel is not None:
         return True
-    is_usual = route.path == route.target.path or _is_usual(resolved(route.path))
+    is_usual = route.path == route.target.path or _is_usual(normalized_path(route.path))
     return is_usual or context.endpoints.knows(route)
 
 
 def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
     """Return whether a rule may deny a call that a server may read in a body, or in its start."""
-    if not context.rules.book.closes_calls(request.server):
+    if not context.rules.book.may_deny_tool_calls(request.server):
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
     if not text or may_hold_call(text):
@@ -226,7 +229,7 @@ def _is_closed(
     transport: Transport,
 ) -> bool:
     """Return whether a text is denied because a server may find a call in it that was not read there."""
-    if not context.rules.book.closes_calls(request.server):
+    if not context.rules.book.may_deny_tool_calls(request.server):
         return False
     if not text or is_doubtful(content, text):
         return True

@@ -16,7 +16,7 @@ from turnlog.observe.clock import Clock
 from turnlog.record.attempt import Attempt
 from turnlog.record.own_answers import retold
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import Reason, Tried
+from turnlog.rules.retry import EndedAttempt, StopReason
 from turnlog.store.base import StoreError
 
 from .response_buffer import Held, Outlet
@@ -25,7 +25,7 @@ from .response_buffer import Held, Outlet
 class Late(Exception):
     """The attempt that is due does not begin any more; `kind` is how it ends."""
 
-    def __init__(self, reason: Reason, kind: ErrorKind) -> None:
+    def __init__(self, reason: StopReason, kind: ErrorKind) -> None:
         super().__init__(reason)
         self.reason = reason
         self.kind = kind
@@ -68,13 +68,13 @@ class Course:
         """Return for how many seconds another attempt may still begin."""
         return min(self._ends())[0] - asyncio.get_running_loop().time()
 
-    def late(self, notice: "asyncio.Task[None] | None") -> Reason | None:
+    def late(self, notice: "asyncio.Task[None] | None") -> StopReason | None:
         """Tell why the attempt that is due may not begin; `notice` takes the one before back."""
         if self._stop.is_set():
-            return Reason.STOPPING
+            return StopReason.STOPPING
         (total, _), _ = self._ends()
         if total <= asyncio.get_running_loop().time():
-            return Reason.TOTAL
+            return StopReason.TOTAL
         if notice is not None and not notice.done():
             return min(self._ends())[1]
         return None
@@ -95,7 +95,7 @@ class Course:
         else:
             if not self._stop.is_set():
                 return done
-        raise Late(Reason.STOPPING, ErrorKind.OUTCOME_UNKNOWN)
+        raise Late(StopReason.STOPPING, ErrorKind.OUTCOME_UNKNOWN)
 
     async def _unless_stopped(
         self, step: Coroutine[None, None, bytes], limit: asyncio.Timeout
@@ -120,22 +120,22 @@ class Course:
         if not limit.expired():
             limit.reschedule(asyncio.get_running_loop().time())
 
-    def _last_moment(self, now: float) -> tuple[float, Reason, ErrorKind]:
+    def _last_moment(self, now: float) -> tuple[float, StopReason, ErrorKind]:
         """Return when an attempt that is due `now` has to begin, on the loop's clock."""
         (total, _), (budget, _) = self._ends()
         queue = now + self._policy.timeout.queue
         return min(
-            (total, Reason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED),
-            (queue, Reason.QUEUE, ErrorKind.QUEUE_TIMEOUT),
-            (budget, Reason.BUDGET, ErrorKind.QUEUE_TIMEOUT),
+            (total, StopReason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED),
+            (queue, StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT),
+            (budget, StopReason.BUDGET, ErrorKind.QUEUE_TIMEOUT),
             key=lambda end: end[0],
         )
 
-    def _ends(self) -> tuple[tuple[float, Reason], tuple[float, Reason]]:
+    def _ends(self) -> tuple[tuple[float, StopReason], tuple[float, StopReason]]:
         """When the call ends, and when its last attempt has to begin, on the loop's clock."""
         retry, total = self._policy.retry, self._policy.timeout.total
         budget = retry.budget if retry is not None else inf
-        return (self._began + total, Reason.TOTAL), (self._began + budget, Reason.BUDGET)
+        return (self._began + total, StopReason.TOTAL), (self._began + budget, StopReason.BUDGET)
 
     def follow(self, attempt: Attempt) -> None:
         """Decide what follows an attempt as soon as it has ended."""
@@ -148,7 +148,7 @@ class Course:
         left = self.out is not None and self.out.left
         answered = self._answered[0] if self._answered is not None else None
         attempt.yields = answered is not None and not left and _says_enough(answered, attempt)
-        tried = Tried(
+        tried = EndedAttempt(
             ending=attempt.ending,
             effect=attempt.ask.effect,
             keyed=bool(attempt.ask.key_sent),
@@ -159,7 +159,7 @@ class Course:
         try:
             command = self._steps.send(tried)
         except StopIteration as end:
-            return "" if end.value is Reason.ANSWERED else end.value
+            return "" if end.value is StopReason.ANSWERED else end.value
         assert isinstance(command, Wait)  # nothing else follows an attempt
         if reason := self._hindrance(attempt):
             return reason
@@ -180,14 +180,14 @@ class Course:
         self.held = held
         return held
 
-    def _hindrance(self, attempt: Attempt) -> Reason | None:
+    def _hindrance(self, attempt: Attempt) -> StopReason | None:
         if attempt.cancelled:
-            return Reason.CANCELLED
+            return StopReason.CANCELLED
         if self._stop.is_set():
-            return Reason.STOPPING
+            return StopReason.STOPPING
         if self.out is not None and not self.out.holds:
-            return Reason.RELAYED
-        return None if self._health.may_retry(attempt.ask.server) else Reason.QUOTA
+            return StopReason.RELAYED
+        return None if self._health.may_retry(attempt.ask.server) else StopReason.QUOTA
 
 
 def _says_enough(answered: Attempt, last: Attempt) -> bool:

@@ -27,8 +27,8 @@ from turnlog.record.own_answers import KEY, NOT_RECORDED, Made, envelope, proble
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input
 from turnlog.rules.model import Access
-from turnlog.rules.policy import denied
-from turnlog.rules.result_rules import speaks
+from turnlog.rules.policy import deny_unreadable
+from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content
 from turnlog.wire.http.head import Headers
@@ -215,7 +215,7 @@ class PlainCall:
     @property
     def judges(self) -> bool:
         """Whether a rule has a say in how the call has ended."""
-        return speaks(self._ask.policy)
+        return judges_answers(self._ask.policy)
 
     amends = False
     """Whether an answer to come may get a word of turnlog's: never."""
@@ -391,9 +391,9 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         why=request.why,
         client=identity.client,
     )
-    rule = context.rules.book.closing(request.server)
+    rule = context.rules.book.rule_against_unreadable(request.server)
     if rule is not None and request.is_undecodable:
-        ask = structs.replace(ask, policy=denied(ask.policy, rule))
+        ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
     if whole and context.redirected:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirected.followed(ask, context.clock.monotonic(), key)

@@ -9,7 +9,7 @@ from turnlog.core.kinds import Effect
 from turnlog.engine.agent_request import Request
 from turnlog.engine.tools.tool_cache import Rules
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
-from turnlog.rules.http_tools import http_effect, http_tool, resolved
+from turnlog.rules.http_tools import http_effect, http_tool, normalized_path
 from turnlog.rules.model import Access
 from turnlog.rules.policy import Subject, tool_of_path
 
@@ -41,7 +41,7 @@ class PlainTools:
         if self._book is not book:
             self._book = book
             self._tools.clear()
-        pathed = book.pathed(server)
+        pathed = book.path_rules(server)
         tool = tool_of_path(pathed, server, method, path) if pathed else None
         mask = request.route.target.mask
         tool = tool or http_tool(method, path if mask is None else mask.pattern(path))
@@ -52,13 +52,13 @@ class PlainTools:
         # Paths are many: one that no rule looks at keeps nothing from being remembered.
         subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
         model = self._look(request, subject, arguments)
-        if (meant := resolved(path)) != path:
+        if (meant := normalized_path(path)) != path:
             # What a server takes `/a/../b` or `/%62` for is denied where `/b` is.
             tool = tool_of_path(pathed, server, method, meant) or http_tool(method, meant)
             subject = Subject(server=server, tool=tool, method=method, path=meant)
             policy = book.policy(subject, arguments)
             return structs.replace(model, policy=policy) if policy.access is Access.DENY else model
-        if not pathed and book.settles(subject):
+        if not pathed and book.is_cached(subject):
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()
             self._tools[key] = model

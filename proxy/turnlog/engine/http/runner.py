@@ -23,7 +23,7 @@ from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress, blocked, in_time
 from turnlog.record.own_answers import Made, told
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import Reason, is_at_work
+from turnlog.rules.retry import StopReason, may_still_run
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content
@@ -116,7 +116,7 @@ class Runner(Struct, eq=False):
         if withdrawn is None:
             return False
         made, tickets = withdrawn
-        self._context.recorder.abandoned(before, Reason.CANCELLED)
+        self._context.recorder.abandoned(before, StopReason.CANCELLED)
         await self._context.recorder.settle(tickets)
         await self.send(made)
         return True
@@ -135,7 +135,7 @@ class Runner(Struct, eq=False):
     def _next(self) -> Command | None:
         return self._course.next if self._course is not None else None
 
-    async def _release(self, attempt: Attempt, reason: Reason) -> None:
+    async def _release(self, attempt: Attempt, reason: StopReason) -> None:
         """Send the answer to an attempt that no other follows."""
         self._context.recorder.abandoned(attempt, reason)
         assert self._course is not None
@@ -179,7 +179,7 @@ class Runner(Struct, eq=False):
         try:
             content = await course.in_time(self._exchange.again(content))
         except StoreError:
-            await self._release(before, Reason.UNRECORDED)
+            await self._release(before, StopReason.UNRECORDED)
             return None
         except Late as late:
             self._exchange.left(late.kind)
@@ -376,7 +376,7 @@ class Runner(Struct, eq=False):
         """
         attempt = self._exchange.attempt
         ending = attempt.ending if attempt is not None else None
-        if ending is not None and is_at_work(ending, again=self._next is not None):
+        if ending is not None and may_still_run(ending, again=self._next is not None):
             self._notify_cancel()
 
     def _notify_cancel(self) -> None:

@@ -19,7 +19,7 @@ from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.record.attempt import BLANK, Ask, Guess
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.rules.expression import UNREADABLE
-from turnlog.rules.policy import denied
+from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
@@ -149,11 +149,13 @@ class Asking(Struct, frozen=True):
     @property
     def is_closed(self) -> bool:
         """Whether a rule may deny calls of this server: what is not read surely is refused then."""
-        return self.context.rules.book.closing(self.request.server) is not None
+        return self.context.rules.book.rule_against_unreadable(self.request.server) is not None
 
     def _closed(self, ask: Ask) -> Ask:
-        rule = self.context.rules.book.closing(self.request.server)
-        return ask if rule is None else structs.replace(ask, policy=denied(ask.policy, rule))
+        rule = self.context.rules.book.rule_against_unreadable(self.request.server)
+        return (
+            ask if rule is None else structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
+        )
 
     def _keyed(self, ask: Ask, given: str, arguments: Callable[[], object]) -> Ask:
         """Return a call with the keys that its rules speak of; `given` is its caller's, in the message."""

@@ -37,7 +37,7 @@ from turnlog.record.own_answers import (
     repeated,
 )
 from turnlog.record.unread import all_read
-from turnlog.rules.result_rules import speaks
+from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content
 from turnlog.wire import mcp
@@ -224,7 +224,7 @@ class McpExchange:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
-            self.judges = speaks(ask.policy)
+            self.judges = judges_answers(ask.policy)
 
     async def _look_up(self, message: Message) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""

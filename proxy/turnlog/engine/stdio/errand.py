@@ -14,7 +14,7 @@ from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress, blocked, in_time
 from turnlog.record.own_answers import Made
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import Reason
+from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.outbox import Outbox, Told
 from turnlog.wire.splice import with_id
@@ -276,7 +276,7 @@ class Errand:
         try:
             line = await course.in_time(self.exchange.again(self._line))
         except StoreError:
-            self._release(before, Reason.UNRECORDED)
+            self._release(before, StopReason.UNRECORDED)
         except Late as late:
             self.exchange.left(late.kind)
             self._release(before, late.reason)
@@ -288,7 +288,7 @@ class Errand:
         """Tell whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
         if self.exchange.withdrawn() is None:
             return False
-        self._context.recorder.abandoned(before, Reason.CANCELLED)
+        self._context.recorder.abandoned(before, StopReason.CANCELLED)
         self.exchange.over()
         return True
 
@@ -297,7 +297,7 @@ class Errand:
             async with asyncio.timeout(delay):
                 await self._context.stop.wait()
 
-    def _release(self, before: Attempt, reason: Reason) -> None:
+    def _release(self, before: Attempt, reason: StopReason) -> None:
         """Give the agent the answer to an attempt that no other follows."""
         self._context.recorder.abandoned(before, reason)
         self._give(*self._held)

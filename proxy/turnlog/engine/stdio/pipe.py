@@ -111,7 +111,7 @@ class Pipe:
 
     @property
     def _may_deny(self) -> bool:
-        return self.context.rules.book.closes_calls(self._request.server)
+        return self.context.rules.book.may_deny_tool_calls(self._request.server)
 
     def answered(self, content: Message, line: bytes) -> bool:
         """Pass on a line that answers the server, at once; false where it is anything else."""

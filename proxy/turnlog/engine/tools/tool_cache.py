@@ -104,7 +104,7 @@ class KnownTools:
             principal=credential,
             target=target,
         )
-        if book.settles(subject) and len(name) <= TOOL_CHARS:
+        if book.is_cached(subject) and len(name) <= TOOL_CHARS:
             if len(self._tools) >= _TOOLS:
                 self._tools.clear()
             self._tools[server, target, credential, name] = model

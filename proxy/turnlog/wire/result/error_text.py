@@ -7,7 +7,7 @@ they take for a failure that is none, is measured in tests/unit/test_error_text.
 import re
 from typing import Final
 
-from turnlog.rules.pattern import pattern
+from turnlog.rules.pattern import compile_pattern
 
 LOOKED_AT: Final = 200
 """Characters of a text that are looked at, from its start."""
@@ -90,7 +90,7 @@ _SPOKEN: Final = re.compile(
 )
 
 
-_GATE: Final = pattern(
+_GATE: Final = compile_pattern(
     "(?i)error|fail|xception|wrong|fatal|panic|handled|uncaught|unable|could not|couldn't|cannot"
     "|can't|can not|required|must|allowed|denied|unauth|forbidden|permi|authenti|authoriz|missing|unknown|invalid"
     "|not found|not exist|n't exist|be found|no such|[45][0-9][0-9]|time|refused|reset|closed"
