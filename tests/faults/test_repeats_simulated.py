@@ -8,7 +8,13 @@ from msgspec import Struct
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
-from turnlog.exchange.duplicates import Asked, Earlier, NeverTwice, Verdict, decide
+from turnlog.exchange.duplicates import (
+    DuplicateAction,
+    EarlierCall,
+    NeverTwice,
+    NewCall,
+    decide_duplicate,
+)
 
 CALLS = 100_000
 SEED = 7
@@ -28,9 +34,9 @@ class Sent(Struct):
     delivered: bool = False
     warned: bool = False
 
-    def seen(self, now: float) -> Earlier:
+    def seen(self, now: float) -> EarlierCall:
         running = now < self.ends
-        return Earlier(
+        return EarlierCall(
             ending=None if running else self.ending,
             began=now - self.began,
             ended=0.0 if running else now - self.ends,
@@ -45,30 +51,30 @@ class World:
 
     def __init__(self, dice: random.Random, effect: Effect) -> None:
         self.dice = dice
-        self.asked = Asked(effect=effect)
+        self.asked = NewCall(effect=effect)
         self.effect = effect
         self.now = 0.0
         self.last: Sent | None = None
         self.excuses = 0
         """Times that the log shows why the effect may have happened once more."""
         self.did = 0
-        self.verdicts: Counter[Verdict] = Counter()
+        self.verdicts: Counter[DuplicateAction] = Counter()
 
     def call(self) -> bool:
         """Ask; return whether the agent has an answer with which it is content."""
         while True:
             earlier = self.last.seen(self.now) if self.last is not None else None
-            verdict = decide(earlier, self.asked, LIMITS)
-            if verdict is not Verdict.JOIN:
+            verdict = decide_duplicate(earlier, self.asked, LIMITS)
+            if verdict is not DuplicateAction.JOIN:
                 break
             assert self.last is not None
             self.now = self.last.ends
             self.last.delivered = False
         self.verdicts[verdict] += 1
         match verdict:
-            case Verdict.FORWARD | Verdict.AGAIN:
+            case DuplicateAction.FORWARD | DuplicateAction.AGAIN:
                 return self._send(verdict)
-            case Verdict.REPLAY:
+            case DuplicateAction.REPLAY:
                 assert self.last is not None
                 self.last.delivered = self.dice.random() < 0.8
                 return self.last.delivered
@@ -77,10 +83,10 @@ class World:
                 self.last.warned = True
                 return False
 
-    def _send(self, verdict: Verdict) -> bool:
+    def _send(self, verdict: DuplicateAction) -> bool:
         before = self.last
         if before is not None and before.did:
-            told = before.delivered or verdict is Verdict.AGAIN
+            told = before.delivered or verdict is DuplicateAction.AGAIN
             expired = self.now - before.ends > LIMITS.window
             young = self.now < before.ends and self.now - before.began < LIMITS.join_after
             assert told or expired or young, (before, self.now)
@@ -112,7 +118,7 @@ class World:
 
 def test_an_effect_happens_again_only_where_the_log_says_why() -> None:
     dice = random.Random(SEED)
-    verdicts: Counter[Verdict] = Counter()
+    verdicts: Counter[DuplicateAction] = Counter()
     calls = 0
     while calls < CALLS:
         world = World(dice, dice.choice(EFFECTS))
@@ -125,16 +131,16 @@ def test_an_effect_happens_again_only_where_the_log_says_why() -> None:
             world.now += dice.choice((0.0, 1.0, 6.0, 60.0, 700.0))
         assert world.did <= 1 + world.excuses
         if world.effect is Effect.IRREVERSIBLE and world.last is not None:
-            assert world.verdicts[Verdict.AGAIN] == 0
+            assert world.verdicts[DuplicateAction.AGAIN] == 0
         verdicts += world.verdicts
-    assert verdicts[Verdict.REPLAY] > 1000
-    assert verdicts[Verdict.UNKNOWN] > 1000
-    assert verdicts[Verdict.AGAIN] > 1000
+    assert verdicts[DuplicateAction.REPLAY] > 1000
+    assert verdicts[DuplicateAction.UNKNOWN] > 1000
+    assert verdicts[DuplicateAction.AGAIN] > 1000
 
 
 def test_what_was_not_executed_is_always_asked_anew() -> None:
     for effect in EFFECTS:
         ending = failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, effect)
         assert (ending.executed, ending.status) == (Executed.NO, Status.ERROR)
-        earlier = Earlier(ending=ending, began=2.0, ended=1.0)
-        assert decide(earlier, Asked(effect=effect), LIMITS) is Verdict.FORWARD
+        earlier = EarlierCall(ending=ending, began=2.0, ended=1.0)
+        assert decide_duplicate(earlier, NewCall(effect=effect), LIMITS) is DuplicateAction.FORWARD

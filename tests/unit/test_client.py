@@ -27,7 +27,7 @@ from turnlog.client import (
 )
 from turnlog.core import classify, ids
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.exchange.duplicates import replayed
+from turnlog.exchange.duplicates import replayed_ending
 from turnlog.record.own_answers import Unanswered, envelope, problem, with_tail
 from turnlog.rules.model import Surface
 from turnlog.rules.policy import Policy
@@ -255,7 +255,7 @@ def test_retry_logic_is_one_match() -> None:
     assert decide({"_meta": {"turnlog/outcome": envelope(None, busy, 1.5)}}) == "again after 1.5"
     assert decide({"_meta": {"turnlog/outcome": envelope(None, wrong)}}) == "give up"
     assert decide(CallToolResult(content=TEXT)) == "done"
-    again, lost = (replayed(classify.succeeded(), whole=whole) for whole in (True, False))
+    again, lost = (replayed_ending(classify.succeeded(), whole=whole) for whole in (True, False))
     assert decide({"_meta": {"turnlog/outcome": envelope(None, again)}}) == "done"
     assert decide({"_meta": {"turnlog/outcome": envelope(None, lost)}}) == "give up"
 

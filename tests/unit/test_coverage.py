@@ -3,16 +3,18 @@
 import pytest
 
 from turnlog.core.kinds import Rung
-from turnlog.exchange.coverage import Coverage, Gap
+from turnlog.exchange.coverage import Coverage, CoverageGap
 
 
-def told(*sessions: str, rung: Rung = Rung.TRANSPORT, caller: str = "me") -> list[Gap | None]:
+def told(
+    *sessions: str, rung: Rung = Rung.TRANSPORT, caller: str = "me"
+) -> list[CoverageGap | None]:
     coverage = Coverage()
-    return [coverage.called(caller, session, rung) for session in sessions]
+    return [coverage.on_call(caller, session, rung) for session in sessions]
 
 
 def test_sessions_without_a_name_are_told_of_once() -> None:
-    assert told("a", "a", "b", rung=Rung.IMPLICIT) == [Gap.UNNAMED, None, None]
+    assert told("a", "a", "b", rung=Rung.IMPLICIT) == [CoverageGap.UNNAMED, None, None]
 
 
 @pytest.mark.parametrize("rung", [Rung.EXPLICIT, Rung.VENDOR, Rung.ENVIRONMENT])
@@ -21,7 +23,7 @@ def test_a_named_session_has_no_gap(rung: Rung) -> None:
 
 
 def test_a_client_with_one_session_for_each_call_is_told_of_once() -> None:
-    assert told(*"abcdef") == [None, None, Gap.PER_CALL, None, None, None]
+    assert told(*"abcdef") == [None, None, CoverageGap.PER_CALL, None, None, None]
 
 
 def test_a_client_that_goes_on_in_another_session_now_and_then_has_no_gap() -> None:
@@ -30,10 +32,10 @@ def test_a_client_that_goes_on_in_another_session_now_and_then_has_no_gap() -> N
 
 
 def test_a_client_that_goes_back_to_an_earlier_session_has_several_at_once() -> None:
-    assert told(*"aabab") == [None, None, None, Gap.POOLED, None]
+    assert told(*"aabab") == [None, None, None, CoverageGap.POOLED, None]
 
 
 def test_callers_are_apart() -> None:
     coverage = Coverage()
     for caller in "xyz":
-        assert coverage.called(caller, caller, Rung.TRANSPORT) is None
+        assert coverage.on_call(caller, caller, Rung.TRANSPORT) is None

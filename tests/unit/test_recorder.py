@@ -20,7 +20,7 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
-from turnlog.exchange.duplicates import Verdict, replayed, unsent
+from turnlog.exchange.duplicates import DuplicateAction, replayed_ending, unsent_ending
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,
@@ -374,9 +374,9 @@ async def test_a_call_that_got_an_earlier_answer_says_what_that_said(one: Bench)
     assert source is not None
     await source.done()
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
-    again = one.recorder.unsent(asked, replayed(OK, whole=True), Reply(), source)
+    again = one.recorder.unsent(asked, replayed_ending(OK, whole=True), Reply(), source)
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
-    unknown = one.recorder.unsent(asked, unsent(Verdict.UNKNOWN), Reply(), source)
+    unknown = one.recorder.unsent(asked, unsent_ending(DuplicateAction.UNKNOWN), Reply(), source)
     for attempt in (again, unknown):
         await one.recorder.on_disk(attempt)
     _, said = stored(one, again)

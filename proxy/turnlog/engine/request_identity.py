@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify
 from turnlog.core.kinds import Rung
-from turnlog.exchange.replacement import Begun, Replacements
+from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock
 from turnlog.store.base import SessionRef, alias
 
@@ -103,20 +103,20 @@ class Sessions:
             self._kin[key] = meant.kin
         else:
             ref = known[0]
-            self.replacements.used(key)
+            self.replacements.on_used(key)
         self._refs[key] = (ref, now)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
             self._kin.pop(self._refs.popitem(last=False)[0], None)
         return ref
 
-    def begun(self, caller: Hashable, session: str) -> Begun:
+    def begun(self, caller: Hashable, session: str) -> SessionStart:
         """Take in that a caller has begun the protocol session with this alias by `initialize`."""
-        return self.replacements.begun(caller, session, self._clock.monotonic() / 1e9)
+        return self.replacements.on_initialized(caller, session, self._clock.monotonic() / 1e9)
 
     def _note_replaced(self, ref: SessionRef, key: str) -> None:
         """Write into a session's metadata which one it replaces, where that is known."""
-        before = next(iter(self.replacements.before(key)), None)
+        before = next(iter(self.replacements.predecessors(key)), None)
         replaced = self._refs.get(before) if before is not None else None
         if replaced is not None and replaced[0].id is not None:
             ref.metadata["replaces"] = ids.to_text(replaced[0].id)

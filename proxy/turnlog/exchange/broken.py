@@ -7,7 +7,7 @@ from msgspec import Struct
 from turnlog.core.kinds import ErrorKind
 
 
-class Broken(Struct, frozen=True, kw_only=True):
+class BrokenAnswer(Struct, frozen=True, kw_only=True):
     """An answer that broke off, and how much of it has left for the agent."""
 
     kind: ErrorKind
@@ -21,7 +21,7 @@ class Broken(Struct, frozen=True, kw_only=True):
     and the server accepts connections."""
 
 
-class Then(StrEnum):
+class AfterBreak(StrEnum):
     """What the agent gets behind an answer that broke off."""
 
     RESUMPTION = "resumption"
@@ -32,17 +32,17 @@ class Then(StrEnum):
     """A broken connection: the bytes that came are all there is to say."""
 
 
-def after(broken: Broken, *, managed: bool, events_are_messages: bool) -> Then:
+def after_break(broken: BrokenAnswer, *, managed: bool, events_are_messages: bool) -> AfterBreak:
     """Return what follows; `managed` where a rule made turnlog answerable for the failure.
 
     `events_are_messages` is true of MCP: a client waits for the response until a time limit of its
     own, for the end of a stream does not tell it that nothing more will come.
     """
     if broken.resumable and broken.kind is ErrorKind.CONNECTION_LOST:
-        return Then.RESUMPTION
+        return AfterBreak.RESUMPTION
     if managed and (broken.untouched or broken.between_events):
-        return Then.ANSWER
+        return AfterBreak.ANSWER
     # Who reads too slowly is not sent more to read.
     unread = broken.kind is ErrorKind.CANCELLED_BY_CALLER
     tells = events_are_messages and broken.between_events and not unread
-    return Then.ANSWER if tells else Then.CUT
+    return AfterBreak.ANSWER if tells else AfterBreak.CUT

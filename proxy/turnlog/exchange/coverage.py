@@ -14,7 +14,7 @@ _SINGLE: Final = 3
 """So many sessions in a row with one call each are a client that opens one for each call."""
 
 
-class Gap(StrEnum):
+class CoverageGap(StrEnum):
     """Why a repeated call would not be found."""
 
     UNNAMED = "unnamed"
@@ -33,20 +33,20 @@ class Coverage:
     def __init__(self) -> None:
         self._sessions: OrderedDict[Hashable, OrderedDict[Hashable, int]] = OrderedDict()
         """By caller, calls by session, the newest session at the end."""
-        self._told: OrderedDict[tuple[Hashable, Gap], None] = OrderedDict()
+        self._told: OrderedDict[tuple[Hashable, CoverageGap], None] = OrderedDict()
 
-    def called(self, caller: Hashable, session: Hashable, rung: Rung) -> Gap | None:
+    def on_call(self, caller: Hashable, session: Hashable, rung: Rung) -> CoverageGap | None:
         """Take in a call without a key; return what has to be told of its session, if anything."""
         match rung:
             case Rung.IMPLICIT:
-                return self._once(caller, Gap.UNNAMED)
+                return self._once(caller, CoverageGap.UNNAMED)
             case Rung.TRANSPORT:
                 gap = self._gap(caller, session)
                 return self._once(caller, gap) if gap is not None else None
             case _:
                 return None
 
-    def _gap(self, caller: Hashable, session: Hashable) -> Gap | None:
+    def _gap(self, caller: Hashable, session: Hashable) -> CoverageGap | None:
         sessions = self._sessions.setdefault(caller, OrderedDict())
         self._sessions.move_to_end(caller)
         if len(self._sessions) > _CALLERS:
@@ -55,13 +55,13 @@ class Coverage:
         returns = not is_new and next(reversed(sessions)) != session
         sessions[session] = sessions.get(session, 0) + 1
         if returns:
-            return Gap.POOLED
+            return CoverageGap.POOLED
         if len(sessions) > _SESSIONS:
             sessions.popitem(last=False)
         latest = list(sessions.values())[-_SINGLE:]
-        return Gap.PER_CALL if is_new and latest == [1] * _SINGLE else None
+        return CoverageGap.PER_CALL if is_new and latest == [1] * _SINGLE else None
 
-    def _once(self, whose: Hashable, gap: Gap) -> Gap | None:
+    def _once(self, whose: Hashable, gap: CoverageGap) -> CoverageGap | None:
         if (whose, gap) in self._told:
             return None
         self._told[whose, gap] = None

@@ -36,7 +36,7 @@ class NeverTwice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For how long an answer that did not arrive is given to who asks again."""
 
 
-class Verdict(StrEnum):
+class DuplicateAction(StrEnum):
     """What becomes of a call."""
 
     FORWARD = "forward"
@@ -68,7 +68,7 @@ class Likeness(StrEnum):
     """It was recorded by 0.1, which wrote no target down: it may have gone to another server."""
 
 
-class Earlier(Struct, frozen=True, kw_only=True, gc=False):
+class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     """The latest call that asked the same, or had the same key. Times are seconds ago."""
 
     ending: Ending | None
@@ -94,7 +94,7 @@ class Earlier(Struct, frozen=True, kw_only=True, gc=False):
     likeness: Likeness = Likeness.SAME
 
 
-class Asked(Struct, frozen=True, kw_only=True, gc=False):
+class NewCall(Struct, frozen=True, kw_only=True, gc=False):
     """What the call in question is."""
 
     effect: Effect
@@ -107,10 +107,12 @@ class Asked(Struct, frozen=True, kw_only=True, gc=False):
     """For how many s it has waited for the earlier one."""
 
 
-def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict:
+def decide_duplicate(
+    earlier: EarlierCall | None, asked: NewCall, limits: NeverTwice
+) -> DuplicateAction:
     """Return what becomes of a call, with what is known of an earlier one that asked the same."""
     if earlier is None:
-        return Verdict.FORWARD
+        return DuplicateAction.FORWARD
     match earlier.likeness:
         case Likeness.SAME:
             return _decide(earlier, asked, limits)
@@ -120,74 +122,78 @@ def decide(earlier: Earlier | None, asked: Asked, limits: NeverTwice) -> Verdict
             return _after_untargeted(earlier, asked, limits)
 
 
-def _after_anothers(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+def _after_anothers(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
     """Return what becomes of a call that another principal made before: it is never answered from
     that one, and says that it may do the same once more."""
     is_open = earlier.ending is None and asked.on_duplicate is not OnDuplicate.PASS
-    if is_open or _decide(earlier, asked, limits) is not Verdict.FORWARD:
-        return Verdict.AGAIN
-    return Verdict.FORWARD
+    if is_open or _decide(earlier, asked, limits) is not DuplicateAction.FORWARD:
+        return DuplicateAction.AGAIN
+    return DuplicateAction.FORWARD
 
 
-def _after_untargeted(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+def _after_untargeted(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
     """Return what becomes of a call that was maybe made before: it is neither answered from that one,
     nor made again without a word."""
     verdict = _decide(earlier, asked, limits)
     if verdict in _LEFT_AS_IT_IS:
         return verdict
     may_pass = earlier.warned and asked.effect is not Effect.IRREVERSIBLE
-    return Verdict.AGAIN if may_pass else Verdict.UNKNOWN
+    return DuplicateAction.AGAIN if may_pass else DuplicateAction.UNKNOWN
 
 
-_LEFT_AS_IT_IS: Final = frozenset({Verdict.FORWARD, Verdict.AGAIN, Verdict.UNKNOWN})
+_LEFT_AS_IT_IS: Final = frozenset(
+    {DuplicateAction.FORWARD, DuplicateAction.AGAIN, DuplicateAction.UNKNOWN}
+)
 
 
-def _decide(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+def _decide(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
     if not earlier.same_input:
-        return Verdict.CONFLICT if earlier.began < KEY_LIFE else Verdict.FORWARD
+        return DuplicateAction.CONFLICT if earlier.began < KEY_LIFE else DuplicateAction.FORWARD
     if earlier.ending is None:
         return _while_it_runs(earlier, asked, limits)
     return _after_its_end(earlier, earlier.ending, asked, limits)
 
 
-def _while_it_runs(earlier: Earlier, asked: Asked, limits: NeverTwice) -> Verdict:
+def _while_it_runs(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
     if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
-        return Verdict.FORWARD
+        return DuplicateAction.FORWARD
     if earlier.cancelled is not None and earlier.cancelled > CANCELLED_LIFE:
         return _given_up(asked)
     if asked.on_duplicate is OnDuplicate.BLOCK:
-        return Verdict.BLOCK
+        return DuplicateAction.BLOCK
     left = earlier.abandoned or earlier.cancelled is not None
     # Identical calls of one step are two calls: a model may well append twice.
     if asked.keyed or left or earlier.began - asked.waited >= limits.join_after:
-        return Verdict.JOIN
+        return DuplicateAction.JOIN
     # Another process may learn only later that its caller has left, if it is stopped for example.
-    return Verdict.WAIT if earlier.elsewhere else Verdict.FORWARD
+    return DuplicateAction.WAIT if earlier.elsewhere else DuplicateAction.FORWARD
 
 
-def _after_its_end(earlier: Earlier, ending: Ending, asked: Asked, limits: NeverTwice) -> Verdict:
+def _after_its_end(
+    earlier: EarlierCall, ending: Ending, asked: NewCall, limits: NeverTwice
+) -> DuplicateAction:
     # What waits for another leg has no answer yet, and what did not run is asked anew.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == RetryClass.SAFE:
-        return Verdict.AGAIN if earlier.repeats else Verdict.FORWARD
+        return DuplicateAction.AGAIN if earlier.repeats else DuplicateAction.FORWARD
     dropped = _is_dropped(earlier, ending)
     unknown = dropped or ending.status is Status.UNKNOWN
     if unknown and asked.effect is Effect.IRREVERSIBLE:
-        return Verdict.UNKNOWN
+        return DuplicateAction.UNKNOWN
     if earlier.settling and not asked.keyed:
-        return Verdict.WAIT
+        return DuplicateAction.WAIT
     is_past = earlier.ended > (KEY_LIFE if asked.keyed else limits.window)
     if unknown:
         told = is_past or dropped or earlier.warned or earlier.delivered
-        return Verdict.AGAIN if told else Verdict.UNKNOWN
+        return DuplicateAction.AGAIN if told else DuplicateAction.UNKNOWN
     if is_past:
-        return Verdict.FORWARD
+        return DuplicateAction.FORWARD
     slow = earlier.began - earlier.ended > asked.slower_than
     if asked.keyed or slow or not earlier.delivered:
-        return Verdict.REPLAY
-    return Verdict.FORWARD
+        return DuplicateAction.REPLAY
+    return DuplicateAction.FORWARD
 
 
-def _is_dropped(earlier: Earlier, ending: Ending) -> bool:
+def _is_dropped(earlier: EarlierCall, ending: Ending) -> bool:
     """Tell whether a call ended because it was taken back.
 
     Servers answer what was taken back by an error. It does not say how far the call had come, and is
@@ -197,12 +203,12 @@ def _is_dropped(earlier: Earlier, ending: Ending) -> bool:
     return taken_back or ending.kind == ErrorKind.CANCELLED_BY_CALLER
 
 
-def _given_up(asked: Asked) -> Verdict:
+def _given_up(asked: NewCall) -> DuplicateAction:
     """Return what becomes of a call whose caller took the one before back."""
-    return Verdict.UNKNOWN if asked.effect is Effect.IRREVERSIBLE else Verdict.AGAIN
+    return DuplicateAction.UNKNOWN if asked.effect is Effect.IRREVERSIBLE else DuplicateAction.AGAIN
 
 
-LEFT: Final = Ending(
+LEFT_WHILE_WAITING: Final = Ending(
     status=Status.ERROR,
     phase=Phase.SENT,
     executed=Executed.MAYBE,
@@ -213,31 +219,31 @@ LEFT: Final = Ending(
 """How a call ended whose caller left while the one that it waited for ran on: that one was sent."""
 
 
-def replayed(ending: Ending, *, whole: bool) -> Ending:
+def replayed_ending(ending: Ending, *, whole: bool) -> Ending:
     """Return how a call ended that was answered from one that ended so; `whole` tells whether its
     answer is still held."""
     retry = ending.retry if whole else RetryClass.NEVER
     return structs.replace(ending, status=Status.REPLAYED, phase=Phase.QUEUED, retry=retry)
 
 
-def unsent(verdict: Verdict) -> Ending:
+def unsent_ending(verdict: DuplicateAction) -> Ending:
     """Return how a call ended that was not sent, for one of the reasons that are no answers.
 
     A call that waited in vain for an earlier one has the phase of that one.
     """
     match verdict:
-        case Verdict.CONFLICT:
+        case DuplicateAction.CONFLICT:
             kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
-        case Verdict.BLOCK:
+        case DuplicateAction.BLOCK:
             kind, family, executed = ErrorKind.POLICY_BLOCKED, ErrorFamily.BLOCKED, Executed.NO
-        case Verdict.LATE:
+        case DuplicateAction.LATE:
             kind, family, executed = ErrorKind.RESPONSE_TIMEOUT, ErrorFamily.TIMEOUT, Executed.MAYBE
         case _:
             kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
     retry = RetryClass.UNSAFE if executed is Executed.MAYBE else RetryClass.NEVER
     return Ending(
         status=Status.ERROR,
-        phase=Phase.SENT if verdict is Verdict.LATE else Phase.QUEUED,
+        phase=Phase.SENT if verdict is DuplicateAction.LATE else Phase.QUEUED,
         executed=executed,
         error=family,
         kind=kind,
@@ -245,7 +251,7 @@ def unsent(verdict: Verdict) -> Ending:
     )
 
 
-def may_be_guessed(
+def may_join_guessed_session(
     calls: Mapping[int | str, float], own: Collection[int | str], grace: float
 ) -> bool:
     """Return whether a call may join an abandoned one of a session that is only guessed.
@@ -256,7 +262,7 @@ def may_be_guessed(
     return not any(ago <= grace for connection, ago in calls.items() if connection not in own)
 
 
-def on_disconnect(
+def disconnect_action(
     said: OnDisconnect | None, *, stateless: bool, is_findable: bool = True
 ) -> OnDisconnect:
     """Return what becomes of a call whose caller is gone; `is_findable`: whether a repeat could join it.

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind
 
-WITHIN: Final = 60.0
+REPLACE_WITHIN: Final = 60.0
 """s after the break within which the newcomer has to come."""
-BREAKS: Final = frozenset(
+SESSION_BREAKS: Final = frozenset(
     {
         ErrorKind.SESSION_LOST,
         ErrorKind.CONNECTION_LOST,
@@ -30,7 +30,7 @@ _CHAIN: Final = 8
 """Sessions one after the other that are followed back."""
 
 
-class Begun(StrEnum):
+class SessionStart(StrEnum):
     """What a new session is."""
 
     NEW = "new"
@@ -40,7 +40,7 @@ class Begun(StrEnum):
     """Several sessions were lost, or begun, at that time: nobody knows which follows which."""
 
 
-class _Succession(Struct):
+class _CallerSessions(Struct):
     lost: dict[str, float]
     """Sessions that may be lost, with when they broke."""
     newcomers: dict[str, float]
@@ -50,15 +50,15 @@ class Replacements:
     """The sessions that replace others. Times are in seconds, on one clock."""
 
     def __init__(self) -> None:
-        self._callers: OrderedDict[Hashable, _Succession] = OrderedDict()
+        self._callers: OrderedDict[Hashable, _CallerSessions] = OrderedDict()
         self._lost: OrderedDict[str, Hashable] = OrderedDict()
         """Whose the sessions are that may be lost."""
         self._before: OrderedDict[str, str] = OrderedDict()
         """The session that each of these replaces."""
 
-    def broke(self, caller: Hashable, session: str, now: float) -> None:
+    def on_broken(self, caller: Hashable, session: str, now: float) -> None:
         """Take in that a call of a session ended in one of the `BREAKS`."""
-        known = self._callers.setdefault(caller, _Succession({}, {}))
+        known = self._callers.setdefault(caller, _CallerSessions({}, {}))
         self._callers.move_to_end(caller)
         if len(self._callers) > _CALLERS:
             self._callers.popitem(last=False)
@@ -72,7 +72,7 @@ class Replacements:
         if len(self._lost) > _SESSIONS:
             self._lost.popitem(last=False)
 
-    def used(self, session: str) -> None:
+    def on_used(self, session: str) -> None:
         """Take in that a session is used: it is not lost, whatever was taken for its successor."""
         if session not in self._lost:
             return
@@ -80,25 +80,25 @@ class Replacements:
         if known is not None and known.lost.pop(session, None) is not None:
             self._unlink(session)
 
-    def begun(self, caller: Hashable, session: str, now: float) -> Begun:
+    def on_initialized(self, caller: Hashable, session: str, now: float) -> SessionStart:
         """Take in that a caller has begun a session by `initialize`."""
         known = self._callers.get(caller)
         if known is None:
-            return Begun.NEW
+            return SessionStart.NEW
         _forget(known, now)
         if not known.lost:
-            return Begun.NEW
+            return SessionStart.NEW
         known.newcomers[session] = now
         if len(known.lost) > 1 or len(known.newcomers) > 1:
             for lost in known.lost:
                 self._unlink(lost)
-            return Begun.AMBIGUOUS
+            return SessionStart.AMBIGUOUS
         self._before[session] = next(iter(known.lost))
         if len(self._before) > _SESSIONS:
             self._before.popitem(last=False)
-        return Begun.REPLACES
+        return SessionStart.REPLACES
 
-    def before(self, session: str) -> list[str]:
+    def predecessors(self, session: str) -> list[str]:
         """Return the sessions that this one goes on with, the latest first."""
         found: list[str] = []
         while (session := self._before.get(session, "")) and len(found) < _CHAIN:
@@ -110,8 +110,8 @@ class Replacements:
             del self._before[newcomer]
 
 
-def _forget(known: _Succession, now: float) -> None:
+def _forget(known: _CallerSessions, now: float) -> None:
     """Forget what is too long ago."""
-    known.lost = {one: at for one, at in known.lost.items() if now - at <= WITHIN}
+    known.lost = {one: at for one, at in known.lost.items() if now - at <= REPLACE_WITHIN}
     since = min(known.lost.values(), default=now)
     known.newcomers = {one: at for one, at in known.newcomers.items() if at >= since}

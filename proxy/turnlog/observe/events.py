@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
 from turnlog.core.pins import Provenance
-from turnlog.exchange.coverage import Gap
+from turnlog.exchange.coverage import CoverageGap
 from turnlog.rules.retry import StopReason
 from turnlog.wire.tools.differences import Part
 
@@ -351,7 +351,7 @@ class SessionUncovered(LogEvent, frozen=True, kw_only=True, tag="session.uncover
     server: str = field(name="turnlog.server")
     tool: str = field(name="gen_ai.tool.name", default="")
     client: str = field(name="turnlog.client", default="")
-    reason: Gap = field(name="turnlog.reason")
+    reason: CoverageGap = field(name="turnlog.reason")
 
 
 class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):

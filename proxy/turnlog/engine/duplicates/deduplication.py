@@ -17,17 +17,17 @@ from turnlog.core.kinds import Flag, NoteKind, Rung
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
-    LEFT,
-    Asked,
+    LEFT_WHILE_WAITING,
+    DuplicateAction,
     Likeness,
     NeverTwice,
-    Verdict,
-    decide,
-    may_be_guessed,
-    replayed,
-    unsent,
+    NewCall,
+    decide_duplicate,
+    may_join_guessed_session,
+    replayed_ending,
+    unsent_ending,
 )
-from turnlog.exchange.replacement import BREAKS, Replacements
+from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, SessionUncovered
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt, Guess, Links, Reply, Settled
@@ -50,14 +50,14 @@ MOST: Final = 2_048
 _POLL: Final = 0.05
 """s between two looks at a call whose end this process is not told of: its end is noted as soon."""
 _SAYS: Final = {
-    Verdict.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
+    DuplicateAction.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
     "sent again",
-    Verdict.CONFLICT: "this idempotency key was given before with another input; the call was not "
+    DuplicateAction.CONFLICT: "this idempotency key was given before with another input; the call was not "
     "sent",
-    Verdict.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
-    Verdict.LATE: "the same call, made before, did not end in time; it may have been executed, and "
+    DuplicateAction.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
+    DuplicateAction.LATE: "the same call, made before, did not end in time; it may have been executed, and "
     "was not sent again",
-    Verdict.REPLAY: "this call was already executed and its result is not available; it was not "
+    DuplicateAction.REPLAY: "this call was already executed and its result is not available; it was not "
     "sent again",
 }
 
@@ -207,24 +207,30 @@ class Repeats:
         now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
         own = {ask.guess.connection, earlier.connection, *running.left_by}
         ago = {connection: now - at for connection, at in calls.items()}
-        return may_be_guessed(ago, own, self._limits.cancel_grace)
+        return may_join_guessed_session(ago, own, self._limits.cancel_grace)
 
     def _after(self, ask: Ask, found: Found, *, before: Joins | None, doubts: bool) -> Ask:
         """Return what a call is recorded as after an earlier one. Raises as `admitted` does."""
         since, joined = (before.since, before.joined) if before is not None else (None, False)
         verdict = self._verdict(ask, found, joined=joined, waited=_waited(since))
         match verdict:
-            case Verdict.FORWARD:
+            case DuplicateAction.FORWARD:
                 passes = ask.policy.on_duplicate is OnDuplicate.PASS
                 if doubts and found.running and not found.running.is_over and not passes:
                     raise InDoubt(found.running)
-            case Verdict.JOIN | Verdict.WAIT:
+            case DuplicateAction.JOIN | DuplicateAction.WAIT:
                 began = asyncio.get_running_loop().time() if since is None else since
-                joined = joined or verdict is Verdict.JOIN
+                joined = joined or verdict is DuplicateAction.JOIN
                 raise Joins(ask, found, began, joined=joined)
-            case Verdict.AGAIN:
+            case DuplicateAction.AGAIN:
                 return structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
-            case Verdict.REPLAY | Verdict.UNKNOWN | Verdict.CONFLICT | Verdict.BLOCK | Verdict.LATE:
+            case (
+                DuplicateAction.REPLAY
+                | DuplicateAction.UNKNOWN
+                | DuplicateAction.CONFLICT
+                | DuplicateAction.BLOCK
+                | DuplicateAction.LATE
+            ):
                 raise self._repeated(ask, found, verdict, since=since)
         return ask
 
@@ -263,7 +269,7 @@ class Repeats:
                 else:
                     await asyncio.sleep(_POLL)
         except TimeoutError:
-            late = self._repeated(joins.ask, joins.found, Verdict.LATE, since=joins.since)
+            late = self._repeated(joins.ask, joins.found, DuplicateAction.LATE, since=joins.since)
             raise late from None
         except asyncio.CancelledError:
             self._left(joins)
@@ -272,10 +278,10 @@ class Repeats:
     def _left(self, joins: Joins) -> None:
         """Record a call that waits no more; where turnlog stops that is not its caller's doing."""
         if self._stop.is_set():
-            ending = unsent(Verdict.UNKNOWN)
+            ending = unsent_ending(DuplicateAction.UNKNOWN)
             detail = "turnlog stopped while the call it had joined ran"
         else:
-            ending, detail = LEFT, "left while the call it had joined ran on"
+            ending, detail = LEFT_WHILE_WAITING, "left while the call it had joined ran on"
         asked = structs.replace(joins.ask, links=_answered(joins.ask.links, joins.found))
         guessed = (Flag.INFERRED,) if joins.found.is_guessed else ()
         if guessed and joins.found.running is not None and joins.ask.guess is not None:
@@ -286,7 +292,7 @@ class Repeats:
 
     def unknown(self, joins: Joins) -> Repeated:
         """Record a call that will not learn how the one ended that it waited for."""
-        return self._repeated(joins.ask, joins.found, Verdict.UNKNOWN, since=joins.since)
+        return self._repeated(joins.ask, joins.found, DuplicateAction.UNKNOWN, since=joins.since)
 
     def arrived(self, repeated: Repeated) -> None:
         """Note that the earlier answer was handed to a caller whole: a further call is a new one."""
@@ -382,17 +388,21 @@ class Repeats:
         """Return the names of the sessions that the call's own replaces."""
         if ask.session.rung is not Rung.TRANSPORT:
             return []
-        return self._replacements.before(ask.session.aliases[0])
+        return self._replacements.predecessors(ask.session.aliases[0])
 
     def _notice_break(self, running: Running) -> None:
         """Notice that a session may be lost: its server broke off, or does not know it."""
         attempt, ask = running.attempt, running.ask
         ending = attempt.ending if attempt is not None else None
-        if ending is None or ending.kind not in BREAKS or ask.session.rung is not Rung.TRANSPORT:
+        if (
+            ending is None
+            or ending.kind not in SESSION_BREAKS
+            or ask.session.rung is not Rung.TRANSPORT
+        ):
             return
         if ask.client:
             now = self._clock.monotonic() / 1e9
-            self._replacements.broke(_caller(ask), ask.session.aliases[0], now)
+            self._replacements.on_broken(_caller(ask), ask.session.aliases[0], now)
 
     def _look_at_session(self, ask: Ask) -> None:
         """Say once where a repeat of a call would not be found."""
@@ -400,7 +410,7 @@ class Repeats:
             return
         ref = ask.session
         session = ref.aliases[0] if ref.aliases else ref.candidate
-        if (gap := self._coverage.called(_caller(ask), session, ref.rung)) is None:
+        if (gap := self._coverage.on_call(_caller(ask), session, ref.rung)) is None:
             return
         self._uncovered(ask.server)
         self._log.emit(
@@ -415,21 +425,21 @@ class Repeats:
 
     # -- what came before ------------------------------------------------------------------
 
-    def _verdict(self, ask: Ask, found: Found, *, joined: bool, waited: float) -> Verdict:
+    def _verdict(self, ask: Ask, found: Found, *, joined: bool, waited: float) -> DuplicateAction:
         """Return what an earlier call means for this one."""
         earlier = found.earlier
         if joined:
             # Who waited for an answer has not had it, whoever else has; and of several that waited
             # for a call which failed, one makes it anew.
             earlier = structs.replace(earlier, delivered=False, abandoned=True, settling=False)
-        asked = Asked(
+        asked = NewCall(
             effect=ask.effect,
             on_duplicate=ask.policy.on_duplicate,
             keyed=found.keyed,
             slower_than=ask.policy.replay_if_slower_than,
             waited=waited,
         )
-        return decide(earlier, asked, self._limits)
+        return decide_duplicate(earlier, asked, self._limits)
 
     def _find(self, view: View | None, ask: Ask) -> Iterator[Found]:
         """Yield the latest call with the same key, else the latest that asked the same; then the latest
@@ -506,7 +516,7 @@ class Repeats:
     # -- the answer ------------------------------------------------------------------------
 
     def _repeated(
-        self, ask: Ask, found: Found, verdict: Verdict, *, since: float | None
+        self, ask: Ask, found: Found, verdict: DuplicateAction, *, since: float | None
     ) -> Repeated:
         """Record a call that is not sent; return what its caller gets.
 
@@ -516,18 +526,18 @@ class Repeats:
         answer: Made | None = None
         flags: tuple[Flag, ...] = ()
         links = NO_LINKS
-        if verdict is Verdict.REPLAY:
+        if verdict is DuplicateAction.REPLAY:
             assert found.earlier.ending is not None
             answer = self._kept(found)
             whole = answer is not None
-            ending = replayed(found.earlier.ending, whole=whole)
+            ending = replayed_ending(found.earlier.ending, whole=whole)
             flags = (Flag.REPLAYED, Flag.JOINED) if joined else (Flag.REPLAYED,)
         else:
-            ending = unsent(verdict)
+            ending = unsent_ending(verdict)
             flags = (Flag.JOINED,) if joined else ()
-            if verdict is Verdict.UNKNOWN:
+            if verdict is DuplicateAction.UNKNOWN:
                 links = Links(told=self._stored.told(found.call))
-        if verdict is Verdict.REPLAY or verdict is Verdict.LATE:
+        if verdict is DuplicateAction.REPLAY or verdict is DuplicateAction.LATE:
             links = _answered(ask.links, found)
         said = "" if answer is not None else _said(verdict, found)
         # It is not found by what it asks: nothing is answered from an answer.
@@ -578,7 +588,7 @@ def _caller(ask: Ask) -> tuple[str, str, str]:
     return ask.principal, ask.target, ask.client
 
 
-def _said(verdict: Verdict, found: Found) -> str:
+def _said(verdict: DuplicateAction, found: Found) -> str:
     if found.earlier.likeness is Likeness.UNTARGETED:
         return _SAYS_UNTARGETED
     return _SAYS[verdict]

@@ -11,7 +11,7 @@ from typing import Final
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, NoteKind, Phase
-from turnlog.exchange.duplicates import CANCELLED_LIFE, Earlier, NeverTwice, on_disconnect
+from turnlog.exchange.duplicates import CANCELLED_LIFE, EarlierCall, NeverTwice, disconnect_action
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import Made
@@ -63,7 +63,7 @@ class Running:
         self._limits = limits
         is_findable = ask.guess is None or bool(self.found_by)
         self._said = ask.policy.on_disconnect
-        self._leaves = on_disconnect(self._said, stateless=stateless, is_findable=is_findable)
+        self._leaves = disconnect_action(self._said, stateless=stateless, is_findable=is_findable)
         self._left_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -130,11 +130,11 @@ class Running:
         lately = self._loop.time() - self._left_at <= self._limits.cancel_grace
         return self._abandoned and lately and not self.is_over and self._cancelled_at is None
 
-    def seen(self) -> Earlier:
+    def seen(self) -> EarlierCall:
         """Return what a call that asks the same has to know of this one."""
         now, cancelled = self._loop.time(), self._cancelled_at
         answered = None if self.is_over else self._answered
-        return Earlier(
+        return EarlierCall(
             ending=answered or self.ending,
             began=now - self._began,
             ended=now - self._ended_at if self.is_over else 0.0,

@@ -10,7 +10,7 @@ from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.exchange.delivery import is_delivered, is_settling
-from turnlog.exchange.duplicates import Earlier
+from turnlog.exchange.duplicates import EarlierCall
 from turnlog.exchange.outliving import runs_on
 from turnlog.record.attempt import Ask, Attempt, Settled
 from turnlog.record.own_answers import Made
@@ -24,7 +24,7 @@ _NS: Final = 1_000_000_000
 class Found(Struct, frozen=True, kw_only=True):
     """An earlier call: what is known of it here, or what stands of it in the store."""
 
-    earlier: Earlier
+    earlier: EarlierCall
     call: bytes
     """Its id; where that cannot be read, what it was found by."""
     keyed: bool
@@ -118,7 +118,7 @@ class Joins(Exception):
 def damaged(link: bytes, *, keyed: bool, warned: bool) -> Found:
     """Return an earlier call of which the log says no more than that it was made."""
     unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
-    earlier = Earlier(ending=unknown, began=0.0, warned=warned)
+    earlier = EarlierCall(ending=unknown, began=0.0, warned=warned)
     return Found(earlier=earlier, call=link, keyed=keyed)
 
 
@@ -160,7 +160,7 @@ def _place(commit: Commit) -> tuple[int, int, int]:
 
 def earlier_of(
     commits: Sequence[Commit], now: int, lives: Callable[[int], bool], drain: float
-) -> Earlier:
+) -> EarlierCall:
     """Return what the commits of a call tell; `now` in ns, `drain` in s.
 
     `lives` tells whether the writer with an epoch runs.
@@ -177,7 +177,7 @@ def earlier_of(
     given_up = ended if over is None else min(ended, (now - over) / _NS)
     goes_on = outcome is not None and runs_on(commits, outcome, alive=alive) and ended < drain
     began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
-    return Earlier(
+    return EarlierCall(
         ending=None if goes_on else _ending(intent, outcome, alive=alive),
         began=(now - began) / _NS,
         ended=given_up,

@@ -7,7 +7,7 @@ from typing import Protocol
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Repeated
-from turnlog.exchange.broken import Broken
+from turnlog.exchange.broken import BrokenAnswer
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.record.own_answers import Made
@@ -103,7 +103,7 @@ class Watcher(Protocol):
         """Whether another stream may bring what this one did not, if the server lives."""
         ...
 
-    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+    def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
         """Record that the answer will never be complete."""
         ...
 

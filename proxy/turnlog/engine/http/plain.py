@@ -18,7 +18,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
 from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Repeated
-from turnlog.exchange.broken import Broken, Then, after
+from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, Reply, following
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.judging import judged, waiting
@@ -329,10 +329,10 @@ class PlainCall:
     is_resumable = False
     """Whether another stream may bring what this one did not: of HTTP tools nothing is known."""
 
-    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+    def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
         """Record that the answer was cut."""
         managed = failure.is_managed(self._ask.policy)
-        told = after(broken, managed=managed, events_are_messages=False) is Then.ANSWER
+        told = after_break(broken, managed=managed, events_are_messages=False) is AfterBreak.ANSWER
         self._lost = failure if told else None
         said = failure.sentence(self._ask.server, self._past) if told else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)

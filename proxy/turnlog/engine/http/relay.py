@@ -13,7 +13,7 @@ from typing import Final, TypeVarTuple
 from msgspec import Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.exchange.broken import Broken
+from turnlog.exchange.broken import BrokenAnswer
 from turnlog.record.own_answers import Made, told
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
@@ -590,7 +590,7 @@ class Relay(Struct, eq=False):
         """
         resumable = self._watcher.is_resumable and await self._answer.is_reachable()
         plain = not self._keeps_coded and self._length is None
-        broken = Broken(
+        broken = BrokenAnswer(
             kind=failure.kind,
             untouched=not self._out.left,
             between_events=self._head.media == _EVENTS and plain and not self._torn,

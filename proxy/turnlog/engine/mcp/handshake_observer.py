@@ -9,8 +9,8 @@ from turnlog.core.kinds import Rung
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
-from turnlog.exchange.coverage import Gap
-from turnlog.exchange.replacement import Begun
+from turnlog.exchange.coverage import CoverageGap
+from turnlog.exchange.replacement import SessionStart
 from turnlog.observe.events import RequestRelayed, SessionUncovered, rpc_id
 from turnlog.store.base import alias
 from turnlog.wire import mcp
@@ -99,6 +99,8 @@ class Besides(Struct, frozen=True):
         request, name = self.request, self.context.clean(client.name)
         caller = (request.credential, request.target, name)
         named = alias(Rung.TRANSPORT, f"{request.server}/{session}", request.credential)
-        if self.context.sessions.begun(caller, named) is Begun.AMBIGUOUS:
-            event = SessionUncovered(server=request.server, client=name, reason=Gap.AMBIGUOUS)
+        if self.context.sessions.begun(caller, named) is SessionStart.AMBIGUOUS:
+            event = SessionUncovered(
+                server=request.server, client=name, reason=CoverageGap.AMBIGUOUS
+            )
             self.context.log.emit(event)

@@ -21,7 +21,7 @@ from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
 from turnlog.engine.http.downstream import Gone
-from turnlog.exchange.broken import Broken, Then, after
+from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, following
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.record.own_answers import (
@@ -567,20 +567,20 @@ class McpExchange:
         numbered = self._reading.resumable or self._resumed is not None
         return numbered and not self.stateless
 
-    def broken(self, failure: Failure, broken: Broken) -> Sequence[Ticket]:
+    def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
         """Record that the answer will never be complete."""
         if self._listening is not None and self._listening.is_channel:
             return self._listening.hang_up(failure, told=broken.between_events)
         if self._request.channel is not None and self._goes_on:
             self._underway.detach()  # it is answered on another stream
             return ()
-        then = after(broken, managed=self._manages(failure), events_are_messages=True)
-        if then is Then.RESUMPTION:
+        then = after_break(broken, managed=self._manages(failure), events_are_messages=True)
+        if then is AfterBreak.RESUMPTION:
             self._reading.unanswered()
             self._underway.detach()
             return ()
         self.progress.phase = failure.phase
-        return self._lose(failure, told=then is Then.ANSWER)
+        return self._lose(failure, told=then is AfterBreak.ANSWER)
 
     def _manages(self, failure: Failure) -> bool:
         """Return whether a rule made turnlog answerable for a failure of the one call."""
