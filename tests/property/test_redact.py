@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnlog.redaction.redact import Redactor
-from turnlog.redaction.values import FirstLook, decoded
+from turnlog.redaction.values import QuickScan, decode_layers
 
 REDACTOR = Redactor()
 
@@ -140,7 +140,7 @@ def dumps(draw: st.DrawFn, document: object) -> bytes:
 def views(data: bytes) -> str:
     """All that one could read in `data`: as it is, unescaped, percent-decoded."""
     text = data.decode("utf-8", "replace")
-    plain = (decoded(data) or b"").decode("utf-8", "replace")
+    plain = (decode_layers(data) or b"").decode("utf-8", "replace")
     return "\n".join((text, plain, unquote(text), unquote(plain)))
 
 
@@ -246,7 +246,7 @@ def test_twice_is_once_for_rubble_taken_for_json(text: str, wrapped: bool) -> No
     assert REDACTOR.json(once).data == once
 
 
-LOOK = FirstLook(("X-Own-Name", "ünïcödé"))
+LOOK = QuickScan(("X-Own-Name", "ünïcödé"))
 
 
 @pytest.mark.parametrize("which", range(len(LOOK.patterns)))
@@ -258,7 +258,7 @@ def test_the_one_pass_before_the_patterns_passes_over_nothing_that_they_find(
     found = data.draw(st.from_regex(LOOK.patterns[which])).lower()
     low = b" \n" + found.replace(b"\0", b"") + b"\n "
     hit = any(pattern.search(low) for pattern in LOOK.patterns)
-    assert LOOK.finds(low.upper() if upper else low) or not hit
+    assert LOOK.has_candidates(low.upper() if upper else low) or not hit
 
 
 @pytest.mark.parametrize(
@@ -274,5 +274,5 @@ def test_the_one_pass_before_the_patterns_passes_over_nothing_that_they_find(
 def test_what_addresses_escapes_and_wide_characters_cover_is_found(
     data: bytes, harmless: bytes
 ) -> None:
-    assert LOOK.finds(data)
-    assert not LOOK.finds(harmless)
+    assert LOOK.has_candidates(data)
+    assert not LOOK.has_candidates(harmless)

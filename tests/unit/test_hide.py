@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from turnlog.redaction.redact import Redacted
-from turnlog.redaction.rule_redaction import MOST, Hidden, cut_json, cut_text, hidden
+from turnlog.redaction.rule_redaction import (
+    MAX_TEXTS,
+    RuleSecrets,
+    cut_json,
+    cut_text,
+    select_secrets,
+)
 from turnlog.rules.expression import ExpressionInput
 
 CUT = "[redacted]"
@@ -15,7 +21,7 @@ ALL = Redacted(b'"[redacted]"', True)
 
 def cut(args: object, *expressions: str, result: object = None) -> tuple[object, object, bool]:
     """Return both sides as they are kept, and whether anything was cut."""
-    what = hidden(expressions, ExpressionInput(args=args, result=result))
+    what = select_secrets(expressions, ExpressionInput(args=args, result=result))
     left = cut_json(msgspec.json.encode(args), "args", args, what)
     right = cut_json(msgspec.json.encode(result), "result", result, what)
     return json.loads(left.data), json.loads(right.data), left.touched or right.touched
@@ -41,7 +47,7 @@ def test_what_is_selected_is_cut(expressions: list[str], kept: object) -> None:
 def test_what_is_not_selected_stays_as_it_came(expressions: list[str]) -> None:
     data = b'{ "user": ["Ada", 1.50, null] }'
     value = json.loads(data)
-    what = hidden(expressions, ExpressionInput(args=value))
+    what = select_secrets(expressions, ExpressionInput(args=value))
     assert cut_json(data, "args", value, what) == Redacted(data, False)
 
 
@@ -84,19 +90,19 @@ def test_what_nobody_can_read_goes_whole_if_it_could_be_meant(
     expression: str, side: str, kept: Redacted | None
 ) -> None:
     data = b'{"a": "cut off he'
-    what = hidden([expression], ExpressionInput())
+    what = select_secrets([expression], ExpressionInput())
     found = cut_json(data, "args" if side == "args" else "result", None, what)
     assert found == (kept or Redacted(data, False))
 
 
 @pytest.mark.parametrize("data", [b"", b" null "])
 def test_nothing_is_nothing_to_cut(data: bytes) -> None:
-    what = hidden(["$..a"], ExpressionInput(args={"a": "text"}))
+    what = select_secrets(["$..a"], ExpressionInput(args={"a": "text"}))
     assert cut_json(data, "result", None, what) == Redacted(data, False)
 
 
 def test_what_is_no_json_loses_the_texts() -> None:
-    what = hidden(["$.args.name"], ExpressionInput(args={"name": "Ada Lovelace"}))
+    what = select_secrets(["$.args.name"], ExpressionInput(args={"name": "Ada Lovelace"}))
     page = b"<p>\xff Ada Lovelace</p>"
     assert cut_json(page, "result", None, what) == Redacted(b"<p>\xff [redacted]</p>", True)
     assert cut_text("hello Ada Lovelace", what) == (f"hello {CUT}", True)
@@ -104,20 +110,20 @@ def test_what_is_no_json_loses_the_texts() -> None:
 
 
 def test_more_texts_than_are_looked_for_take_everything_along() -> None:
-    args = [f"text {n}" for n in range(MOST + 1)]
+    args = [f"text {n}" for n in range(MAX_TEXTS + 1)]
     assert cut(args, "$.args[*]", result={"a": 1}) == (CUT, CUT, True)
-    what = hidden(["$.args[*]"], ExpressionInput(args=args))
+    what = select_secrets(["$.args[*]"], ExpressionInput(args=args))
     assert cut_text("some", what) == (CUT, True)
     assert cut_text("", what) == ("", False)
 
 
 def test_without_expressions_nothing_is_hidden() -> None:
-    assert hidden([], ExpressionInput(args={"a": "text"})) == Hidden()
+    assert select_secrets([], ExpressionInput(args={"a": "text"})) == RuleSecrets()
 
 
 def test_where_an_expression_cannot_be_applied_everything_is_cut() -> None:
     deep: object = {"pin": "1234"}
     for _ in range(200):
         deep = [deep]
-    what = hidden(["$..pin"], ExpressionInput(args=deep))
+    what = select_secrets(["$..pin"], ExpressionInput(args=deep))
     assert cut_json(b'{"x":1}', "args", {"x": 1}, what) == ALL

@@ -19,7 +19,7 @@ from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phas
 from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
-from turnlog.redaction.rule_redaction import Hidden, cut_json, cut_text, hidden
+from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.delta import Delta, extract_delta
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import KeepContent
@@ -197,7 +197,7 @@ class Drafter:
         if not (policy.redact or policy.delta or ask.why):
             return self._asked(ask, masked.arguments, touched=is_masked)
         looked = seen(masked, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
-        what = hidden(policy.redact, looked)
+        what = select_secrets(policy.redact, looked)
         cut = _cut_input(masked, what)
         return structs.replace(
             self._asked(ask, cut.data, touched=cut.touched or is_masked),
@@ -216,7 +216,7 @@ class Drafter:
             hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
         return Content(blob=blob, short=preview(blob.data), hash=hashed)
 
-    def _clean(self, what: Hidden, text: str) -> str:
+    def _clean(self, what: RuleSecrets, text: str) -> str:
         """Cut out of a text what rules want to be cut, and secrets."""
         return self._redactor.text(cut_text(text, what)[0])[0]
 
@@ -246,7 +246,7 @@ class Drafter:
         if not (ask.policy.redact or ask.policy.delta):
             return self._read(reply, reply.content, reply.detail, touched=is_masked)
         looked = seen(ask, reply)
-        what = hidden(ask.policy.redact, looked)
+        what = select_secrets(ask.policy.redact, looked)
         detail = cut_text(reply.detail, what)[0]
         cut = _cut_output(reply, looked, what)
         read = self._read(reply, cut.data, detail, touched=cut.touched or is_masked)
@@ -294,7 +294,7 @@ def retell(outcome: Draft, source: Ticket | None) -> None:
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)
 
 
-def _cut_input(ask: Ask, what: Hidden) -> Redacted:
+def _cut_input(ask: Ask, what: RuleSecrets) -> Redacted:
     """Cut what rules want to be cut."""
     if not ask.policy.redact:
         return Redacted(ask.arguments, False)
@@ -302,7 +302,7 @@ def _cut_input(ask: Ask, what: Hidden) -> Redacted:
     return cut_json(ask.arguments, "args", value, what)
 
 
-def _cut_output(reply: Reply, looked: ExpressionInput, what: Hidden) -> Redacted:
+def _cut_output(reply: Reply, looked: ExpressionInput, what: RuleSecrets) -> Redacted:
     """Cut what rules want to be cut; of an error only what they cut elsewhere."""
     if reply.is_mcp and reply.complete and not reply.is_result:
         text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)

@@ -18,7 +18,7 @@ from turnlog.rules.pattern import compile_pattern, to_bytes, to_text
 from .json_walk import Texts, Walk
 from .names import SecretNames
 from .text import cut_assignments, cut_urls
-from .values import PLACEHOLDER, PRIVATE_KEY, FirstLook, cut_shapes, decoded
+from .values import PLACEHOLDER, PRIVATE_KEY, QuickScan, cut_shapes, decode_layers
 
 _ROUNDS: Final = 6
 """A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
@@ -69,7 +69,7 @@ class Redactor:
         names = (*headers, *keys)
         self._names = SecretNames(names)
         self._own = tuple(map(compile_pattern, patterns))
-        self._look = FirstLook(names)
+        self._look = QuickScan(names)
 
     def json(self, data: bytes, *, complete: bool = True) -> Redacted:
         """Cut secrets out of JSON, or out of what should have been JSON.
@@ -80,13 +80,13 @@ class Redactor:
         keeps `n` bytes of a longer text passes at least `n + MARGIN` of it, and cuts what comes
         back to `n`: a placeholder may break there, a secret not.
         """
-        if not self._own and not self._look.finds(data):
+        if not self._own and not self._look.has_candidates(data):
             if complete:
                 return Redacted(data, False)
             if not _UNNAMED.search(data):
                 return Redacted(_without_tail(data), False)
         if data.find(b"\0") >= 0:
-            return self._wide(data)
+            return self._wide_encoding(data)
         cut = self._document(
             data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data), complete=complete
         )
@@ -97,7 +97,7 @@ class Redactor:
         cut = self._text(s, 0)
         return cut, cut != s
 
-    def _wide(self, data: bytes) -> Redacted:
+    def _wide_encoding(self, data: bytes) -> Redacted:
         """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
         text = data.replace(b"\0", b"")
         if self._document(text) == text:
@@ -115,12 +115,16 @@ class Redactor:
 
     def _walk(self, data: bytes, depth: int, *, complete: bool = True) -> tuple[bytes, bool]:
         # An operator's pattern may match anything: then every string deserves a look.
-        hits = [m.start() for m in _QUOTE.finditer(data)] if self._own else self._look.places(data)
+        hits = (
+            [m.start() for m in _QUOTE.finditer(data)]
+            if self._own
+            else self._look.candidate_places(data)
+        )
         texts = Texts(
             string=partial(self._string, depth=depth),
             plain=_plain,
             hides=self._names.hides,
-            is_secret=self._is_own,
+            is_secret=self._matches_own_pattern,
         )
         walk = Walk(data, hits, texts, complete=complete)
         return walk.run(), walk.sound
@@ -133,7 +137,7 @@ class Redactor:
 
     def _text(self, text: str, depth: int) -> str:
         data = to_bytes(text)
-        if not self._own and not self._look.finds(data):
+        if not self._own and not self._look.has_candidates(data):
             return text
         if depth > _DEEPEST:
             return PLACEHOLDER
@@ -186,13 +190,13 @@ class Redactor:
         if "%" not in text and "\\" not in text:
             return False
         raw = to_bytes(text)
-        plain = decoded(raw)
+        plain = decode_layers(raw)
         if plain is None or plain == raw:
             return plain is None
         shown = plain.decode("utf-8", "replace")
         return self._flat(shown, depth + 1) != shown
 
-    def _is_own(self, token: str) -> bool:
+    def _matches_own_pattern(self, token: str) -> bool:
         return any(own.has_match(token) for own in self._own)
 
 

@@ -20,7 +20,7 @@ from .values import PLACEHOLDER
 SHORTEST: Final = 4
 """Characters of a text that is cut wherever it stands; shorter ones are everywhere."""
 SHORTEST_NUMBER: Final = 6
-MOST: Final = 1000
+MAX_TEXTS: Final = 1000
 """Texts that are looked for; of more than that all content goes."""
 _ROOT: Final = re.compile(r"""\$(?:\.|\[['"])(args|result|status)(?:['"]\])?(?![\w'",])""")
 """Of an expression that selects on one side alone, and not of every such one."""
@@ -32,7 +32,7 @@ Tree = Union["Branch", None]
 Branch = dict[int | str, Tree]
 
 
-class Hidden(Struct, frozen=True):
+class RuleSecrets(Struct, frozen=True):
     """What has to go: selected places, and the texts that stood there, the longest first."""
 
     expressions: tuple[str, ...] = ()
@@ -40,31 +40,31 @@ class Hidden(Struct, frozen=True):
     texts: tuple[str, ...] = ()
     too_many: bool = False
 
-    def reaches(self, side: Side) -> bool:
+    def may_select_in(self, side: Side) -> bool:
         """Tell whether an expression may select something there, by how it begins."""
         found = (_ROOT.match(text) for text in self.expressions)
         return any(match is None or match[1] == side for match in found)
 
 
-def hidden(expressions: Sequence[str], seen: ExpressionInput) -> Hidden:
+def select_secrets(expressions: Sequence[str], seen: ExpressionInput) -> RuleSecrets:
     """Return what the expressions select in a call: everything where one cannot be applied."""
     selected = [try_locate(text, seen) for text in expressions]
     found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
-    return Hidden(
+    return RuleSecrets(
         expressions=tuple(expressions),
         places=tuple(place for place, _ in found),
-        texts=tuple(sorted(texts, key=len, reverse=True))[:MOST],
-        too_many=len(texts) > MOST or None in selected,
+        texts=tuple(sorted(texts, key=len, reverse=True))[:MAX_TEXTS],
+        too_many=len(texts) > MAX_TEXTS or None in selected,
     )
 
 
-def cut_json(data: bytes, side: Side, value: object, what: Hidden) -> Redacted:
+def cut_json(data: bytes, side: Side, value: object, what: RuleSecrets) -> Redacted:
     """Cut out of one side of a call. `value` is what `data` says, `None` where nobody can tell:
     then all of it goes, if an expression could be meant for it."""
     if not data or not what.expressions:
         return Redacted(data, False)
-    if what.too_many or (value is None and what.reaches(side) and data.strip() != b"null"):
+    if what.too_many or (value is None and what.may_select_in(side) and data.strip() != b"null"):
         return Redacted(_ALL, True)
     if value is None:
         text, touched = cut_text(data.decode("utf-8", "surrogateescape"), what)
@@ -74,7 +74,7 @@ def cut_json(data: bytes, side: Side, value: object, what: Hidden) -> Redacted:
     return Redacted(data, False) if cut is value else Redacted(_encode(cut), True)
 
 
-def cut_text(text: str, what: Hidden) -> tuple[str, bool]:
+def cut_text(text: str, what: RuleSecrets) -> tuple[str, bool]:
     """Cut the selected texts out of another one; tell whether there were any."""
     cut = PLACEHOLDER if what.too_many and text else _replaced(text, what.texts)
     return cut, cut != text

@@ -98,7 +98,7 @@ def cut_assignments(text: str, names: SecretNames, places: Iterable[int]) -> str
 
     `places` is where the first look found something, in order: in a name, or in the word before.
     """
-    text = _cut_found(text, names, _named(text, places))
+    text = _cut_found(text, names, _assignments_at(text, places))
     if "login" in text:
         text = _cut_found(text, names, _NETRC.finditer(text))
     if "<" in text:
@@ -153,7 +153,7 @@ def _run_start(text: str, place: int, floor: int, kind: re.Pattern[str]) -> int:
         size *= 4
 
 
-def _named(text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
+def _assignments_at(text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
     """Give what is assigned or passed at `places`."""
     for begin, end in _runs(text, places, _NAME):
         # Of `API key: ...` the look may have seen either word.

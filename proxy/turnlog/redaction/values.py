@@ -72,12 +72,12 @@ _COVERS: Final = r"\\u00|\\/|%|\x00"
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
-_NEAR: Final = 16
+_CONTEXT: Final = 16
 _LAYERS: Final = 12
 """How many layers of escapes and percent signs are looked through."""
 
 
-def decoded(data: bytes) -> bytes | None:
+def decode_layers(data: bytes) -> bytes | None:
     """Return `data` without JSON's escapes of ASCII characters, and without percent-encoding.
 
     `None` stands for more layers than anybody uses who does not want to hide something.
@@ -97,24 +97,24 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return match[2] or b" "
 
 
-class FirstLook:
+class QuickScan:
     """Tells cheaply that nothing in a text can be secret. Wrong only in the safe direction."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        own = tuple(map(_letters, names))
+        own = tuple(map(_name_pattern, names))
         self.patterns = (*_LOOKS, *(re.compile(name.encode()) for name in own))
         self._searches = tuple(pattern.search for pattern in self.patterns)
         self._needles = _any_of((*_NEEDLES, *own))
         self._anything = _any_of((*_NEEDLES, *own, _COVERS))
 
-    def finds(self, data: bytes) -> bool:
+    def has_candidates(self, data: bytes) -> bool:
         """Tell whether `data` deserves a real look."""
         if not self._anything(data):
             return False
         low = data.lower().replace(b"\0", b"")
         return self._hit(low) or self._uncovers(low)
 
-    def places(self, data: bytes) -> list[int]:
+    def candidate_places(self, data: bytes) -> list[int]:
         """Return where in `data` something deserves a real look, in order."""
         low = data.lower()
         found = [match.start() for match in _COVERED.finditer(low)]
@@ -135,7 +135,7 @@ class FirstLook:
             place = match.start()
             places.append(place)
             if match.lastindex:
-                near.append(low[max(0, place - _NEAR) : place + _NEAR])
+                near.append(low[max(0, place - _CONTEXT) : place + _CONTEXT])
         return sorted(places), b" ".join(near).decode()
 
     def _all(self, low: bytes) -> Iterator[re.Match[bytes]]:
@@ -153,13 +153,13 @@ class FirstLook:
         """Tell whether escapes or percent signs cover something."""
         if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
             return False
-        plain = decoded(low)
+        plain = decode_layers(low)
         if plain is None or plain == low:
             return plain is None
         return self._hit(plain.lower())
 
 
-def _letters(name: str) -> str:
+def _name_pattern(name: str) -> str:
     return "[^a-z0-9]?".join(re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
@@ -185,13 +185,13 @@ def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
     return search
 
 
-class Shape(Struct, frozen=True):
+class SecretShape(Struct, frozen=True):
     """One kind of secret: group `secret` of `pattern` vanishes where `holds` agrees."""
 
     needle: str
     """What stands in lower case in every text that the pattern matches, where the look hits it."""
     pattern: re.Pattern[str]
-    holds: Callable[[str], bool]
+    is_secret: Callable[[str], bool]
 
 
 def _has_digit(value: str) -> bool:
@@ -211,11 +211,11 @@ def _is_userinfo(value: str) -> bool:
     return b":" in plain and min(plain) >= 0x20
 
 
-def _shape(needle: str, pattern: str, holds: Callable[[str], bool] = bool) -> Shape:
-    return Shape(needle, re.compile(pattern), holds)
+def _shape(needle: str, pattern: str, holds: Callable[[str], bool] = bool) -> SecretShape:
+    return SecretShape(needle, re.compile(pattern), holds)
 
 
-def _headed(head: str, rest: str, holds: Callable[[str], bool] = bool) -> Shape:
+def _headed(head: str, rest: str, holds: Callable[[str], bool] = bool) -> SecretShape:
     """`head` is of fixed length; no letter and no digit stands before it.
 
     It is looked at first, and what stands before it afterwards: plain characters are found as fast
@@ -274,7 +274,7 @@ def cut_shapes(text: str, near: str) -> str:
     """Return `text` with every secret of a known shape, whose needle is `near`, replaced."""
     for shape in _SHAPES if near else ():
         if shape.needle in near:
-            text = shape.pattern.sub(partial(_cut, holds=shape.holds), text)
+            text = shape.pattern.sub(partial(_cut, holds=shape.is_secret), text)
     return text
 
 
