@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.packs.check import problems
+from turnlog.packs.check import file_problems
 from turnlog.packs.examples import check_both
 from turnlog.packs.sources import RuleSource
 from turnlog.rules.model import RuleFile
@@ -14,7 +14,7 @@ def found(folder: Path, text: str) -> list[str]:
     (folder / "mine.yaml").write_text(text)
     return [
         str(error)
-        for error in problems(RuleSource(folder / "mine.yaml", "mine.yaml"), RuleFile, "rule")
+        for error in file_problems(RuleSource(folder / "mine.yaml", "mine.yaml"), RuleFile, "rule")
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_none_has_one_problem(tmp_path: Path, text: str, problem:
 
 
 def test_a_file_that_is_not_there_has_one_problem(tmp_path: Path) -> None:
-    (told,) = problems(RuleSource(tmp_path / "absent.yaml", "absent.yaml"), RuleFile, "rule")
+    (told,) = file_problems(RuleSource(tmp_path / "absent.yaml", "absent.yaml"), RuleFile, "rule")
 
     assert str(told) == "absent.yaml: no such file or directory, name a readable file"
 

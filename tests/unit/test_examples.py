@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from turnlog.app.trial import tried
-from turnlog.packs.examples import Report, check_both, run
+from turnlog.packs.examples import Report, check_both, run_examples
 from turnlog.packs.find import packs_folder, rule_packs
-from turnlog.packs.sources import RuleSource, pack
+from turnlog.packs.sources import RuleSource, find_rule_pack
 
 RULES = """\
 rules:
@@ -36,7 +36,7 @@ examples:
 def report(folder: Path, rules: str, examples: str) -> Report:
     (folder / "mine.yaml").write_text(rules)
     (folder / "mine.examples.yaml").write_text(examples)
-    return run(RuleSource(folder / "mine.yaml", "etc/mine.yaml"), tried)
+    return run_examples(RuleSource(folder / "mine.yaml", "etc/mine.yaml"), tried)
 
 
 def complaints(folder: Path, rules: str, examples: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_an_example_of_no_rule_is_told(tmp_path: Path) -> None:
 def test_examples_that_are_not_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RULES)
 
-    (problem,) = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
+    (problem,) = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
 
     assert str(problem).startswith(
         "mine.yaml:1:1: there are no examples of these rules, write them to 'mine.examples.yaml': "
@@ -230,7 +230,7 @@ def test_a_check_reads_rules_and_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", rule_packs(packs_folder()))
 def test_the_examples_of_every_pack_hold(name: str) -> None:
-    done = run(pack(name), tried)
+    done = run_examples(find_rule_pack(name), tried)
 
     assert [str(problem) for problem in done.problems] == []
     assert done.rules

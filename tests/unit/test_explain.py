@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from turnlog.core.kinds import Effect
-from turnlog.packs.explain import Asked, Aspect, Explanation, explain
+from turnlog.packs.explain import Aspect, ExplainedCall, Explanation, explain_call
 from turnlog.packs.rulebook import read_rules
 from turnlog.packs.sources import RuleSource
 
@@ -28,7 +28,7 @@ def explained(folder: Path, tool: str, text: str = RULES, **more: Any) -> Explan
     (folder / "mine.yaml").write_text(text)
     rules = read_rules(RuleSource(folder / "mine.yaml", "mine.yaml"))
     given: dict[str, Any] = {"method": "tools/call", "path": "", "arguments": {}, **more}
-    return explain(rules, Asked(server="files", tool=tool, **given))
+    return explain_call(rules, ExplainedCall(server="files", tool=tool, **given))
 
 
 def retried(explanation: Explanation) -> dict[str, tuple[str, bool]]:
@@ -131,8 +131,8 @@ def test_rules_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
         source.path.write_text(text)
     rules = [placed for source in sources for placed in read_rules(source)]
 
-    asked = Asked(server="s", tool="t", method="tools/call", path="", arguments={})
-    told = explain(rules, asked).aspects["effect"]
+    asked = ExplainedCall(server="s", tool="t", method="tools/call", path="", arguments={})
+    told = explain_call(rules, asked).aspects["effect"]
 
     assert told == Aspect(value="write", rule="mine", file="two.yaml", line=3)
 

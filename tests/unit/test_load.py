@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core.text.units import Size
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import LARGEST_FILE, load
-from turnlog.packs.plain import compose, plain
+from turnlog.packs.plain import compose, to_plain
 
 
 class Leaf(Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +138,7 @@ def test_a_number_of_too_many_digits_is_refused(tmp_path: Path) -> None:
      ("2026-13-45", "2026-13-45"), ("yes", "yes"), ("0x", "0x"), ('"5"', "5"), ("=", "=")],
 )  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
-    read = plain(compose(f"a: {text}\n"))["a"]
+    read = to_plain(compose(f"a: {text}\n"))["a"]
 
     assert (read, type(read)) == (value, type(value))
 
@@ -173,7 +173,7 @@ def test_a_deep_nest_is_refused(tmp_path: Path) -> None:
 def test_brackets_are_refused_before_their_number_costs_time(tmp_path: Path, opening: str) -> None:
     closing = "]" if opening == "[" else "}"
     deepest = opening * 100 + "1" + closing * 100
-    assert plain(compose(f"a: {deepest}")) is not None
+    assert to_plain(compose(f"a: {deepest}")) is not None
     deeper = f"size: {opening}{deepest}{closing}"
     assert _refused(tmp_path, deeper) == "1:1: nested too deeply, use fewer levels"
 

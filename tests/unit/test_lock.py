@@ -11,7 +11,7 @@ from turnlog.packs.lock import (
     LARGEST,
     LockFile,
     Pin,
-    kept_of,
+    kept_definition,
     lock_file,
     lock_text,
     pin,
@@ -53,7 +53,7 @@ def test_a_pin_knows_its_tool() -> None:
     assert LOCK.find("a", "add") is LOCK.find("c", "add") is None
     assert SECRET.partial
     assert (
-        kept_of(PLAIN).text
+        kept_definition(PLAIN).text
         == canonical(b'{"name":"more","inputSchema":{"type":"object"},"n":1e2}')[1]
     )
 

@@ -21,7 +21,7 @@ from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, RetryClass
 from turnlog.core.text.units import duration_text
 from turnlog.exchange.principal import DEFAULT_NAMES
-from turnlog.packs.examples import Sample, check_both, run
+from turnlog.packs.examples import Sample, check_both, run_examples
 from turnlog.packs.load import load
 from turnlog.packs.sources import RuleSource
 from turnlog.rules.model import ASPECTS, ErrorMap, Extractor, Match, Rule, Timeouts
@@ -213,7 +213,7 @@ def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -
         name = text.partition("- rule: ")[2].partition("\n")[0]
         number = next(n for n, rule in enumerate(rules) if f"- name: {name}\n" in rule)
         (tmp_path / f"{number}.examples.yaml").write_text(text)
-        assert run(sources[number], tried).problems == ()
+        assert run_examples(sources[number], tried).problems == ()
 
 
 def test_help_names_every_exit_code() -> None:
@@ -245,7 +245,7 @@ def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
     for name, text in blocks:
         (tmp_path / name.rstrip(";")).write_text(text)
 
-    report = run(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
+    report = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
 
     assert (report.rules, report.samples, report.problems) == (2, 4, ())
 

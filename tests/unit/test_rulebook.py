@@ -7,7 +7,7 @@ import pytest
 from turnlog.core.kinds import Effect
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import read_each, read_rules, rulebook
-from turnlog.packs.sources import RuleSource, Sources
+from turnlog.packs.sources import RuleSource, RuleSources
 from turnlog.rules.policy import Subject
 
 
@@ -27,13 +27,13 @@ def test_the_users_rules_come_first_then_the_packs_of_the_server_then_the_last(
     pack = one_rule(tmp_path, "pack", Effect.WRITE)
     own = one_rule(tmp_path, "own", Effect.READ)
 
-    def decided_by(sources: Sources, server: str) -> str:
+    def decided_by(sources: RuleSources, server: str) -> str:
         book = rulebook(sources, read_each(sources))
         subject = Subject(server=server, tool="write_file", method="tools/call")
         return book.policy(subject, lambda: None).decided_by["effect"]
 
-    packs = Sources(own=(), packs={"files": (pack,)}, last=last)
-    everything = Sources(own=(own,), packs={"files": (pack,)}, last=last)
+    packs = RuleSources(own=(), packs={"files": (pack,)}, last=last)
+    everything = RuleSources(own=(own,), packs={"files": (pack,)}, last=last)
     assert decided_by(packs, "files") == "pack"
     assert decided_by(packs, "other") == "last"
     assert decided_by(everything, "files") == "own"
@@ -43,7 +43,7 @@ def test_the_users_rules_come_first_then_the_packs_of_the_server_then_the_last(
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     last = one_rule(tmp_path, "last", Effect.UNKNOWN)
-    twice = Sources(own=(last,), packs={"a": (last,), "b": (last,)}, last=last)
+    twice = RuleSources(own=(last,), packs={"a": (last,), "b": (last,)}, last=last)
 
     assert list(read_each(twice)) == [last]
 

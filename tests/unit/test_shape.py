@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from turnlog.core.text.units import Size, reads
 from turnlog.packs.plain import Plain
-from turnlog.packs.shape import MismatchError, Step, convert, dig
+from turnlog.packs.shape import MismatchError, Step, convert, value_at
 
 
 def _short(value: object) -> str:
@@ -127,6 +127,6 @@ def test_a_value_of_a_coming_version_is_no_mistake() -> None:
 def test_dig_ends_where_there_is_nothing() -> None:
     data = {"a": [1, {"b": 2}]}
 
-    assert dig(data, ("a", 1, "b")) == 2
-    assert dig(data, ("a", "b")) is None
-    assert dig(data, ("a", 0, "b")) is None
+    assert value_at(data, ("a", 1, "b")) == 2
+    assert value_at(data, ("a", "b")) is None
+    assert value_at(data, ("a", 0, "b")) is None

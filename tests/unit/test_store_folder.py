@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 from conformance.store.kit import intent, known, new_id, put, seqs, session
-from turnlog.packs.lock import note_lock
+from turnlog.packs.lock import write_lock_note
 from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
@@ -80,7 +80,7 @@ async def test_what_turnlog_leaves_in_a_folder_does_not_keep_it_from_being_a_sto
     tmp_path: Path,
 ) -> None:
     write_health(tmp_path, 1, [ServerHealth(server="a", missing="b")])
-    note_lock(tmp_path, tmp_path / "turnlog.lock")
+    write_lock_note(tmp_path, tmp_path / "turnlog.lock")
     await make(tmp_path)
     LmdbReader.open(tmp_path).close()
 

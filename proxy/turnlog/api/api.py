@@ -20,7 +20,7 @@ from msgspec import Struct
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import METHOD
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
-from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch
+from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch_of
 from turnlog.sessions.errors import NoteError, NotFoundError, UnresolvableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.transport.routes import API
@@ -163,7 +163,7 @@ def _query(text: str, kind: type[Struct]) -> Struct:
     try:
         return msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        found = mismatch(error, pairs, kind)
+        found = mismatch_of(error, pairs, kind)
         detail, name = f"parameter {found.message}", str(found.steps[0]) if found.steps else ""
         raise ProblemError(400, detail, parameter=name) from error
 

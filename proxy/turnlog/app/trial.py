@@ -6,8 +6,8 @@ import msgspec
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
-from turnlog.packs.examples import Came, Sample
-from turnlog.packs.subject import MCP, arguments
+from turnlog.packs.examples import Sample, SampleOutcome
+from turnlog.packs.subject import MCP, call_arguments
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen
 from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly
@@ -23,11 +23,11 @@ _FINE: Final = {"content": [{"type": "text", "text": "ok"}]}
 """The answer to an MCP call for which a sample has none."""
 
 
-def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Came:
+def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> SampleOutcome:
     """Return what the answer of a sample comes to."""
     ask = _ask(call, policy, effect, sample)
     ending, reply = judged(ask, *_answered(ask, sample))
-    return Came(
+    return SampleOutcome(
         kind=ending.kind,
         null=Flag.NULL_RESULT in reply.flags,
         delta=extract_delta(policy.delta, seen(ask, reply), ending, str).operations,
@@ -35,7 +35,7 @@ def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Came
 
 
 def _ask(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Ask:
-    given = msgspec.json.encode(arguments(sample.method, sample.path, sample.args))
+    given = msgspec.json.encode(call_arguments(sample.method, sample.path, sample.args))
     return Ask(
         session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
         turn_label="",

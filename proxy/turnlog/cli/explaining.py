@@ -5,7 +5,7 @@ from typing import Any
 from turnlog.core.kinds import Effect
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration_text
-from turnlog.packs.explain import Again, Explanation
+from turnlog.packs.explain import Explanation, RetryForecast
 from turnlog.packs.shape import is_list, is_mapping
 from turnlog.rules.model import Access
 
@@ -67,7 +67,7 @@ def _effect(explanation: Explanation) -> list[str]:
     return [f"effect: {effect}, unless annotations of a trusted server name one.{counts}"]
 
 
-def _retries(retries: list[Again]) -> list[str]:
+def _retries(retries: list[RetryForecast]) -> list[str]:
     if not retries:
         return ["nothing is tried again: no rule speaks of retry"]
     rows = [

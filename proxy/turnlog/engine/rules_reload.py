@@ -8,8 +8,8 @@ from turnlog.engine.tools.tool_cache import Rules
 from turnlog.observe.events import Log, RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
-from turnlog.packs.rulebook import Reading, read_each, rulebook
-from turnlog.packs.sources import Sources
+from turnlog.packs.rulebook import ReadRules, read_each, rulebook
+from turnlog.packs.sources import RuleSources
 
 LOOK: Final = 0.5
 """s between two looks at the files. What is found has to stay as it is for one of them, so that no
@@ -19,7 +19,7 @@ editor is caught between two writes."""
 class Reloader:
     """Puts another book in the place of the rules in force. What cannot be read changes nothing."""
 
-    def __init__(self, sources: Sources, log: Log) -> None:
+    def __init__(self, sources: RuleSources, log: Log) -> None:
         """Read the rules. Raises `ConfigError`."""
         self._sources = sources
         self._log = log
@@ -56,5 +56,5 @@ class Reloader:
         self._log.emit(RulesReloaded(rules=_count(reading)))
 
 
-def _count(reading: Reading) -> int:
+def _count(reading: ReadRules) -> int:
     return sum(map(len, reading.values()))

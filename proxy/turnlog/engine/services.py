@@ -40,7 +40,7 @@ from turnlog.observe.events import (
 )
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
-from turnlog.packs.lock import lock_file, note_lock
+from turnlog.packs.lock import lock_file, write_lock_note
 from turnlog.record.attempt import Attempt, Reply
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
@@ -91,7 +91,7 @@ async def recording(
         if store.rekeyed:
             log.emit(StoreRekeyed(data=str(settings.data)))
         with suppress(OSError):  # no room for it: `turnlog trust` says less
-            note_lock(settings.data, pins.path)
+            write_lock_note(settings.data, pins.path)
         report_closed(log, store.recovered, store.recovered_epochs)
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)

@@ -23,7 +23,7 @@ class _Numbered(list[Plain]):
         del self[number], self.places[number]
 
 
-def problems(source: RuleSource, kind: type[Any], wanted: str) -> list[ConfigError]:
+def file_problems(source: RuleSource, kind: type[Any], wanted: str) -> list[ConfigError]:
     """Return what is wrong with a file of `wanted` that should be a `kind`, from top to bottom."""
     try:
         document = read(source.path, shown=source.shown, wanted=wanted)
@@ -44,7 +44,9 @@ def _mismatches(document: Document, kind: type[Any]) -> Iterator[ConfigError]:
             place = _in_file(data, steps)
             # What is missing because it was wrong, and so was taken out, has been said.
             if error.missing is None or (*place, error.missing) not in gone:
-                message = error.message.replace(shape.called(error.steps), shape.called(place), 1)
+                message = error.message.replace(
+                    shape.dotted_path(error.steps), shape.dotted_path(place), 1
+                )
                 yield document.error(place, message, error.key)
             key = () if error.key is None else (error.key,)
             if not (wrong := (*steps, *key)):
@@ -64,7 +66,7 @@ def _numbered(data: Plain) -> Plain:
 def _there(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Cut steps that lead into a text: where one stands for a list of one, its reader made that."""
     for count in range(len(steps)):
-        here = shape.dig(data, steps[:count])
+        here = shape.value_at(data, steps[:count])
         if not is_mapping(here) and not is_list(here):
             return steps[:count]
     return steps
@@ -76,13 +78,13 @@ def _in_file(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     for step in steps:
         here = data.places[step] if isinstance(data, _Numbered) and isinstance(step, int) else step
         found = (*found, here)
-        data = shape.dig(data, (step,))
+        data = shape.value_at(data, (step,))
     return found
 
 
 def _drop(data: Plain, steps: tuple[Step, ...]) -> None:
     *way, last = steps
-    holder = shape.dig(data, tuple(way))
+    holder = shape.value_at(data, tuple(way))
     if is_mapping(holder):
         del holder[last]
     elif isinstance(holder, _Numbered) and isinstance(last, int):

@@ -12,25 +12,25 @@ from turnlog.core.operation import ChangedField, Evidence, Operation, OperationT
 from turnlog.rules.model import Access, Match, Rule, RuleFile
 from turnlog.rules.policy import Policy, Subject, decide_policy
 
-from .check import problems
+from .check import file_problems
 from .errors import ConfigError
 from .find import EXAMPLES, SUFFIX
-from .idle import idle
+from .idle import unused_rules
 from .load import Document, convert, read
-from .rulebook import read_rules, twins
+from .rulebook import duplicate_names, read_rules
 from .shape import Step, suggest
 from .sources import RuleSource
-from .subject import MCP, arguments, effect, subject
+from .subject import MCP, call_arguments, call_subject, effect_in_force
 
 
-class Refusal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SampleError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A JSON-RPC error."""
 
     code: int
     message: str = ""
 
 
-class Changed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExpectedChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One change. `evidence` and `maybe` may be anything where they are left out."""
 
     field: ChangedField
@@ -41,14 +41,14 @@ class Changed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     maybe: bool | None = None
 
 
-class Gives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExpectedOutcome(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the rules come to for a sample; what is left out may be anything."""
 
     effect: Effect | None = None
     kind: ErrorKind | UnsetType | None = UNSET
     """`None` for no error."""
     null: bool | None = None
-    delta: tuple[Changed, ...] | None = None
+    delta: tuple[ExpectedChange, ...] | None = None
     access: Access | None = None
 
 
@@ -63,12 +63,12 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hint: Effect = Effect.UNKNOWN
     """The effect that rules before these, or annotations of a trusted server, name."""
     result: Any = UNSET
-    error: Refusal | None = None
+    error: SampleError | None = None
     status: int = 200
-    gives: Gives = Gives()
+    gives: ExpectedOutcome = ExpectedOutcome()
 
 
-class Came(Struct, frozen=True, kw_only=True):
+class SampleOutcome(Struct, frozen=True, kw_only=True):
     """What came of a sample's answer. The kind is empty for success."""
 
     kind: str
@@ -76,7 +76,7 @@ class Came(Struct, frozen=True, kw_only=True):
     delta: tuple[Operation, ...]
 
 
-Trial = Callable[[Subject, Policy, Effect, Sample], Came]
+Trial = Callable[[Subject, Policy, Effect, Sample], SampleOutcome]
 """Answers a sample; that takes more than packs know of (`app.trial`)."""
 
 
@@ -103,7 +103,7 @@ class Report(Struct, frozen=True, kw_only=True):
     problems: tuple[ConfigError, ...] = ()
 
 
-def beside(source: RuleSource) -> RuleSource:
+def examples_of(source: RuleSource) -> RuleSource:
     """Return the file of examples that belongs to a file of rules; it need not exist."""
     name = source.path.stem + EXAMPLES + SUFFIX
     return RuleSource(source.path.with_name(name), str(Path(source.shown).with_name(name)))
@@ -111,19 +111,22 @@ def beside(source: RuleSource) -> RuleSource:
 
 def check_both(source: RuleSource) -> list[ConfigError]:
     """Return all that is wrong with a file of rules, and with its examples if it has any."""
-    found = problems(source, RuleFile, "rule")
+    found = file_problems(source, RuleFile, "rule")
     if not found:
         document = read(source.path, shown=source.shown)
         rules = convert(document, RuleFile).rules
-        found = [*twins(document, [rule.name for rule in rules]), *idle(document, rules)]
+        found = [
+            *duplicate_names(document, [rule.name for rule in rules]),
+            *unused_rules(document, rules),
+        ]
         found.sort(key=lambda error: (error.line, error.column))
-    file = beside(source)
-    return [*found, *(problems(file, ExampleFile, "example") if file.path.is_file() else ())]
+    file = examples_of(source)
+    return [*found, *(file_problems(file, ExampleFile, "example") if file.path.is_file() else ())]
 
 
-def run(source: RuleSource, trial: Trial) -> Report:
+def run_examples(source: RuleSource, trial: Trial) -> Report:
     """Run the examples beside a file of rules."""
-    file = beside(source)
+    file = examples_of(source)
     try:
         rules = [placed.rule for placed in read_rules(source)]
         if not file.path.exists():
@@ -170,9 +173,9 @@ def _failures(
 
 
 def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
-    call = subject(rules, sample.server, sample.tool, sample.method, sample.path)
+    call = call_subject(rules, sample.server, sample.tool, sample.method, sample.path)
     call = structs.replace(call, hint=sample.hint)
-    given = arguments(sample.method, sample.path, sample.args)
+    given = call_arguments(sample.method, sample.path, sample.args)
     return call, decide_policy(rules, call, lambda: given)
 
 
@@ -189,7 +192,7 @@ def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
 def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) -> Iterator[str]:
     """Say in what the rules do not give what they should."""
     wanted = sample.gives
-    found = effect(policy, call)
+    found = effect_in_force(policy, call)
     if wanted.effect not in (None, found):
         yield f"the effect is {found.value!r}, not {wanted.effect.value!r}"
     if wanted.access not in (None, policy.access):
@@ -207,11 +210,11 @@ def _named(kind: str | None) -> str:
     return repr(str(kind)) if kind else "none"
 
 
-def _same(wanted: Sequence[Changed], came: Sequence[Operation]) -> bool:
+def _same(wanted: Sequence[ExpectedChange], came: Sequence[Operation]) -> bool:
     return len(wanted) == len(came) and all(map(_fits, wanted, came))
 
 
-def _fits(wanted: Changed, came: Operation) -> bool:
+def _fits(wanted: ExpectedChange, came: Operation) -> bool:
     return (
         (wanted.field, wanted.op, wanted.key, wanted.to) == (came.field, came.op, came.key, came.to)
         and wanted.evidence in (None, came.evidence)

@@ -21,7 +21,7 @@ class Expanded(Struct, frozen=True):
     """Begin and end of each."""
 
 
-def has_places(text: str) -> bool:
+def has_variables(text: str) -> bool:
     """Return whether something in a text is to be expanded."""
     return "${" in text
 

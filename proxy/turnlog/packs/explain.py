@@ -12,11 +12,11 @@ from turnlog.rules.model import ASPECTS
 from turnlog.rules.policy import Policy, Subject, decide_policy
 from turnlog.rules.retry import is_repeatable
 
-from .rulebook import Placed
+from .rulebook import PlacedRule
 from .shape import is_list, is_mapping
-from .subject import effect, subject
+from .subject import call_subject, effect_in_force
 
-_OVER: Final = frozenset(
+_FINAL_KINDS: Final = frozenset(
     {ErrorKind.DEADLINE_EXHAUSTED, ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN}
 )
 """What turnlog says of a call that is over: nothing follows, unless it is what an answer means."""
@@ -32,7 +32,7 @@ class Aspect(Struct, frozen=True, kw_only=True):
     line: int | None
 
 
-class Again(Struct, frozen=True, kw_only=True):
+class RetryForecast(Struct, frozen=True, kw_only=True):
     """What would become of a call that failed in one of the ways that `retry.on` names."""
 
     error: str
@@ -51,12 +51,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
     path: str
     effect: Effect
     aspects: dict[str, Aspect]
-    retries: list[Again]
+    retries: list[RetryForecast]
     why: str
     """What the caller of a denied call is told; empty for a call that is not, and where no rule says it."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ExplainedCall(Struct, frozen=True, kw_only=True):
     """The call in question."""
 
     server: str
@@ -66,25 +66,25 @@ class Asked(Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
-def explain(rules: Sequence[Placed], asked: Asked) -> Explanation:
+def explain_call(rules: Sequence[PlacedRule], asked: ExplainedCall) -> Explanation:
     """Explain a call by the rules for its server, in order."""
     # Names need not be unique beyond one file; numbers are.
     numbered = [structs.replace(one.rule, name=str(number)) for number, one in enumerate(rules)]
-    call = subject(numbered, asked.server, asked.tool, asked.method, asked.path)
+    call = call_subject(numbered, asked.server, asked.tool, asked.method, asked.path)
     policy = decide_policy(numbered, call, lambda: asked.arguments)
     return Explanation(
         server=call.server,
         tool=call.tool,
         method=call.method,
         path=call.path,
-        effect=effect(policy, call),
+        effect=effect_in_force(policy, call),
         aspects={name: _aspect(name, policy, rules) for name in ASPECTS},
         retries=_retries(policy, call),
         why=policy.why,
     )
 
 
-def _aspect(name: str, policy: Policy, rules: Sequence[Placed]) -> Aspect:
+def _aspect(name: str, policy: Policy, rules: Sequence[PlacedRule]) -> Aspect:
     value = _as_written(msgspec.json.decode(msgspec.json.encode(getattr(policy, name))))
     number = policy.decided_by.get(name)
     if number is None:
@@ -102,14 +102,14 @@ def _as_written(value: Any) -> Any:
     return {key: item for key, item in value.items() if item not in (None, "", [])}
 
 
-def _retries(policy: Policy, call: Subject) -> list[Again]:
+def _retries(policy: Policy, call: Subject) -> list[RetryForecast]:
     named = frozenset(policy.retry.on if policy.retry is not None else ())
     kinds = [kind for kind in ErrorKind if not named.isdisjoint({kind, MEANINGS[kind].family})]
-    in_force = effect(policy, call)
-    over = _OVER - {mapped.kind for mapped in policy.map_error or ()}
+    in_force = effect_in_force(policy, call)
+    over = _FINAL_KINDS - {mapped.kind for mapped in policy.map_error or ()}
     endings = [refused(kind, in_force) for kind in kinds]
     return [
-        Again(
+        RetryForecast(
             error=ending.error,
             kind=ending.kind,
             retry=ending.retry,

@@ -8,10 +8,10 @@ from turnlog.rules.model import Rule
 
 from .find import packs_folder, rule_packs
 from .rulebook import read_rules
-from .sources import pack
+from .sources import find_rule_pack
 
 
-class Fit(Struct, frozen=True, kw_only=True):
+class PackMatch(Struct, frozen=True, kw_only=True):
     """A pack, and the tools of a server that its rules name."""
 
     server: str
@@ -29,17 +29,17 @@ def names_change(rule: Rule) -> bool:
     return bool(rule.delta)
 
 
-def built_in() -> dict[str, tuple[Rule, ...]]:
+def built_in_packs() -> dict[str, tuple[Rule, ...]]:
     """Return the rules of each built-in pack. Raises `ConfigError` in a broken installation."""
     names = rule_packs(packs_folder())
-    return {name: tuple(each.rule for each in read_rules(pack(name))) for name in names}
+    return {name: tuple(each.rule for each in read_rules(find_rule_pack(name))) for name in names}
 
 
-def fitting(
+def matching_packs(
     seen: Mapping[str, Collection[str]],
     packs: Mapping[str, Collection[Rule]],
     speaks: Callable[[Rule], bool],
-) -> list[Fit]:
+) -> list[PackMatch]:
     """Return for each server the pack that speaks of most of the tools seen, if it knows them.
 
     A name alone says little (many servers have a tool `fetch`), so a pack has to name at least half
@@ -57,7 +57,7 @@ def _best(
     tools: frozenset[str],
     packs: Mapping[str, Collection[Rule]],
     speaks: Callable[[Rule], bool],
-) -> Fit | None:
+) -> PackMatch | None:
     known = {name: _named(rules) & tools for name, rules in packs.items()}
     spoken = {
         name: tuple(sorted(tools & _named(filter(speaks, packs[name]))))
@@ -65,7 +65,9 @@ def _best(
         if 2 * len(common) >= len(tools)
     }
     name = max(spoken, key=lambda each: len(spoken[each]), default="")
-    return Fit(server=server, pack=name, tools=spoken[name]) if name and spoken[name] else None
+    return (
+        PackMatch(server=server, pack=name, tools=spoken[name]) if name and spoken[name] else None
+    )
 
 
 def _named(rules: Iterable[Rule]) -> frozenset[str]:
@@ -73,16 +75,16 @@ def _named(rules: Iterable[Rule]) -> frozenset[str]:
     return frozenset(tool for rule in rules if rule.access is None for tool in rule.match.tool)
 
 
-def advice(found: Iterable[Fit]) -> str:
+def pack_advice(found: Iterable[PackMatch]) -> str:
     """Return how packs are given to the servers that they fit, in one sentence; empty for none."""
     return "; ".join(
-        f"the pack {one.pack!r} knows {in_short(one.tools)} of {one.server!r}: give it to that server "
+        f"the pack {one.pack!r} knows {short_list(one.tools)} of {one.server!r}: give it to that server "
         f"with `packs: [{one.pack}]` in its upstream, or to all with `--rules {one.pack}`"
         for one in found
     )
 
 
-def in_short(names: Collection[str], most: int = 3) -> str:
+def short_list(names: Collection[str], most: int = 3) -> str:
     """Return a list of names for people; the first few where there are many."""
     some = ", ".join(list(names)[:most])
     return some if len(names) <= most else f"{some} and {len(names) - most} more tools"

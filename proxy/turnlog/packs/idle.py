@@ -10,14 +10,14 @@ from turnlog.rules.model import ASPECTS, Match, Rule
 
 from .errors import ConfigError
 from .load import Document
-from .shape import Step, dig, is_list
+from .shape import Step, is_list, value_at
 
 _METHODS: Final = frozenset(
     {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
 )
 
 
-def idle(document: Document, rules: tuple[Rule, ...]) -> Iterator[ConfigError]:
+def unused_rules(document: Document, rules: tuple[Rule, ...]) -> Iterator[ConfigError]:
     """Say what of the rules of a file can never count. A proxy uses them all the same."""
     for number, rule in enumerate(rules):
         place: tuple[Step, ...] = ("rules", number)
@@ -72,4 +72,4 @@ def _is_final(cause: str) -> bool:
 
 def _item(document: Document, steps: tuple[Step, ...], at: int) -> tuple[Step, ...]:
     """Return the place of an item; one that stands alone is its list."""
-    return (*steps, at) if is_list(dig(document.data, steps)) else steps
+    return (*steps, at) if is_list(value_at(document.data, steps)) else steps

@@ -18,7 +18,7 @@ from ruamel.yaml.reader import ReaderError
 
 from . import shape
 from .errors import ConfigError
-from .plain import BadYamlError, Node, Plain, compose, plain
+from .plain import BadYamlError, Node, Plain, compose, to_plain
 from .shape import MismatchError, Step
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
         root = compose(text)
         if root is None:
             raise ConfigError(shown, 1, 1, f"the file is empty, write at least one {wanted}")
-        return Document(path=shown, root=root, data=plain(root))
+        return Document(path=shown, root=root, data=to_plain(root))
     except MarkedYAMLError as error:
         raise _syntax_error(shown, error) from None
     except ReaderError as error:

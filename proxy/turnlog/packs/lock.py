@@ -61,7 +61,7 @@ def pin(digest: bytes, kept: Kept) -> Pin:
     return Pin(hash=_PREFIX + digest.hex(), definition=kept.value, partial=kept.partial)
 
 
-def kept_of(pin: Pin) -> Kept:
+def kept_definition(pin: Pin) -> Kept:
     """Return a pinned definition as the store keeps it."""
     return Kept(canonical(msgspec.json.encode(pin.definition))[1], pin.partial)
 
@@ -71,12 +71,12 @@ def lock_file(config: Path | None, data: Path) -> Path:
     return (config.parent if config is not None else data) / LOCK_NAME
 
 
-def note_lock(data: Path, lock: Path) -> None:
+def write_lock_note(data: Path, lock: Path) -> None:
     """Leave word in the data folder which lock its proxy reads. Raises `OSError`."""
     (data / _NOTE).write_bytes(os.fsencode(lock))
 
 
-def noted_lock(data: Path) -> Path | None:
+def read_lock_note(data: Path) -> Path | None:
     """Return which lock the proxy reads that was started last on a data folder, if one was."""
     try:
         noted = load.read_regular(data / _NOTE, LARGEST)

@@ -56,7 +56,7 @@ def compose(text: str) -> Node:
         return yaml.compose(text)
 
 
-def plain(root: Node) -> Plain:
+def to_plain(root: Node) -> Plain:
     """Return a tree's data. Raises `BadYamlError`, and `RecursionError` for a deep nest."""
     _refuse_bomb(root)
     return _plain(root)

@@ -9,10 +9,10 @@ from turnlog.rules.policy import Rulebook
 
 from .errors import ConfigError
 from .load import Document, convert, read
-from .sources import RuleSource, Sources
+from .sources import RuleSource, RuleSources
 
 
-class Placed(Struct, frozen=True, kw_only=True):
+class PlacedRule(Struct, frozen=True, kw_only=True):
     """A rule, and where it stands. Its name is never empty."""
 
     rule: Rule
@@ -20,16 +20,16 @@ class Placed(Struct, frozen=True, kw_only=True):
     line: int
 
 
-Reading = Mapping[RuleSource, tuple[Placed, ...]]
+ReadRules = Mapping[RuleSource, tuple[PlacedRule, ...]]
 """What was read of each file."""
 
 
-def read_each(sources: Sources) -> Reading:
+def read_each(sources: RuleSources) -> ReadRules:
     """Read every file. Raises `ConfigError`."""
     return {source: read_rules(source) for source in sources.each()}
 
 
-def read_rules(source: RuleSource) -> tuple[Placed, ...]:
+def read_rules(source: RuleSource) -> tuple[PlacedRule, ...]:
     """Read one file. Raises `ConfigError`, whatever is wrong with it: a proxy may be running."""
     try:
         return _read(source)
@@ -40,15 +40,15 @@ def read_rules(source: RuleSource) -> tuple[Placed, ...]:
         raise ConfigError(source.shown, 1, 1, message) from error
 
 
-def _read(source: RuleSource) -> tuple[Placed, ...]:
+def _read(source: RuleSource) -> tuple[PlacedRule, ...]:
     document = read(source.path, shown=source.shown, wanted="rule")
     rules = convert(document, RuleFile).rules
-    for twin in twins(document, [rule.name for rule in rules]):
+    for twin in duplicate_names(document, [rule.name for rule in rules]):
         raise twin
     return tuple(_placed(rule, document.line(("rules", n)), source) for n, rule in enumerate(rules))
 
 
-def twins(document: Document, names: list[str]) -> Iterator[ConfigError]:
+def duplicate_names(document: Document, names: list[str]) -> Iterator[ConfigError]:
     """Return an error for each rule whose name an earlier one has: it would not tell which."""
     for number, name in enumerate(names):
         if name and name in names[:number]:
@@ -56,7 +56,7 @@ def twins(document: Document, names: list[str]) -> Iterator[ConfigError]:
             yield document.error(("rules", number, "name"), message)
 
 
-def rulebook(sources: Sources, reading: Reading) -> Rulebook:
+def rulebook(sources: RuleSources, reading: ReadRules) -> Rulebook:
     """Put what was read into order."""
     return Rulebook(
         _rules(sources.own, reading),
@@ -65,10 +65,10 @@ def rulebook(sources: Sources, reading: Reading) -> Rulebook:
     )
 
 
-def _rules(sources: Iterable[RuleSource], reading: Reading) -> tuple[Rule, ...]:
+def _rules(sources: Iterable[RuleSource], reading: ReadRules) -> tuple[Rule, ...]:
     return tuple(placed.rule for source in sources for placed in reading[source])
 
 
-def _placed(rule: Rule, line: int, source: RuleSource) -> Placed:
+def _placed(rule: Rule, line: int, source: RuleSource) -> PlacedRule:
     named = rule if rule.name else structs.replace(rule, name=f"{source.path.name}:{line}")
-    return Placed(rule=named, source=source, line=line)
+    return PlacedRule(rule=named, source=source, line=line)

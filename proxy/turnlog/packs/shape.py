@@ -81,7 +81,7 @@ def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) 
     raise _translate(raw.what, steps, data, kind, later)
 
 
-def mismatch(error: msgspec.ValidationError, data: Plain, kind: Any) -> MismatchError:
+def mismatch_of(error: msgspec.ValidationError, data: Plain, kind: Any) -> MismatchError:
     """Return what a decoder of `kind` says of `data`, in words."""
     raw = _taken_apart(error)
     return _translate(raw.what, _name_keys(data, kind, raw), data, kind, frozenset())
@@ -151,13 +151,15 @@ def _translate(
 def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any]) -> str:
     if outside := _OUTSIDE.fullmatch(what):
         verb = "have a length of" if outside[1] else "be"
-        return f"{called(steps)} must {verb} {_LIMITS[outside[2]]} {outside[3]}"
+        return f"{dotted_path(steps)} must {verb} {_LIMITS[outside[2]]} {outside[3]}"
     if wrong := _WRONG_TYPE.fullmatch(what):
         wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
-        return f"{called(steps)} must be {wanted}, not {got}"
+        return f"{dotted_path(steps)} must be {wanted}, not {got}"
     if _NO_TAG.fullmatch(what):
-        value = dig(data, steps)
-        return f"{called(steps)} cannot be {value!r}, {suggest(str(value), _tags(kind, steps))}"
+        value = value_at(data, steps)
+        return (
+            f"{dotted_path(steps)} cannot be {value!r}, {suggest(str(value), _tags(kind, steps))}"
+        )
     return what
 
 
@@ -193,7 +195,7 @@ def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
     steps: tuple[Step, ...] = ()
     for step in raw.steps:
         if step == _ANY_KEY:
-            here = dig(data, steps)
+            here = value_at(data, steps)
             keys = list(here) if is_mapping(here) else []
             alone = ((key, _replaced(data, steps, {key: here[key]})) for key in keys)
             found = next(((k, d) for k, d in alone if _complaint(d, kind) == raw), None)
@@ -204,7 +206,7 @@ def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
     return steps
 
 
-def dig(data: Plain, steps: tuple[Step, ...]) -> Plain:
+def value_at(data: Plain, steps: tuple[Step, ...]) -> Plain:
     """Return the value at `steps`, or `None` where there is none."""
     for step in steps:
         if is_mapping(data):
@@ -249,12 +251,12 @@ def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = Non
 
 
 def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: frozenset[str]) -> str:
-    value = dig(data, steps)
+    value = value_at(data, steps)
     if _is_later(steps, later, value):
-        return f"{called(steps)} {value!r} is not supported yet, leave it out"
+        return f"{dotted_path(steps)} {value!r} is not supported yet, leave it out"
     info = _type_at(kind, steps)
     members = [str(item.value) for item in info.cls] if isinstance(info, inspect.EnumType) else []
-    return f"{called(steps)} cannot be {value!r}, {suggest(str(value), members)}"
+    return f"{dotted_path(steps)} cannot be {value!r}, {suggest(str(value), members)}"
 
 
 def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
@@ -306,7 +308,7 @@ def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:
             return None
 
 
-def called(steps: tuple[Step, ...]) -> str:
+def dotted_path(steps: tuple[Step, ...]) -> str:
     """Return how a person would name the value: its dotted path."""
     return repr(".".join(str(step) for step in steps)) if steps else "the file"
 
@@ -327,8 +329,8 @@ def describe_json_error(error: Exception, data: bytes | str, kind: Any, whole: s
         plain = msgspec.json.decode(data)
     except UNREADABLE as earlier:
         return _no_json(earlier, whole)
-    found = mismatch(error, plain, kind)
-    return found.message if found.steps else found.message.replace(called(()), whole, 1)
+    found = mismatch_of(error, plain, kind)
+    return found.message if found.steps else found.message.replace(dotted_path(()), whole, 1)
 
 
 def _no_json(error: Exception, whole: str) -> str:

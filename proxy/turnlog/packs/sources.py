@@ -23,7 +23,7 @@ class RuleSource(Struct, frozen=True):
     shown: str
 
 
-class Sources(Struct, frozen=True, kw_only=True):
+class RuleSources(Struct, frozen=True, kw_only=True):
     """Where the rules of a proxy come from, the first ones first."""
 
     own: tuple[RuleSource, ...]
@@ -41,16 +41,16 @@ class Sources(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*self.own, *packs, self.last)))
 
 
-def in_force(own: tuple[RuleSource, ...], packs: Mapping[str, tuple[str, ...]]) -> Sources:
+def rule_sources(own: tuple[RuleSource, ...], packs: Mapping[str, tuple[str, ...]]) -> RuleSources:
     """Return where rules come from: files, the packs of each server, and `default`."""
-    return Sources(
+    return RuleSources(
         own=own,
-        packs={server: tuple(map(pack, names)) for server, names in packs.items()},
-        last=pack(_LAST),
+        packs={server: tuple(map(find_rule_pack, names)) for server, names in packs.items()},
+        last=find_rule_pack(_LAST),
     )
 
 
-def pack(name: str) -> RuleSource:
+def find_rule_pack(name: str) -> RuleSource:
     """Find a pack of rules. Raises `ValueError` for a name that is none."""
     folder = packs_folder()
     names = rule_packs(folder)
@@ -69,7 +69,7 @@ def pack_or_file(text: str, folder: Path) -> RuleSource:
     if "/" in text or Path(text).suffix in _SUFFIXES:
         return rule_file(text, folder, shown=text)
     try:
-        return pack(text)
+        return find_rule_pack(text)
     except ValueError as error:
         raise ValueError(f"{error} (a file is written as ./{text})") from None
 

@@ -10,7 +10,13 @@ from msgspec import structs
 from turnlog.core.kinds import Effect, RequestKind, Status, request_kind
 from turnlog.core.operation import ChangedField
 from turnlog.core.pins import server_of
-from turnlog.packs.fit import advice, built_in, fitting, names_change, names_effect
+from turnlog.packs.fit import (
+    built_in_packs,
+    matching_packs,
+    names_change,
+    names_effect,
+    pack_advice,
+)
 from turnlog.store import definitions
 from turnlog.store.base import Filter, View
 
@@ -30,10 +36,10 @@ def why_no_changes(view: View, among: Filter) -> str:
     called = _called(view, scope)
     if not called:
         return ""
-    found = fitting(called, built_in(), names_change)
+    found = matching_packs(called, built_in_packs(), names_change)
     names = ", ".join(map(repr, called))
     why = f"no rule with delta applied to a call of {names}, so nothing tells which files changed"
-    return f"{why}; {advice(found) or '`turnlog rules schema` describes how to write one'}"
+    return f"{why}; {pack_advice(found) or '`turnlog rules schema` describes how to write one'}"
 
 
 def _called(view: View, scope: Filter) -> dict[str, set[str]]:
@@ -58,4 +64,4 @@ def advice_on_effects(servers: Iterable[str], data: Path) -> str:
     for one in definitions.shown(data):
         if (server := server_of(one.server)) in wanted:
             seen.setdefault(server, set()).add(one.tool)
-    return advice(fitting(seen, built_in(), names_effect)) if seen else ""
+    return pack_advice(matching_packs(seen, built_in_packs(), names_effect)) if seen else ""

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from turnlog.packs import load, shape
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.packs.expand import LARGEST, expand, has_places
+from turnlog.packs.expand import LARGEST, expand, has_variables
 from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
@@ -92,7 +92,7 @@ def read_settings(
         _check_upstream(name, upstream, _layer_naming(layers, name))
         if upstream.url and is_loop(settings.listen, upstream.url.text):
             steps = ("upstreams", name, "url")
-            source = next(layer for layer in reversed(layers) if shape.dig(layer.data, steps))
+            source = next(layer for layer in reversed(layers) if shape.value_at(layer.data, steps))
             message = f"upstream {name!r} leads to where turnlog itself listens, name the server"
             raise source.error(steps, message)
     return settings
@@ -196,12 +196,12 @@ def _expandable(data: Plain) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the path and text of each value of a configuration that holds a `${...}`."""
     for name, upstream in _mapping_in(data, "upstreams").items():
         values: dict[tuple[str, ...], Plain] = {
-            ("url",): shape.dig(upstream, ("url",)),
-            ("proxy",): shape.dig(upstream, ("proxy",)),
+            ("url",): shape.value_at(upstream, ("url",)),
+            ("proxy",): shape.value_at(upstream, ("proxy",)),
             **{("env", key): text for key, text in _mapping_in(upstream, "env").items()},
         }
         for steps, text in values.items():
-            if isinstance(text, str) and has_places(text):
+            if isinstance(text, str) and has_variables(text):
                 yield ("upstreams", name, *steps), text
 
 

@@ -13,7 +13,7 @@ from turnlog.core.kinds import Durability, WhenFull
 from turnlog.core.text.units import Size, reads
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.principal import DEFAULT_NAMES
-from turnlog.packs.sources import RuleSource, Sources, in_force
+from turnlog.packs.sources import RuleSource, RuleSources, rule_sources
 from turnlog.rules.circuit_breaker import BreakerSettings
 from turnlog.rules.retry_quota import RetryQuota
 
@@ -138,6 +138,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`None` means `console` on a terminal, else `json`."""
     log_level: LogLevel = LogLevel.INFO
 
-    def sources(self) -> Sources:
+    def sources(self) -> RuleSources:
         """Return the sources of the rules in force."""
-        return in_force(self.rules, {name: up.packs for name, up in self.upstreams.items()})
+        return rule_sources(self.rules, {name: up.packs for name, up in self.upstreams.items()})

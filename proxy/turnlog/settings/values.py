@@ -15,7 +15,7 @@ from turnlog.core.identity import CallerEvidence, identify
 from turnlog.core.kinds import Rung
 from turnlog.core.text.units import size
 from turnlog.exchange.principal import COOKIE
-from turnlog.packs.sources import RuleSource, pack
+from turnlog.packs.sources import RuleSource, find_rule_pack
 from turnlog.rules.model import read_pattern
 from turnlog.rules.pattern import compile_pattern
 from turnlog.wire.http.origin import normal_origin
@@ -211,7 +211,7 @@ def secret_pattern(value: object) -> str:
 def pack_name(value: object) -> str:
     """Parse the name of a pack of rules."""
     name = str(value)
-    pack(name)
+    find_rule_pack(name)
     return name
 
 

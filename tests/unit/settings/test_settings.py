@@ -7,7 +7,7 @@ from kit.tls import CERTIFICATE
 from turnlog.core.kinds import Durability, WhenFull
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.packs.sources import RuleSource, pack
+from turnlog.packs.sources import RuleSource, find_rule_pack
 from turnlog.settings.layers import (
     CONFIG_VARIABLE,
     VARIABLES,
@@ -132,7 +132,7 @@ def test_the_environment_may_say_everything(tmp_path: Path) -> None:
             "files": UpstreamSettings(url=UpstreamUrl(URL)),
             "default": UpstreamSettings(url=UpstreamUrl("https://tools.example/?a=b")),
         },
-        rules=(RuleSource(tmp_path / "mine.yaml", "./mine.yaml"), pack("default")),
+        rules=(RuleSource(tmp_path / "mine.yaml", "./mine.yaml"), find_rule_pack("default")),
         limits=Limits(record=65_536, store=1 << 30, when_full=WhenFull.FORWARD_UNRECORDED),
         redact=Redact(
             headers=("x-one", "x-two"), keys=("pin",), patterns=("sk-[a-z]{3,9}", "AKIA[0-9]+")
@@ -204,10 +204,10 @@ def test_rules_of_flags_come_before_those_of_variables_and_of_the_file(tmp_path:
     )
 
     assert settings.rules == (
-        pack("default"),
+        find_rule_pack("default"),
         *(RuleSource(tmp_path / f"{name}.yaml", f"{name}.yaml") for name in ("flag", "variable", "mine")),
     )  # fmt: skip
-    assert settings.sources().order("files") == (pack("default"), *settings.rules[1:])
+    assert settings.sources().order("files") == (find_rule_pack("default"), *settings.rules[1:])
 
 
 def test_rules_of_a_file_begin_at_that_file_and_are_called_as_seen_from_here(
@@ -228,7 +228,7 @@ def test_rules_in_the_working_directory_are_not_read_unless_named(tmp_path: Path
 
     found = read_store_settings(Flags(rules=("default",)), {}, tmp_path).sources()
 
-    assert found.each() == (pack("default"),)
+    assert found.each() == (find_rule_pack("default"),)
     assert not found.last.path.is_relative_to(tmp_path)
 
 

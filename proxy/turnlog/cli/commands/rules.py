@@ -15,8 +15,8 @@ from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 
 if TYPE_CHECKING:
-    from turnlog.packs.explain import Asked
-    from turnlog.packs.sources import RuleSource, Sources
+    from turnlog.packs.explain import ExplainedCall
+    from turnlog.packs.sources import RuleSource, RuleSources
 
 _config_option = click.option(
     "--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]"
@@ -82,9 +82,11 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     turnlog rules test default
     """
     from turnlog.app.trial import tried
-    from turnlog.packs.examples import run
+    from turnlog.packs.examples import run_examples
 
-    tested = [run(source, tried) for source in _named(files) or _sources(config, ()).each()]
+    tested = [
+        run_examples(source, tried) for source in _named(files) or _sources(config, ()).each()
+    ]
     problems = [problem for each in tested for problem in each.problems]
     _tell(problems, as_json)
     for each in tested:
@@ -120,7 +122,7 @@ def explain(
     turnlog rules explain web --method GET --path /users/17 --rules mine.yaml
     """
     from turnlog.cli.explaining import lines
-    from turnlog.packs.explain import explain
+    from turnlog.packs.explain import explain_call
     from turnlog.packs.rulebook import read_rules
 
     if not asked["tool"] and not asked["path"]:
@@ -130,7 +132,7 @@ def explain(
     call = _asked(server, _input(text), **asked)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
     try:
-        explanation = explain(placed, call)
+        explanation = explain_call(placed, call)
     except RecursionError:
         raise _too_deep() from None
     for line in [json_line(explanation)] if as_json else lines(explanation):
@@ -162,13 +164,13 @@ def _named(files: Sequence[str]) -> list["RuleSource"]:
         raise SettingError("PACK_OR_FILE", str(error)) from None
 
 
-def _sources(config: str | None, rules: tuple[str, ...]) -> "Sources":
+def _sources(config: str | None, rules: tuple[str, ...]) -> "RuleSources":
     from turnlog.settings.layers import Flags, read_store_settings
 
     return read_store_settings(Flags(config=config, rules=rules)).sources()
 
 
-def _refuse_stranger(server: str, sources: "Sources") -> None:
+def _refuse_stranger(server: str, sources: "RuleSources") -> None:
     from turnlog.packs.shape import suggest
 
     if sources.packs and server not in sources.packs:
@@ -194,17 +196,17 @@ def _too_deep() -> click.UsageError:
 
 def _asked(
     server: str, given: dict[str, Any], *, tool: str, method: str | None, path: str
-) -> "Asked":
-    from turnlog.packs.explain import Asked
-    from turnlog.packs.subject import MCP, arguments
+) -> "ExplainedCall":
+    from turnlog.packs.explain import ExplainedCall
+    from turnlog.packs.subject import MCP, call_arguments
 
     method = method or ("GET" if path else MCP)
-    return Asked(
+    return ExplainedCall(
         server=server,
         tool=tool,
         method=method,
         path=path,
-        arguments=arguments(method, path, given),
+        arguments=call_arguments(method, path, given),
     )
 
 

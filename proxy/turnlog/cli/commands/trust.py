@@ -14,7 +14,7 @@ from turnlog.cli.options import data_option, json_option, printout
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.pins import join_lock_name, server_of
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.packs.lock import LockFile, lock_file, noted_lock, read_lock, write_lock
+from turnlog.packs.lock import LockFile, lock_file, read_lock, read_lock_note, write_lock
 from turnlog.sessions.trust import (
     ChangeKind,
     PinDifference,
@@ -64,7 +64,7 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     flags = Flags(config=given["config"], data=given["data"] if is_given else None)
     settings, file = read_store_settings(flags), config_file(flags)
     folder = settings.data
-    path = (noted_lock(folder) if file is None else None) or lock_file(file, folder)
+    path = (read_lock_note(folder) if file is None else None) or lock_file(file, folder)
     lock = read_lock(path)
     wanted = _selection(what, settings.upstreams if file else {}, lock)
     offer = shown_tools(folder, wanted)
@@ -93,7 +93,7 @@ def _pin(found: Sequence[PinDifference], path: Path, lock: LockFile, offer: Show
 
 def _warn_of_another(path: Path, folder: Path) -> None:
     """Warn where the configuration that was given has another lock than the proxy of this folder."""
-    its = noted_lock(folder)
+    its = read_lock_note(folder)
     if its is None or its.resolve() == path.resolve():
         return
     complain(

@@ -9,7 +9,7 @@ from typing import Final
 from turnlog.core.pins import server_of
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
-from turnlog.packs.lock import LockFile, kept_of
+from turnlog.packs.lock import LockFile, kept_definition
 from turnlog.record.attempt import TOOL_CHARS
 from turnlog.redaction.redact import Redactor
 from turnlog.store import definitions
@@ -126,4 +126,8 @@ class Keeper:
 
 
 def _pinned(lock: LockFile) -> Mapping[bytes, Kept]:
-    return {pin.digest: kept_of(pin) for tools in lock.servers.values() for pin in tools.values()}
+    return {
+        pin.digest: kept_definition(pin)
+        for tools in lock.servers.values()
+        for pin in tools.values()
+    }
