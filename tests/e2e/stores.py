@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -13,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
+from kit import prefork
 from turnlog.cli.main import main
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
@@ -159,13 +158,5 @@ def turnlog(*arguments: str, data: Path | None = None) -> Done:
 def process(*arguments: str, environ: dict[str, str] | None = None) -> Done:
     """Run a command line in a process of its own, with only `environ` of turnlog's variables."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("TURNLOG_", "COLUMNS"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "turnlog", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=known | (environ or {}),
-        timeout=60,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    done = prefork.run(arguments, env=known | (environ or {}), bound=60)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

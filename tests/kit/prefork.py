@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,16 +24,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from turnlog.cli.main import COMMANDS
+
 LOADED = (
     "turnlog.app.serve",
-    "turnlog.cli.commands.serve",
-    "turnlog.cli.commands.wrap",
-    "turnlog.cli.main",
     "turnlog.engine.stdio.wrapped",
     "turnlog.settings.layers",
     "turnlog.store.look",
+    "turnlog.cli.main",
+    *(f"turnlog.cli.commands.{name}" for name in COMMANDS),
 )
-"""Modules that load all that `serve` and `wrap` need."""
+"""Modules that load all that commands need."""
 _PIECE = 1 << 16
 _STREAMS = ("stdin", "stdout", "stderr")
 _STARTING = threading.Lock()
@@ -100,6 +102,31 @@ def start(
         files = [theirs.fileno(), stdin, stdout, stderr]
         forker.sendall(data[socket.send_fds(forker, [data], files) :])
     return Process(int(ours.recv(16)), ours)
+
+
+def run(
+    arguments: Sequence[str], *, env: Mapping[str, str], bound: float
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run `turnlog` until it ends; return what it printed. It has `bound` seconds."""
+    with (
+        Path(os.devnull).open() as nothing,
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
+    ):
+        process = start(
+            arguments,
+            stdin=nothing.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+            env=env,
+        )
+        try:
+            code = process.wait(bound)
+        finally:
+            process.kill()
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess([*arguments], code, stdout.read(), stderr.read())
 
 
 @cache

@@ -5,14 +5,13 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 import unicodedata
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from kit import prefork
 from kit.proxy import environment
 
 _STYLE = re.compile(r"\x1b\[[0-9]*m")
@@ -21,7 +20,7 @@ _STYLE = re.compile(r"\x1b\[[0-9]*m")
 class OnTerminal:
     """A command that runs on a terminal, whose other end is read here."""
 
-    def __init__(self, process: subprocess.Popen[bytes], ours: int) -> None:
+    def __init__(self, process: prefork.Process, ours: int) -> None:
         self.process = process
         self._ours = ours
 
@@ -54,17 +53,21 @@ def on_a_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     known = {key: text for key, text in environment(environ).items() if key != "COLUMNS"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "turnlog", *arguments, "--data", str(data)],
-        stdout=theirs,
-        env=known,
-    ) as process:
-        os.close(theirs)
-        try:
-            yield OnTerminal(process, ours)
-        finally:
-            process.kill()
-            os.close(ours)
+    with Path(os.devnull).open("r+b") as nothing:
+        process = prefork.start(
+            [*arguments, "--data", str(data)],
+            stdin=nothing.fileno(),
+            stdout=theirs,
+            stderr=nothing.fileno(),
+            env=known,
+        )
+    os.close(theirs)
+    try:
+        yield OnTerminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 def plain(line: str) -> str:

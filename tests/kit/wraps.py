@@ -25,7 +25,7 @@ from . import prefork
 from .clients import BOUND, message, wait_until
 from .proxy import data_of, environment, events_in, rows
 
-Process = prefork.Process | subprocess.Popen[bytes]
+Process = prefork.Process | subprocess.Popen[Any]
 
 PUPPET: Final = """
 import json, os, signal, socket, subprocess, sys, time
@@ -269,7 +269,7 @@ class Near:
             more |= {"stdin": self.their_stdin, "stdout": self.their_stdout, "env": environ}
             if fresh:
                 command = [sys.executable, "-m", "turnlog", *arguments]
-                process: Process = subprocess.Popen(command, stderr=stderr, text=False, **more)
+                process: Process = subprocess.Popen(command, stderr=stderr, **more)
             else:
                 process = prefork.start(arguments, stderr=stderr.fileno(), **more)
         os.close(self.their_stdin)
