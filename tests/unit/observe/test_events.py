@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_the_overview_lists_every_event_with_its_level() -> None:
     assert rows == [(name_of(event), event.level.name.lower()) for event in CATALOGUE]
 
 
+@cache
 def filled() -> dict[str, set[str]]:
     """The keywords that each event is made with, anywhere in the package."""
     found: dict[str, set[str]] = {event.__name__: set() for event in CATALOGUE}
