@@ -4,9 +4,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kit.beside import Rig, proxy_beside
 from kit.upstreams import RawUpstream
+
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("any machine")
 
 
 def _ignore(*_: object) -> None: ...

@@ -146,7 +146,7 @@ async def read(connection: Connection) -> Seen:
     return Seen(connection.status, list(connection.headers), body)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(METHODS, answers(), st.lists(st.integers(0, 5000), max_size=6))
 def test_sound_answers_are_read_as_h11_reads_them(
     method: str, data: bytes, cuts: list[int]
@@ -154,7 +154,7 @@ def test_sound_answers_are_read_as_h11_reads_them(
     assert asyncio.run(by_turnlog(method, data, cuts)) == by_h11(method, data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(METHODS, answers(), st.integers(0, 5000), st.lists(st.integers(0, 5000), max_size=4))
 @example("GET", IN_TRAILERS + b"ler: 1\r\n\r\n", len(IN_TRAILERS), [])
 @example("GET", IN_TRAILERS + b"ler: 1\r\n\r\n", len(IN_TRAILERS) + 7, [])
@@ -168,7 +168,7 @@ def test_an_answer_that_is_cut_never_passes_for_a_whole_one(
     assert asyncio.run(by_turnlog(method, cut, cuts)) == by_h11(method, whole)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(answers(), st.integers(0, 5000), st.binary(min_size=1, max_size=3))
 def test_garbage_is_never_read_as_more_than_h11_reads(data: bytes, at: int, noise: bytes) -> None:
     place = at % (len(data) + 1)
@@ -179,7 +179,7 @@ def test_garbage_is_never_read_as_more_than_h11_reads(data: bytes, at: int, nois
         assert (ours.status, ours.body) == (theirs.status, theirs.body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(heads(st.sampled_from([200, 404])), st.binary(max_size=50), st.binary(max_size=50))
 def test_an_answer_with_a_head_that_came_before_is_read_as_h11_reads_it(
     head: bytes, first: bytes, second: bytes
@@ -188,7 +188,7 @@ def test_an_answer_with_a_head_that_came_before_is_read_as_h11_reads_it(
     assert asyncio.run(behind(with_length(head, first), whole)) == by_h11("GET", whole)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     heads(st.sampled_from([200, 404])), st.binary(max_size=50), st.integers(0, 5000), st.binary()
 )
@@ -232,7 +232,7 @@ async def connected(opened: ExitStack) -> Connection:
     return connection
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     heads(st.sampled_from([200, 404])),
     st.sampled_from([with_length, in_chunks]),

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.requirements import Requirement, proves
@@ -28,7 +28,7 @@ from turnlog.core.state.fold import fold, fold_with_causes
 from turnlog.core.state.session_state import State, decode_state, encode_state, state_hash
 from turnlog.core.state.state_view import apply, diff, state_table
 
-LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=100)
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])
 NAMES = st.sampled_from(["a", "b", "c"])
 OPERATIONS: st.SearchStrategy[Operation] = st.builds(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -103,7 +103,7 @@ def slice_(view: View, wanted: Query) -> list[tuple[str, int]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     plan=calls(),
     flush_every=st.sampled_from([1, 5, 1000]),
@@ -125,7 +125,7 @@ def test_what_filters_want_together_is_what_each_of_them_wants(
         assert slice_(view, query(*pair)) == [one for one in whole if all(one in p for p in parts)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     plan=calls(),
     narrow=st.sampled_from([{}, {"path": "/src/*"}, {"error": "timeout"}, {"tool": "read*"}]),

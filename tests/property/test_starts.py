@@ -139,7 +139,7 @@ def is_whole(request: AgentRequest) -> bool:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(conversations())
 def test_a_connection_reads_the_same_with_what_it_remembers_and_without(reads: list[bytes]) -> None:
     remembered = asyncio.run(conversed(reads, fast=True))

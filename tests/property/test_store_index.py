@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import lmdb
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
@@ -277,7 +277,7 @@ def _flaws(data: Path) -> list[str]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(plan=steps(), flush_every=st.sampled_from([1, 2, 3, 7, 1000]))
 def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_every: int) -> None:
     with folder() as name:
@@ -292,7 +292,7 @@ def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_ev
         assert _flaws(data) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(plan=steps(), flush_every=st.sampled_from([1, 3, 1000]))
 def test_an_index_finds_what_a_search_of_the_log_finds(plan: list[Step], flush_every: int) -> None:
     with folder() as name:

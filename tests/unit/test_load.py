@@ -196,7 +196,7 @@ _fragments = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(_fragments, max_size=30).map("".join))
 @example("&a : &a ")
 def test_any_text_is_read_or_refused_at_a_place_within_it(tmp_path: Path, text: str) -> None:
