@@ -13,9 +13,9 @@ from statistics import median
 from turnlog.core.commit import Facts, Link
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
-from turnlog.store.index import Entry
-from turnlog.store.tickets import Pending, pend
-from turnlog.store.writer import Writer
+from turnlog.store.log.index import Entry
+from turnlog.store.write.tickets import Pending, pend
+from turnlog.store.write.writer import Writer
 
 _ANYWHERE = Entry(
     position=0,

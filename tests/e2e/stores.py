@@ -21,8 +21,8 @@ from turnlog.core.operation import Operation
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import NoteWriter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
-from turnlog.store.engine import FLUSH_EVERY
 from turnlog.store.lmdb import LmdbStore
+from turnlog.store.write.engine import FLUSH_EVERY
 
 START = 1_795_737_600 * 10**9
 """2026-11-27T00:00:00Z."""

@@ -27,7 +27,7 @@ from turnlog.core.operation import Operation
 from turnlog.store import definitions
 from turnlog.store.bounded import Send, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbStore
-from turnlog.store.tables import NAMES
+from turnlog.store.log.tables import NAMES
 from turnlog.wire.tools.definition import Kept
 
 PAGE: Final = 4096

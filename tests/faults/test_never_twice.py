@@ -17,7 +17,7 @@ from kit.clients import MCP_HEADERS, Client, call, wait_until
 from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.store.lmdb import LmdbStore
-from turnlog.store.tables import NAMES
+from turnlog.store.log.tables import NAMES
 
 RULES = """
 rules:

@@ -14,7 +14,7 @@ from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import payloads, rows
 from kit.upstreams import RawUpstream, echo
-from turnlog.store.structure import at_rest
+from turnlog.store.log.structure import at_rest
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SERVE = ("serve", "--upstream", "http://127.0.0.1:9/mcp", "--listen", "127.0.0.1:0")

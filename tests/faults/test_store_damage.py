@@ -8,9 +8,9 @@ import pytest
 from conformance.store.kit import intent, known, new_id, put, seqs, session
 from turnlog.sessions.verify import ChainVerdict, verify
 from turnlog.store.base import Corrupt, Filter, Flaw, FlawKind
-from turnlog.store.keys import number
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.tables import NAMES
+from turnlog.store.log.keys import number
+from turnlog.store.log.tables import NAMES
 
 
 def damage(data: Path, table: str, position: int, value: bytes) -> None:

@@ -20,7 +20,7 @@ from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.room import STATES_SHARE
 from turnlog.store.states import SavedStates
-from turnlog.store.tickets import Pending
+from turnlog.store.write.tickets import Pending
 
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000

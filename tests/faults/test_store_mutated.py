@@ -9,7 +9,7 @@ import pytest
 
 from e2e.stores import process, turnlog
 from faults.mutations import PAGE, contents, make, tried
-from turnlog.store.tables import NAMES
+from turnlog.store.log.tables import NAMES
 
 SERVE = ("serve", "--upstream", "http://127.0.0.1:9/mcp", "--listen", "127.0.0.1:0")
 DERIVED = (

@@ -11,8 +11,8 @@ import pytest
 from conformance.store.kit import intent, new_id, put, session, whole_call
 from e2e.stores import Call, fill, turnlog
 from turnlog.store.base import Flaw, FlawKind, StoreError
-from turnlog.store.keys import NEWEST_SEAL
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.log.keys import NEWEST_SEAL
 
 LATER = [Call(tool="later", minute=9, session="other")]
 Change = Callable[["lmdb.Transaction[bytes]", "lmdb.Cursor[bytes]"], object]

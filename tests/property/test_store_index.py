@@ -19,8 +19,8 @@ from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.operation import Operation
 from turnlog.store.base import Filter, SessionRow, Store, View
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.rebuild import rebuild
-from turnlog.store.tables import NAMES
+from turnlog.store.log.rebuild import rebuild
+from turnlog.store.log.tables import NAMES
 
 T = TypeVar("T")
 DURABLE = {"log", "bodies", "aliases", "meta"}

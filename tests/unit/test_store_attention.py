@@ -1,4 +1,4 @@
-"""`store.attention` and `store.engine`: one damaged record keeps no other attempt open."""
+"""`store.attention` and `store.write.engine`: one damaged record keeps no other attempt open."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from conformance.store.kit import MINUTE, START, begin, intent, known, new_id, o
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
 from turnlog.store.base import StoreError
-from turnlog.store.keys import number
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.tables import NAMES
+from turnlog.store.log.keys import number
+from turnlog.store.log.tables import NAMES
 
 GARBAGE = b"\xc1 no record"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from turnlog.store import blobs
 from turnlog.store.base import Blob, Gone, StoreError
 from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
-from turnlog.store.epochs import lock_epoch
+from turnlog.store.log.epochs import lock_epoch
 
 
 @given(data=st.binary(max_size=5000), redacted=st.booleans(), cut=st.booleans())

@@ -1,8 +1,8 @@
-"""`store.epochs`: who lives."""
+"""`store.log.epochs`: who lives."""
 
 from pathlib import Path
 
-from turnlog.store.epochs import is_locked, lock_epoch, sweep
+from turnlog.store.log.epochs import is_locked, lock_epoch, sweep
 
 
 def test_an_epoch_has_one_holder(tmp_path: Path) -> None:

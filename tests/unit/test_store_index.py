@@ -1,4 +1,4 @@
-"""`store.index`: what headers say when they are folded."""
+"""`store.log.index`: what headers say when they are folded."""
 
 import msgspec
 from msgspec import Raw
@@ -10,7 +10,7 @@ from turnlog.core.kinds import CommitKind, Status, TurnSource
 from turnlog.core.operation import Operation
 from turnlog.core.turns import TurnPosition
 from turnlog.store.base import Draft
-from turnlog.store.index import (
+from turnlog.store.log.index import (
     Entry,
     Segment,
     begins_call,
@@ -19,7 +19,7 @@ from turnlog.store.index import (
     open_attempts,
     read_entry,
 )
-from turnlog.store.keys import path_term, tool_term
+from turnlog.store.log.keys import path_term, tool_term
 
 SESSION = bytes(15) + b"s"
 CALL = bytes(15) + b"c"

@@ -1,4 +1,4 @@
-"""`store.intake`: what a draft must be, and what too long a queue costs it."""
+"""`store.write.intake`: what a draft must be, and what too long a queue costs it."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -9,9 +9,9 @@ from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
-from turnlog.store.intake import Backlog, Intake
 from turnlog.store.room import Room
-from turnlog.store.tickets import without_content
+from turnlog.store.write.intake import Backlog, Intake
+from turnlog.store.write.tickets import without_content
 
 CONTENT = Blob(b"content")
 

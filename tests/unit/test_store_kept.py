@@ -11,10 +11,10 @@ from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.folder import explained
-from turnlog.store.kept import Kept
 from turnlog.store.lmdb import LmdbStore
-from turnlog.store.tickets import Pending, pend
-from turnlog.store.writer import Writer
+from turnlog.store.write.kept import Kept
+from turnlog.store.write.tickets import Pending, pend
+from turnlog.store.write.writer import Writer
 
 FULL = StoreFull("the disk is full")
 

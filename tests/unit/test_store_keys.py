@@ -1,11 +1,11 @@
-"""`store.keys`: the bytes under which things are found."""
+"""`store.log.keys`: the bytes under which things are found."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind, Flag
-from turnlog.store import keys
+from turnlog.store.log import keys
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=600)
 LONGEST = 511

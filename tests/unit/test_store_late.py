@@ -1,11 +1,11 @@
-"""`store.late`: which outcome keeps its number, and which one moves."""
+"""`store.write.late`: which outcome keeps its number, and which one moves."""
 
 import pytest
 from msgspec import structs
 
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
-from turnlog.store import late
+from turnlog.store.write import late
 
 ANSWER = Facts(
     kind=CommitKind.OUTCOME, at=1, clock=1, call=bytes(16), n=1, status=Status.OK, tool="t"

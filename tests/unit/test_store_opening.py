@@ -1,8 +1,8 @@
-"""`store.opening`: the commit that opens a session."""
+"""`store.write.opening`: the commit that opens a session."""
 
 from conformance.store.kit import START, intent, new_id, session
 from turnlog.core.kinds import CommitKind, Phase, Status
-from turnlog.store import opening
+from turnlog.store.write import opening
 
 
 def test_a_session_opens_when_and_where_its_first_commit_was_made() -> None:

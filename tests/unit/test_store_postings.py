@@ -1,4 +1,4 @@
-"""`store.postings`: what changed a file is found by an index, and nothing else is read for it."""
+"""`store.read.postings`: what changed a file is found by an index, and nothing else is read for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,9 @@ from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
 from turnlog.store.folder import close_environment, open_environment
 from turnlog.store.lmdb import LmdbReader
-from turnlog.store.postings import commits_of
-from turnlog.store.snapshot import Snapshot, TailCache
-from turnlog.store.tables import NAMES, Tables
+from turnlog.store.log.tables import NAMES, Tables
+from turnlog.store.read.postings import commits_of
+from turnlog.store.read.snapshot import Snapshot, TailCache
 
 OTHERS = 40
 CALLS = [

@@ -1,10 +1,10 @@
-"""`store.runs`: several records to a value, and what is read of values that are damaged."""
+"""`store.log.runs`: several records to a value, and what is read of values that are damaged."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.store import runs
-from turnlog.store.keys import unpack
+from turnlog.store.log import runs
+from turnlog.store.log.keys import unpack
 
 records = st.lists(st.binary(max_size=300), min_size=1, max_size=runs.MOST)
 

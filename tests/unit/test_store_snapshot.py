@@ -1,4 +1,4 @@
-"""`store.snapshot`: what is read of the tail, and what its writer knows of it."""
+"""`store.read.snapshot`: what is read of the tail, and what its writer knows of it."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ from msgspec import structs
 from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import CommitBody
 from turnlog.store import folder
-from turnlog.store.index import Segment
-from turnlog.store.ledger import Ledger
-from turnlog.store.snapshot import Snapshot, TailCache
-from turnlog.store.tables import NAMES, Tables, Txn
-from turnlog.store.tickets import pend
+from turnlog.store.log.index import Segment
+from turnlog.store.log.tables import NAMES, Tables, Txn
+from turnlog.store.read.snapshot import Snapshot, TailCache
+from turnlog.store.write.ledger import Ledger
+from turnlog.store.write.tickets import pend
 
 
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:

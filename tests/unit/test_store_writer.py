@@ -1,4 +1,4 @@
-"""`store.writer`: one thread, batches, and nobody left waiting."""
+"""`store.write.writer`: one thread, batches, and nobody left waiting."""
 
 import asyncio
 import sys
@@ -11,9 +11,9 @@ from conformance.store.kit import intent, new_id, session
 from kit.proxy import until
 from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob, StoreClosed, StoreError
-from turnlog.store.scribe import MOST
-from turnlog.store.tickets import Pending, chained, pend
-from turnlog.store.writer import Stall, Writer
+from turnlog.store.write.scribe import MOST
+from turnlog.store.write.tickets import Pending, chained, pend
+from turnlog.store.write.writer import Stall, Writer
 
 
 class Recorder:

@@ -11,11 +11,10 @@ import msgspec
 
 from turnlog.core import ids
 from turnlog.core.call_status import CallState
-
-from .flush import call_state_after
-from .index import Entry, OpenAttempt, Segment, open_attempts
-from .keys import number, unpack
-from .tables import Tables, Txn, decode_open, read_log
+from turnlog.store.log.flush import call_state_after
+from turnlog.store.log.index import Entry, OpenAttempt, Segment, open_attempts
+from turnlog.store.log.keys import number, unpack
+from turnlog.store.log.tables import Tables, Txn, decode_open, read_log
 
 Skip = Callable[[str], None]
 """Gets what was left out, as the object of a sentence."""

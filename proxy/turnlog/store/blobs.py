@@ -31,9 +31,11 @@ import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
-from . import runs, structure
+from turnlog.store.log import runs, structure
+from turnlog.store.log.epochs import is_locked
+from turnlog.store.log.keys import number, unpack
+
 from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
-from .epochs import is_locked
 from .folder import (
     close_environment,
     identity,
@@ -42,7 +44,6 @@ from .folder import (
     translated,
     write_transaction,
 )
-from .keys import number, unpack
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -17,14 +17,16 @@ import lmdb
 import msgspec
 from msgspec import Struct
 
-from . import folder, structure
+from turnlog.store.log import structure
+from turnlog.store.log.epochs import locked_epochs
+from turnlog.store.log.keys import unpack
+from turnlog.store.log.tables import NAMES, Pair, Table, Tables, Txn, append, last_position
+
+from . import folder
 from .base import StoreDamaged, StoreError, StoreFull
 from .blobs import boot_id
-from .epochs import locked_epochs
 from .folder import FORMAT, OLD_FORMAT
-from .keys import unpack
 from .room import disk_free
-from .tables import NAMES, Pair, Table, Tables, Txn, append, last_position
 
 _SLOTS: Final = b"redo"
 """The table whose value held the slots. A plain record takes its name in a converted log: release

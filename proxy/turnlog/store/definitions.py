@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core.pins import place_of, server_of
+from turnlog.store.log import structure
 from turnlog.wire.tools.definition import Kept
 from turnlog.wire.tools.differences import Part, parts_changed
 
-from . import structure
 from .base import StoreError
 from .folder import close_environment, open_environment, translated, write_transaction
 

@@ -37,7 +37,8 @@ from typing import Any
 import lmdb
 import msgspec
 
-from . import structure
+from turnlog.store.log import structure
+
 from .base import ProcessIdTaken, StoreAbsent, StoreDamaged, StoreError, StoreFull, StoreGone
 
 FORMAT = 5

@@ -13,20 +13,36 @@ import lmdb
 
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
+from turnlog.store.log import epochs, structure
+from turnlog.store.log.index_check import first_of_each, recent_flaws
+from turnlog.store.log.keys import (
+    EPOCH,
+    KEY_MARK,
+    LIMIT,
+    MARKED_SINCE,
+    NOTES_CHECK,
+    REKEYED,
+    number,
+)
+from turnlog.store.log.tables import (
+    NAMES,
+    Tables,
+    last_position,
+    notes_check,
+    read_edges,
+    read_number,
+)
+from turnlog.store.read.snapshot import Snapshot, TailCache
+from turnlog.store.read.view import LmdbView
+from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
+from turnlog.store.write.intake import Backlog, Intake
+from turnlog.store.write.tickets import Pending
+from turnlog.store.write.writer import Writer
 
-from . import definitions, epochs, folder, structure
+from . import definitions, folder
 from .base import Draft, StoreClosed, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, boot_id, flaws
-from .engine import FLUSH_EVERY, LmdbEngine, Sources
-from .index_check import first_of_each, recent_flaws
-from .intake import Backlog, Intake
-from .keys import EPOCH, KEY_MARK, LIMIT, MARKED_SINCE, NOTES_CHECK, REKEYED, number
 from .room import Room
-from .snapshot import Snapshot, TailCache
-from .tables import NAMES, Tables, last_position, notes_check, read_edges, read_number
-from .tickets import Pending
-from .view import LmdbView
-from .writer import Writer
 
 DEFAULT_LIMIT = 10 << 30
 COMMIT_LIMIT = 1 << 20

@@ -11,7 +11,7 @@ from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.base import Filter, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.view import LmdbView
+from turnlog.store.read.view import LmdbView
 
 PRESENT = News()
 

@@ -16,7 +16,7 @@ from turnlog.sessions.state.backlog import AT_ONCE, StateBacklog
 from turnlog.sessions.state.state_at import EVERY, saved_states, state_at
 from turnlog.store.base import Corrupt, Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.tables import NAMES
+from turnlog.store.log.tables import NAMES
 
 LONG, SHORT = session_id("long"), session_id("short")
 

@@ -4,8 +4,7 @@ import msgspec
 
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Phase, Status
-
-from .base import SessionRef
+from turnlog.store.base import SessionRef
 
 
 def facts(cause: Facts) -> Facts:

@@ -23,10 +23,9 @@ from turnlog.core.commit import (
     encode_header,
 )
 from turnlog.core.kinds import CommitKind
-
-from . import late, opening, runs, seals, stale
-from .base import Conflict, Draft, SessionRef, Ticket
-from .index import (
+from turnlog.store.base import Conflict, Draft, SessionRef, Ticket
+from turnlog.store.log import runs, seals
+from turnlog.store.log.index import (
     NOWHERE,
     Entry,
     Head,
@@ -38,8 +37,8 @@ from .index import (
     is_same,
     next_place,
 )
-from .keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
-from .tables import (
+from turnlog.store.log.keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
+from turnlog.store.log.tables import (
     Tables,
     Txn,
     append,
@@ -51,6 +50,8 @@ from .tables import (
     read_record,
     read_segment,
 )
+
+from . import late, opening, stale
 from .tickets import SALT, Pending
 
 _INTENT: Final = CommitKind.INTENT

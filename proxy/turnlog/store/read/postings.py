@@ -7,8 +7,9 @@ from fnmatch import translate
 from itertools import chain, islice
 from typing import Final
 
-from .base import Filter
-from .keys import CHANGE, ERROR, FLAG, KIND, PATH, read_path_term, text_term
+from turnlog.store.base import Filter
+from turnlog.store.log.keys import CHANGE, ERROR, FLAG, KIND, PATH, read_path_term, text_term
+
 from .snapshot import Snapshot
 
 MOST: Final = 1 << 18

@@ -5,7 +5,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from .folder import FAILURES, explained, translated
+from turnlog.store.folder import FAILURES, explained, translated
 
 
 class _Reading(Protocol):

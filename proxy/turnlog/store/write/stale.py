@@ -3,8 +3,8 @@ is about, or of the links that an intent claims."""
 
 from collections.abc import Iterable
 
-from .base import Conflict
-from .index import Entry
+from turnlog.store.base import Conflict
+from turnlog.store.log.index import Entry
 
 
 def conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | None:

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
+from turnlog.store.base import Draft, StoreFull
+from turnlog.store.folder import explained, translated
+from turnlog.store.room import Room
 
-from .base import Draft, StoreFull
-from .folder import explained, translated
-from .room import Room
 from .scribe import KEPT
 from .tickets import Pending, pend, without_content
 

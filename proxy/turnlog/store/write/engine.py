@@ -11,14 +11,11 @@ from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Flag, Rung
-
-from . import recovery
-from .attention import abandoned, overdue
-from .base import Draft, SessionRef, StoreError, StoreGone
-from .blobs import BlobWriter, Packed, pack
-from .epochs import EpochLock, is_locked
-from .flush import flush
-from .folder import (
+from turnlog.store import recovery
+from turnlog.store.attention import abandoned, overdue
+from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
+from turnlog.store.blobs import BlobWriter, Packed, pack
+from turnlog.store.folder import (
     FAILURES,
     check_place,
     close_environment,
@@ -26,11 +23,14 @@ from .folder import (
     translated,
     write_transaction,
 )
-from .index import Entry, Segment
-from .keys import PROBE, number
+from turnlog.store.log.epochs import EpochLock, is_locked
+from turnlog.store.log.flush import flush
+from turnlog.store.log.index import Entry, Segment
+from turnlog.store.log.keys import PROBE, number
+from turnlog.store.log.tables import Tables, Txn
+from turnlog.store.room import Room
+
 from .ledger import Ledger
-from .room import Room
-from .tables import Tables, Txn
 from .tickets import SALT, Pending, chained, pend
 
 FLUSH_EVERY = 2000

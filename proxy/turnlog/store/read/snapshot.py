@@ -10,12 +10,11 @@ import msgspec
 
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import Commit
-
-from .base import Corrupt
-from .flush import call_state_after
-from .index import Entry, Head, Segment, commit_of, fold_head, read_entry
-from .keys import WATERMARK, link_key, unpack
-from .tables import (
+from turnlog.store.base import Corrupt
+from turnlog.store.log.flush import call_state_after
+from turnlog.store.log.index import Entry, Head, Segment, commit_of, fold_head, read_entry
+from turnlog.store.log.keys import WATERMARK, link_key, unpack
+from turnlog.store.log.tables import (
     NEVER,
     Table,
     Tables,

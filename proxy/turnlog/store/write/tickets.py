@@ -8,9 +8,8 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit, CommitBody, encode_body, encode_facts
-
-from .base import Blob, Conflict, Draft, StoreError
-from .index import Entry
+from turnlog.store.base import Blob, Conflict, Draft, StoreError
+from turnlog.store.log.index import Entry
 
 SALT: Final = 16
 """Bytes of a body's salt."""

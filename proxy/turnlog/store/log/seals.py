@@ -13,9 +13,9 @@ from hashlib import sha256
 import msgspec
 
 from turnlog.core.commit import decode_header
+from turnlog.store.base import Flaw, FlawKind
 
 from . import runs
-from .base import Flaw, FlawKind
 from .keys import NEWEST_SEAL, SEAL, number, unpack
 from .tables import Pair, Tables, Txn
 

@@ -9,15 +9,13 @@ from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import has_prefix
 from turnlog.core.kinds import NoteKind, Rung
 from turnlog.core.text.summary import contains_text
-
-from .attempts import AttemptReader, ended_attempts, find_attempts
-from .base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
-from .blobs import BlobReader
-from .epochs import is_locked
-from .guard import guarded, guarded_iterator
-from .index import Head
-from .index_check import first_of_each, index_flaws
-from .keys import (
+from turnlog.store.base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
+from turnlog.store.blobs import BlobReader
+from turnlog.store.log.epochs import is_locked
+from turnlog.store.log.guard import guarded, guarded_iterator
+from turnlog.store.log.index import Head
+from turnlog.store.log.index_check import first_of_each, index_flaws
+from turnlog.store.log.keys import (
     LIMIT,
     MARKED_SINCE,
     NOTE,
@@ -29,10 +27,12 @@ from .keys import (
     text_term,
     unpack,
 )
-from .room import blob_size, disk_free, log_size, state_size
-from .seals import flaws
+from turnlog.store.log.seals import flaws
+from turnlog.store.log.tables import NEVER, keys_with, read_number, read_record
+from turnlog.store.room import blob_size, disk_free, log_size, state_size
+
+from .attempts import AttemptReader, ended_attempts, find_attempts
 from .snapshot import Snapshot
-from .tables import NEVER, keys_with, read_number, read_record
 
 
 class LmdbView:

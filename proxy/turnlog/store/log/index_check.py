@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.commit import decode_body, digest
+from turnlog.store.folder import FAILURES
 
-from .folder import FAILURES
 from .index import Entry, Head, Segment, fold_call, fold_head, link_keys, open_attempts
 from .keys import (
     EPOCH,

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from turnlog.core.kinds import CommitKind
+from turnlog.store.base import Filter
+from turnlog.store.log.index import Entry
+from turnlog.store.log.keys import TOOL, read_tool_term
+from turnlog.store.log.tables import NEVER
 
-from .base import Filter
-from .index import Entry
-from .keys import TOOL, read_tool_term
 from .postings import commits_of
 from .snapshot import Snapshot
-from .tables import NEVER
 
 Attempt = list[Entry]
 _REMEMBERED = 64

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .base import StoreClosed, StoreError
+from turnlog.store.base import StoreClosed, StoreError
+
 from .scribe import AGAIN, KEPT, MOST, Engine, Scribe
 from .tickets import Pending, chained
 

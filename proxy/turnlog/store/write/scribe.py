@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from .base import StoreError, StoreFull, StoreGone
+from turnlog.store.base import StoreError, StoreFull, StoreGone
+
 from .kept import Kept
 from .tickets import Pending, chained
 

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from . import folder, structure
-from .base import StoreDamaged
+from turnlog.store import folder
+from turnlog.store.base import StoreDamaged
+
+from . import structure
 from .flush import write_segment
 from .index import Segment
 from .index_check import SLICE

@@ -1,0 +1,1 @@
+"""Reading: snapshots of the log, and the attempts that a filter wants."""
