@@ -1,17 +1,17 @@
-"""For runtimes: what turnlog says of a call, as types that retry logic can branch on.
+"""For runtimes: turnlog's outcome of a call, as types that retry logic can branch on.
 
     match outcome_of(result):
         case None | Outcome(retry=None):
-            ...  # the server's own answer, maybe one that came before and is given again
+            ...  # the server's own answer, possibly replayed from the log
         case Outcome(retry=Retry.SAFE) as outcome:
-            ...  # make the call again, after outcome.retry_after seconds where it is not None
+            ...  # make the call again, after outcome.retry_after seconds unless that is None
         case Outcome(retry=Retry.NEVER):
             ...  # it would fail again
         case Outcome():
             ...  # find out first whether it happened
 
-Needs msgspec alone. Nothing here raises: what is no word of turnlog's is no outcome, and a word of a
-newer version stays a plain string.
+Needs only msgspec. Nothing here raises: what is not an outcome of turnlog gives `None`, and an
+unknown word of a newer version stays a plain string.
 """
 
 import re
@@ -25,7 +25,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, RetryClass, Status
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, Status
+from turnlog.core.kinds import RetryClass as Retry
 
 __all__ = [
     "ErrorFamily",
@@ -34,7 +35,7 @@ __all__ = [
     "Flag",
     "Outcome",
     "Phase",
-    "RetryClass",
+    "Retry",
     "Source",
     "Status",
     "outcome_of",
@@ -47,50 +48,50 @@ _PLACES: Final = (
     *("error", "data", "result"),  # a JSON-RPC error; a whole message; what an SDK raises
     *("metadata", "raw_output", "artifact", "additional_properties"),  # what frameworks wrap it in
 )
-"""Members that may hold the outcome, or something that does."""
+"""Members that may hold the outcome, or an object that holds it."""
 _TEXTS: Final = ("content", "text", "message", "output", "detail", "result", "error")
 """Members that may hold the text of an answer."""
-_MOST: Final = 256
-"""Objects that are looked at in one answer."""
+_MOST_OBJECTS: Final = 256
+"""Most objects to search in one answer."""
 _SEARCHED: Final = 1 << 20
-"""Characters of a text that are looked at, from its end."""
+"""Characters to search at the end of a text."""
 _TAIL: Final = re.compile(r"\[turnlog ([a-z_]{1,64})((?: [a-z_]{1,32}=[\w:.-]{1,128}){0,16})\]")
 _PREFIX: Final = "turnlog-"
 _LARGEST: Final = 1 << 53
 _DIGITS: Final = 10
-"""Larger numbers are nobody's attempts or waits, and some of them are no float."""
+"""Longer numbers are neither attempts nor waits."""
 _W = TypeVar("_W", bound=StrEnum)
 
 
 class Source(StrEnum):
-    """Where an outcome was read."""
+    """Where an outcome was found."""
 
     STRUCTURED = "structured"
-    """In a place that only turnlog fills, behind a turnlog: what a server writes there is taken out."""
+    """In a place that only turnlog fills: it removes what a server writes there."""
     TEXT = "text"
-    """In text, which any tool's output can hold as well: so it may be stricter than what turnlog said."""
+    """In text, which any tool could write; so it may be stricter than the original outcome."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What turnlog says of a call; what it did not say is `None`. See docs/reference/outcomes.md."""
+    """turnlog's outcome of a call; missing members are `None`."""
 
     session: str | None = None
     call: str = ""
-    """Id under which `turnlog show` finds the call."""
+    """The id of the call, for `turnlog show`."""
     tool: str = ""
     attempt: int = 1
-    """How many times the call was sent, so far."""
+    """Number of times that the call was sent so far."""
     status: Status | str | None = None
     error: ErrorFamily | str | None = None
     kind: ErrorKind | str | None = None
-    retry: RetryClass | str | None = None
+    retry: Retry | str | None = None
     retry_after_ms: int | None = None
-    """How long the server asked to wait."""
+    """How long the server asked to wait, in ms."""
     executed: Executed | str | None = None
     phase: Phase | str | None = None
     flags: tuple[Flag | str, ...] = ()
     commit: str | None = None
-    """Where the outcome stands, as `SESSION:SEQ`."""
+    """The commit of the outcome, as `SESSION:SEQ`."""
     source: Source = Source.STRUCTURED
 
     @property
@@ -100,13 +101,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def outcome_of(said: object) -> Outcome | None:
-    """Return the outcome that an answer carries, `None` for the server's own answer.
+    """Return the outcome in an answer; `None` for the server's own answer.
 
-    `said` is a tool result or a JSON-RPC error, as JSON or as the objects of either SDK, what a
-    framework makes of one, an exception that holds such an error or comes from one that does, or
-    the body of an HTTP answer: read, or as bytes.
+    `said` is a tool result or a JSON-RPC error, as JSON, as an object of an SDK, or as a framework
+    wraps it; an exception with such an error, also as a cause; or the body of an HTTP answer, decoded
+    or as bytes.
 
-    From a string alone, be it JSON, it is never `safe` and never executed `no`: any tool may write one.
+    From a string alone, even JSON, the outcome is never `safe` and never executed `no`, since any
+    tool may write such a string.
     """
     try:
         return _in_text(said) if isinstance(said, str) else _found(_read(said))
@@ -115,20 +117,20 @@ def outcome_of(said: object) -> Outcome | None:
 
 
 def outcome_of_headers(headers: object) -> Outcome | None:
-    """Return what the fields of an HTTP answer tell, `None` where it is no answer to a recorded call.
+    """Return the outcome in the headers of an HTTP answer; `None` for a call that was not recorded.
 
-    `headers` is a mapping of any HTTP library, or pairs; the case of names does not matter. The
-    server's own answers have them, too: `status` is `None` where the head left before the end.
+    `headers` is a mapping of any HTTP library, or pairs; names are case-insensitive. The server's
+    own answers have the headers too; `status` is `None` when they were sent before the call ended.
     """
     try:
-        told = _told(headers)
+        told = _header_members(headers)
         return _outcome(told) if told.get("call") else None
     except Exception:  # noqa: BLE001 - as above
         return None
 
 
 def _read(said: object) -> object:
-    """Return what a body says: as JSON, else as text."""
+    """Return a body decoded as JSON, else as text."""
     if not isinstance(said, bytes | bytearray):
         return said
     try:
@@ -138,7 +140,7 @@ def _read(said: object) -> object:
 
 
 def _in_text(text: str) -> Outcome | None:
-    """Return what a text says, as JSON or by the tail of one of turnlog's sentences."""
+    """Return the outcome in a text, from JSON or the `[turnlog ...]` tail of a sentence."""
     found: Outcome | None = None
     if text.lstrip().startswith(("{", "[{")):
         with suppress(ValueError, RecursionError):
@@ -160,33 +162,33 @@ def _found(said: object) -> Outcome | None:
 
 
 def _places(said: object) -> Iterator[object]:
-    """Yield an answer and what it holds where an outcome may be, what is near first."""
+    """Yield an answer and the objects in it that may hold an outcome, breadth first."""
     waiting, seen = deque([said]), {id(said)}
-    while waiting and len(seen) < _MOST:
+    while waiting and len(seen) < _MOST_OBJECTS:
         place = waiting.popleft()
         yield place
-        for inner in _within(place):
+        for inner in _members_of(place):
             if id(inner) not in seen:
                 seen.add(id(inner))
                 waiting.append(inner)
 
 
-def _within(place: object) -> Iterator[object]:
+def _members_of(place: object) -> Iterator[object]:
     if isinstance(place, str | bytes | int | float):
         return
     if isinstance(place, list | tuple):
-        yield from cast("list[object]", place)[:_MOST]
+        yield from cast("list[object]", place)[:_MOST_OBJECTS]
         return
     if isinstance(place, BaseException):
-        yield from _behind(place)
+        yield from _causes(place)
     for name in _PLACES:
         if (inner := _member(place, name)) is not None:
             yield inner
 
 
-def _behind(error: BaseException) -> Iterator[object]:
+def _causes(error: BaseException) -> Iterator[object]:
     yield from error.args
-    # As Python tells it: what it was raised from, else what was handled meanwhile.
+    # As in a traceback: the explicit cause, else the context.
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
         yield before
@@ -199,17 +201,19 @@ def _texts(places: Iterable[object]) -> Iterator[str]:
         if isinstance(place, str):
             yield place
         elif isinstance(place, BaseException):
-            yield _said_by(place)
+            yield _message_of(place)
         for name in _TEXTS:
             held = _member(place, name)
-            blocks = cast("list[object]", held)[:_MOST] if isinstance(held, list) else [held]
+            blocks = (
+                cast("list[object]", held)[:_MOST_OBJECTS] if isinstance(held, list) else [held]
+            )
             for block in blocks:
                 text = block if isinstance(block, str) else _member(block, "text")
                 if isinstance(text, str):
                     yield text
 
 
-def _said_by(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a foreign `__str__` may do anything
@@ -217,7 +221,7 @@ def _said_by(error: BaseException) -> str:
 
 
 def _by_tail(text: str) -> Outcome | None:
-    """Return what the last tail in a text says (docs/reference/outcomes.md), as it says it."""
+    """Return the outcome of the last `[turnlog ...]` tail in a text, unchanged."""
     tails = list(_TAIL.finditer(text, max(len(text) - _SEARCHED, 0)))
     if not tails:
         return None
@@ -237,14 +241,14 @@ def _family(kind: str) -> str | None:
 
 
 def _cautious(said: Outcome) -> Outcome:
-    """Return an outcome as far as text can be believed: it never makes a call safe to repeat."""
-    retry = RetryClass.UNSAFE if said.retry == RetryClass.SAFE else said.retry
+    """Return an outcome from text with `safe` and executed `no` removed (decision 66)."""
+    retry = Retry.UNSAFE if said.retry == Retry.SAFE else said.retry
     executed = Executed.MAYBE if said.executed == Executed.NO else said.executed
     return structs.replace(said, retry=retry, executed=executed, source=Source.TEXT)
 
 
-def _told(headers: object) -> dict[str, object]:
-    """Return what the fields say, named as in an envelope; of a repeated one the last counts."""
+def _header_members(headers: object) -> dict[str, object]:
+    """Return the `Turnlog-*` headers by the names of the envelope; of repeated ones the last."""
     items = getattr(headers, "items", None)
     said: dict[str, object] = {}
     for name, value in cast("Iterable[tuple[object, object]]", items() if items else headers):
@@ -264,7 +268,7 @@ def _field(value: object) -> str:
 
 
 def _number(text: str) -> int | None:
-    """Return the number that a field holds, if it is one."""
+    """Return the number in a header, if it is one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
 
@@ -287,7 +291,7 @@ def _outcome(said: object) -> Outcome:
         status=_word(Status, _member(said, "status")),
         error=_word(ErrorFamily, _member(said, "error")),
         kind=_word(ErrorKind, _member(said, "kind")),
-        retry=_word(RetryClass, _member(said, "retry")),
+        retry=_word(Retry, _member(said, "retry")),
         retry_after_ms=_count(_member(said, "retry_after_ms")),
         executed=_word(Executed, _member(said, "executed")),
         phase=_word(Phase, _member(said, "phase")),

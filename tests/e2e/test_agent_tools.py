@@ -17,7 +17,7 @@ from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Response, call, message
 from kit.proxy import running
 from kit.upstreams import Peer, RawUpstream, text_result
-from turnlog.client import ErrorKind, RetryClass, outcome_of
+from turnlog.client import ErrorKind, Retry, outcome_of
 
 Mode = str
 MODES = ("2026-07-28", "legacy")
@@ -193,7 +193,7 @@ async def test_without_a_name_it_is_the_only_session_of_client_and_credential(
         outcome = outcome_of(result)
         assert outcome is not None
         assert (result.is_error, outcome.kind) == (True, ErrorKind.SESSION_UNAVAILABLE)
-        assert outcome.retry is RetryClass.SAFE
+        assert outcome.retry is Retry.SAFE
         assert isinstance(result.content[0], mcp_types.TextContent)
         return result.content[0].text
 

@@ -14,12 +14,13 @@ from mcp.types import CallToolResult, ErrorData, TextContent
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from kit.attempts import ask, session
+from turnlog import client
 from turnlog.client import (
     ErrorFamily,
     Executed,
     Flag,
     Outcome,
-    RetryClass,
+    Retry,
     Source,
     Status,
     outcome_of,
@@ -46,7 +47,7 @@ WANTED = Outcome(
     status=Status.UNKNOWN,
     error=ErrorFamily.CONNECTION,
     kind=ErrorKind.CONNECTION_LOST,
-    retry=RetryClass.UNSAFE,
+    retry=Retry.UNSAFE,
     executed=Executed.MAYBE,
     phase=Phase.SENT,
 )
@@ -168,7 +169,7 @@ READ = Outcome(
     call=WANTED.call,
     error=WANTED.error,
     kind=WANTED.kind,
-    retry=RetryClass.UNSAFE,
+    retry=Retry.UNSAFE,
     executed=Executed.MAYBE,
     source=Source.TEXT,
 )
@@ -207,17 +208,17 @@ def test_text_never_makes_a_call_safe_to_repeat(text: str) -> None:
     for said in (text, RuntimeError(text), text.encode() if text[0] != "{" else text):
         found = outcome_of(said)
         assert found is not None
-        assert (found.retry, found.executed) == (RetryClass.UNSAFE, Executed.MAYBE)
+        assert (found.retry, found.executed) == (Retry.UNSAFE, Executed.MAYBE)
         assert found.source is Source.TEXT
     found = outcome_of(CallToolResult(content=content))
-    assert found is None or found.retry is RetryClass.UNSAFE
+    assert found is None or found.retry is Retry.UNSAFE
 
 
 def test_text_may_say_that_a_call_ran_or_would_fail_again() -> None:
     ran = outcome_of(tail(status="replayed", kind=None, executed="yes", retry="never"))
     assert ran is not None
     assert (ran.status, ran.kind) == (Status.REPLAYED, None)
-    assert (ran.executed, ran.retry) == (Executed.YES, RetryClass.NEVER)
+    assert (ran.executed, ran.retry) == (Executed.YES, Retry.NEVER)
 
 
 @pytest.mark.parametrize(
@@ -238,12 +239,18 @@ def decide(said: object) -> str:
     match outcome_of(said):
         case None | Outcome(retry=None):
             return "done"
-        case Outcome(retry=RetryClass.SAFE, retry_after=wait):
+        case Outcome(retry=Retry.SAFE, retry_after=wait):
             return f"again after {wait}"
-        case Outcome(retry=RetryClass.NEVER):
+        case Outcome(retry=Retry.NEVER):
             return "give up"
         case Outcome():
             return "ask"
+
+
+def test_the_names_that_users_import_stay() -> None:
+    names = "ErrorFamily ErrorKind Executed Flag Outcome Phase Retry Source Status"
+    assert client.__all__ == [*names.split(), "outcome_of", "outcome_of_headers"]
+    assert all(hasattr(client, name) for name in client.__all__)
 
 
 def test_retry_logic_is_one_match() -> None:
@@ -281,7 +288,7 @@ TOLD = Outcome(
     status=Status.ERROR,
     error=ErrorFamily.RATE_LIMITED,
     kind=ErrorKind.RATE_LIMITED,
-    retry=RetryClass.SAFE,
+    retry=Retry.SAFE,
     retry_after_ms=2000,
     executed=Executed.NO,
     flags=(Flag.RETRIED, "new_in_2030"),

@@ -1,7 +1,7 @@
-"""Make the calls that stdin names, with the official client, and say what an agent sees of each.
+"""The agent of the demo: makes calls with the official MCP client and prints what it sees.
 
-Run as `python -m turnlog.demo.agent URL`. It needs the extra `turnlog[demo]`. A line of stdin is a
-call as JSON; an empty line of stdout ends what is said of it.
+Run as `python -m turnlog.demo.agent URL`; needs the extra `turnlog[demo]`. It reads calls from
+stdin, one JSON object per line, and ends the output of each with an empty line.
 """
 
 import asyncio
@@ -13,44 +13,44 @@ from mcp import Client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult, TextContent
 
-from turnlog.client import ErrorFamily, Executed, Outcome, RetryClass, outcome_of
+from turnlog.client import ErrorFamily, Executed, Outcome, Retry, outcome_of
 
-from .scenes import RELIST, Call
+from .scenes import RELIST, ScriptedCall
 
-_decode = msgspec.json.Decoder(Call).decode
+_decode = msgspec.json.Decoder(ScriptedCall).decode
 
 
 async def main(url: str) -> None:
-    """Make every call on one connection."""
+    """Make the calls from stdin on one connection."""
     async with Client(url) as client:
         while line := await asyncio.to_thread(sys.stdin.readline):
             await _make(client, _decode(line))
-            _say("")
+            _print("")
 
 
-async def _make(client: Client, call: Call) -> None:
+async def _make(client: Client, call: ScriptedCall) -> None:
     if call.tool == RELIST:
         listed = await client.list_tools(cache_mode="refresh")
-        _say(f"{len(listed.tools)} tools")
+        _print(f"{len(listed.tools)} tools")
         return
     steps: list[str] = []
     result = await client.call_tool(
-        call.tool, call.arguments, progress_callback=_noting(steps.append)
+        call.tool, call.arguments, progress_callback=_progress_to(steps.append)
     )
     if steps:
-        _say(f"progress {' '.join(steps)}")
-    _say(seen(result))
+        _print(f"progress {' '.join(steps)}")
+    _print(seen(result))
 
 
-def _noting(note: Callable[[str], None]) -> ProgressFnT:
-    async def noted(progress: float, total: float | None, message: str | None) -> None:
+def _progress_to(note: Callable[[str], None]) -> ProgressFnT:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         note(f"{progress:.0f}/{total or 0:.0f}")
 
-    return noted
+    return on_progress
 
 
 def seen(result: CallToolResult) -> str:
-    """Return which case a result is to an agent, and what the agent may do."""
+    """Return which case of `match` a result is, and what an agent may do next."""
     match outcome_of(result):
         case None:
             said = "error" if result.is_error else "answer"
@@ -59,7 +59,7 @@ def seen(result: CallToolResult) -> str:
             return f"case Outcome(error=NULL_RESULT): nothing came, do not build on it ({kind})"
         case Outcome(executed=Executed.NO, kind=kind):
             return f"case Outcome(executed=NO): it never ran, may be made again ({kind})"
-        case Outcome(retry=RetryClass.SAFE, kind=kind):
+        case Outcome(retry=Retry.SAFE, kind=kind):
             return f"case Outcome(retry=SAFE): it only reads, may be made again ({kind})"
         case Outcome(executed=Executed.MAYBE, kind=kind):
             return f"case Outcome(executed=MAYBE): may have happened, look first ({kind})"
@@ -71,7 +71,7 @@ def _text(result: CallToolResult) -> str:
     return " ".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

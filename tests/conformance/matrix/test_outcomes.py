@@ -7,7 +7,7 @@ import pytest
 
 from conformance.matrix import misbehaving, rig
 from kit.upstreams import RawUpstream
-from turnlog.client import ErrorKind, Executed, Outcome, RetryClass, Status, outcome_of
+from turnlog.client import ErrorKind, Executed, Outcome, Retry, Status, outcome_of
 
 pytestmark = pytest.mark.matrix
 
@@ -19,11 +19,11 @@ CLIENTS: Final = {
     "typescript-2-legacy": ("typescript_two.mjs", "2025-11-25"),
     "typescript-2-modern": ("typescript_two.mjs", "2026-07-28"),
 }
-LOST = (ErrorKind.CONNECTION_LOST, RetryClass.UNSAFE, Executed.MAYBE, Status.UNKNOWN, 1, None)
-LATE = (ErrorKind.RESPONSE_TIMEOUT, RetryClass.UNSAFE, Executed.MAYBE, Status.UNKNOWN, 1, None)
-NULL = (ErrorKind.NULL_RESULT, RetryClass.SAFE, Executed.YES, Status.ERROR, 1, None)
-BUSY = (ErrorKind.RATE_LIMITED, RetryClass.SAFE, Executed.NO, Status.ERROR, 1, 2.0)
-TWICE = (ErrorKind.CONNECTION_LOST, RetryClass.SAFE, Executed.MAYBE, Status.ERROR, 2, None)
+LOST = (ErrorKind.CONNECTION_LOST, Retry.UNSAFE, Executed.MAYBE, Status.UNKNOWN, 1, None)
+LATE = (ErrorKind.RESPONSE_TIMEOUT, Retry.UNSAFE, Executed.MAYBE, Status.UNKNOWN, 1, None)
+NULL = (ErrorKind.NULL_RESULT, Retry.SAFE, Executed.YES, Status.ERROR, 1, None)
+BUSY = (ErrorKind.RATE_LIMITED, Retry.SAFE, Executed.NO, Status.ERROR, 1, 2.0)
+TWICE = (ErrorKind.CONNECTION_LOST, Retry.SAFE, Executed.MAYBE, Status.ERROR, 2, None)
 OUTCOMES: Final = {
     "well": None,
     "reset": LOST,
