@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from turnlog.demo.play import DemoError, play
-from turnlog.demo.scenes import Call
+from turnlog.demo.scenes import ScriptedCall
 
 TURNLOG = [sys.executable, "-m", "turnlog"]
 
@@ -178,25 +178,25 @@ def test_the_demo_says_where_it_cannot_make_its_folder(tmp_path: Path) -> None:
 
 
 class Leaving:
-    """An audience that stops the demo at its first call."""
+    """A listener that stops the demo at its first call."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def ruled(self, rules: Path) -> None:
-        """Let the rules pass."""
+    def on_rules(self, rules: Path) -> None:
+        """Ignore the rules."""
 
-    def scene(self, title: str) -> None:
-        """Let the scene begin."""
+    def on_scene(self, title: str) -> None:
+        """Ignore the scene."""
 
-    def asked(self, call: Call) -> None:
+    def on_call(self, call: ScriptedCall) -> None:
         """Stop."""
         raise self._error
 
-    def answered(self, lines: list[str]) -> None:
-        """Let the answer pass."""
+    def on_answer(self, lines: list[str]) -> None:
+        """Ignore the answer."""
 
-    def pin(self) -> None:
+    def on_tools_listed(self) -> None:
         """Pin nothing."""
 
 

@@ -1,1 +1,1 @@
-"""A real tool server and a real agent, scripted, to watch turnlog at work."""
+"""The demo: a real tool server and a real agent, scripted."""

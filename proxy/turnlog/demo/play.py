@@ -1,4 +1,4 @@
-"""Run the demo: the server (started again whenever it dies), turnlog and the agent, as processes."""
+"""Run the demo: server (restarted when it dies), turnlog and agent, each as a process."""
 
 import asyncio
 import socket
@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .scenes import SCENES, SERVER, Call, Scene
+from .scenes import SCENES, SERVER, Scene, ScriptedCall
 
 READY = 15.0
-"""Seconds that a process may take to start, and to notice what it should."""
+"""s that a process may take to start, and turnlog to log an expected event."""
 ANSWERED = 60.0
-"""Seconds that a call may take, with all its attempts."""
+"""s that a call may take, with all attempts."""
 STOPPED = 10.0
-"""Seconds that a process may take to stop."""
+"""s that a process may take to stop."""
 _LOOK = 0.02
 _SERVER_LOG = "server.log"
 
@@ -30,47 +30,47 @@ class DemoError(RuntimeError):
     """A part of the demo did not start or failed."""
 
 
-class Audience(Protocol):
-    """Who is told what happens, as it happens."""
+class DemoListener(Protocol):
+    """Gets notified of each step of the demo."""
 
-    def ruled(self, rules: Path) -> None:
-        """Rules were written down, which turnlog will go by."""
+    def on_rules(self, rules: Path) -> None:
+        """The rules file was written."""
         ...
 
-    def scene(self, title: str) -> None:
+    def on_scene(self, title: str) -> None:
         """A scene begins."""
         ...
 
-    def asked(self, call: Call) -> None:
+    def on_call(self, call: ScriptedCall) -> None:
         """The agent is about to make a call."""
         ...
 
-    def answered(self, lines: list[str]) -> None:
-        """The call was made; `lines` is what the agent says of it."""
+    def on_answer(self, lines: list[str]) -> None:
+        """The call was made; `lines` is the output of the agent."""
         ...
 
-    def pin(self) -> None:
-        """Now is the time to pin what the tools are."""
+    def on_tools_listed(self) -> None:
+        """The tools were listed and can be pinned now."""
         ...
 
 
-async def play(folder: Path, audience: Audience) -> None:
-    """Let the agent make its calls through turnlog; what turnlog kept is in `folder`/data.
+async def play(folder: Path, listener: DemoListener) -> None:
+    """Run all scenes; the store is then in `folder`/data.
 
-    Raises `DemoError`, and what `audience` raises: `OSError` where its output is not taken.
+    Raises `DemoError`, and what the listener raises (`OSError` when it cannot write its output).
     """
     try:
-        await _play(folder, audience)
+        await _play(folder, listener)
     except ExceptionGroup as group:
         if failed := group.subgroup((DemoError, OSError)):
             raise failed.exceptions[0] from group
         raise
 
 
-async def _play(folder: Path, audience: Audience) -> None:
+async def _play(folder: Path, listener: DemoListener) -> None:
     rules = folder / "rules.yaml"
     rules.write_bytes(_RULES.read_bytes())
-    audience.ruled(rules)
+    listener.on_rules(rules)
     port = _free_port()
     async with asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(_keep_running(port, folder))
@@ -78,23 +78,23 @@ async def _play(folder: Path, audience: Audience) -> None:
         upstream = f"http://127.0.0.1:{port}/mcp"
         async with _turnlog(upstream, folder) as proxy, _agent(await proxy.url(), folder) as agent:
             for scene in SCENES:
-                await _show(scene, agent, proxy, audience)
+                await _show(scene, agent, proxy, listener)
         supervisor.cancel()
 
 
-async def _show(scene: Scene, agent: Process, proxy: "_Proxy", audience: Audience) -> None:
-    audience.scene(scene.title)
+async def _show(scene: Scene, agent: Process, proxy: "_Proxy", listener: DemoListener) -> None:
+    listener.on_scene(scene.title)
     for call in scene.calls:
-        audience.asked(call)
-        audience.answered(await _made(agent, call))
+        listener.on_call(call)
+        listener.on_answer(await _made(agent, call))
     if scene.pinned:
-        await proxy.said("tools.listed")
-        await asyncio.to_thread(audience.pin)
-        await proxy.said("lock.loaded")
+        await proxy.logged("tools.listed")
+        await asyncio.to_thread(listener.on_tools_listed)
+        await proxy.logged("lock.loaded")
 
 
-async def _made(agent: Process, call: Call) -> list[str]:
-    """Let the agent make a call, and return what it says of it."""
+async def _made(agent: Process, call: ScriptedCall) -> list[str]:
+    """Return the agent's output for a call that it makes."""
     assert agent.stdin is not None
     assert agent.stdout is not None
     agent.stdin.write(msgspec.json.encode(call) + b"\n")
@@ -111,7 +111,7 @@ async def _made(agent: Process, call: Call) -> list[str]:
 
 
 async def _keep_running(port: int, folder: Path) -> None:
-    """Run the server; when it ends, run its next release."""
+    """Run the server; whenever it ends, start its next release."""
     notes = folder / "notes"
     notes.mkdir()
     for release in count(1):
@@ -122,17 +122,17 @@ async def _keep_running(port: int, folder: Path) -> None:
 
 
 class _Proxy(msgspec.Struct, frozen=True):
-    """turnlog at work, and the file of its events."""
+    """The running turnlog and its log file."""
 
     process: Process
     events: Path
 
     async def url(self) -> str:
-        """Wait until it is ready, and return its URL."""
-        return str((await self.said("proxy.ready"))["turnlog.urls"][0])
+        """Wait until it is ready; return its URL."""
+        return str((await self.logged("proxy.ready"))["turnlog.urls"][0])
 
-    async def said(self, name: str) -> dict[str, Any]:
-        """Wait until it has written an event, and return it."""
+    async def logged(self, name: str) -> dict[str, Any]:
+        """Wait until it has logged an event of this name; return that event."""
         try:
             async with asyncio.timeout(READY):
                 while self.process.returncode is None:
@@ -156,10 +156,10 @@ class _Proxy(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def _turnlog(upstream: str, folder: Path) -> AsyncGenerator[_Proxy]:
-    """Run turnlog in front of an upstream; its events go to a file."""
+    """Run turnlog in front of an upstream, logging to a file."""
     what = ("--upstream", f"{SERVER}={upstream}", "--rules", str(folder / "rules.yaml"))
     where = ("--listen", "127.0.0.1:0", "--data", str(folder / "data"))
-    # Reads need not be on disk before their answers; here the log is printed beside each answer.
+    # By default reads may reach the disk after their answer; the demo prints the log at once.
     how = ("--durability", "strict", "--log-format", "json")
     events = folder / "turnlog.jsonl"
     with events.open("wb") as output:

@@ -1,4 +1,4 @@
-"""`turnlog demo`: a real agent, a real server, turnlog between them, and what each of them says."""
+"""`turnlog demo`: a real agent and a real server with turnlog between them."""
 
 import asyncio
 import signal
@@ -14,56 +14,56 @@ from shutil import which
 import click
 
 from turnlog.cli.attempts import outcome_cells
-from turnlog.cli.options import FolderName, open_view
+from turnlog.cli.options import FOLDER, open_view
 from turnlog.cli.render import aligned
 from turnlog.core.kinds import Status
 from turnlog.core.pins import Provenance
 from turnlog.core.text.terminal import escape_unprintable, fit_columns
 from turnlog.demo.play import DemoError, play
-from turnlog.demo.scenes import SERVER, Call
+from turnlog.demo.scenes import SERVER, ScriptedCall
 from turnlog.sessions import log
 from turnlog.sessions.log import Query
 from turnlog.sessions.rows import Row
 
 _WIDTH = 84
-"""Columns beside the word that tells who speaks."""
+"""Width of a line after the word `agent` or `log`."""
 _LEAST = (16, 5, 4, 0)
-"""Columns of the log's cells, so that all lines stand below each other."""
+"""Least widths of the log's cells, so that the lines are aligned."""
 
 
 @click.command(name="demo")
 @click.option(
     "--data",
     "folder",
-    type=FolderName(),
-    help="Folder to make and keep everything in.  [default: a temporary one]",
+    type=FOLDER,
+    help="Folder to create for all files of the demo.  [default: a temporary one]",
 )
 def command(folder: str | None) -> None:
     """Watch an agent's calls go through turnlog to tools that hang, refuse, crash and change.
 
-    Below each call stand what the agent saw and what the log says.
+    Each call is followed by what the agent saw and what the log recorded.
     """
     if find_spec("mcp") is None:
         raise click.ClickException(
             "the demo's agent and server need the MCP SDK, install it beside turnlog: pip install 'mcp>=2.3'"
         )
-    printer = _Printer(_made(folder))
+    printer = _Printer(_new_folder(folder))
     try:
         came = asyncio.run(_played(printer))
     except DemoError as error:
         raise click.ClickException(str(error)) from error
     if came is not None:
-        # The processes have ended; now this one may, as if nothing had been done about it.
+        # The child processes have ended; now end by the same signal.
         signal.raise_signal(came)
     click.echo()
     printer.run("trust", "--check")
-    printer.scene("The log is hash-chained: whatever is changed in it later is found.")
+    printer.on_scene("The log is hash-chained: later changes to it are found.")
     printer.run("verify")
     printer.closing()
 
 
 async def _played(printer: "_Printer") -> signal.Signals | None:
-    """Play until the end, or until a signal; return that. The demo's processes have ended then."""
+    """Run the demo; return the signal that ended it early, if any. Its processes have ended then."""
     came: list[signal.Signals] = []
     task = asyncio.current_task()
     assert task is not None
@@ -73,7 +73,7 @@ async def _played(printer: "_Printer") -> signal.Signals | None:
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # `nohup` has it ignored.
+        # `nohup` ignores SIGHUP; that must stay so.
         if signal.getsignal(number) is not signal.SIG_IGN:
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
     try:
@@ -84,7 +84,7 @@ async def _played(printer: "_Printer") -> signal.Signals | None:
     return came[0] if came else None
 
 
-def _made(name: str | None) -> Path:
+def _new_folder(name: str | None) -> Path:
     if name is None:
         return Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
     folder = Path(name)
@@ -99,7 +99,7 @@ def _made(name: str | None) -> Path:
 
 
 def _as_called() -> str:
-    """Return how turnlog was called: what is printed is to be typed where its name may say nothing."""
+    """Return how to call turnlog in the user's shell, where its name may not be on PATH."""
     called = Path(sys.argv[0])
     if called.name != "turnlog":
         return f"{quote(sys.executable)} -m turnlog"
@@ -109,7 +109,7 @@ def _as_called() -> str:
 
 
 class _Printer:
-    """Prints what happens, and remembers which attempts of the log it has printed."""
+    """Prints the steps of the demo with the new attempts in the log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,38 +118,38 @@ class _Printer:
         self._scenes = 0
         self._rows: list[Row] = []
 
-    def ruled(self, rules: Path) -> None:
-        """Print the rules in force."""
+    def on_rules(self, rules: Path) -> None:
+        """Print the rules."""
         click.echo(f"The rules of this demo ({rules}):\n")
         _echo_indented(rules.read_text("utf-8").splitlines())
 
-    def scene(self, title: str) -> None:
-        """Print what is about to happen."""
+    def on_scene(self, title: str) -> None:
+        """Print the title of a scene."""
         self._scenes += 1
         click.echo(f"\n{self._scenes}. {title}\n")
 
-    def asked(self, call: Call) -> None:
-        """Print a call that is about to be made."""
+    def on_call(self, call: ScriptedCall) -> None:
+        """Print a call."""
         click.echo(f"   {call}")
 
-    def answered(self, lines: list[str]) -> None:
-        """Print what the agent saw of a call, then what the log says of it."""
+    def on_answer(self, lines: list[str]) -> None:
+        """Print what the agent saw of a call and what was recorded."""
         for line in lines:
-            _say("agent", fit_columns(escape_unprintable(line), _WIDTH))
-        rows = self._new()
+            _print("agent", fit_columns(escape_unprintable(line), _WIDTH))
+        rows = self._new_rows()
         cells = [outcome_cells(row) for row in rows]
         for line in aligned(cells, _LEAST, elastic=(0,), width=_WIDTH):
-            _say("log", line)
+            _print("log", line)
         if any(row.provenance == Provenance.MISMATCH for row in rows):
-            _say("log", "provenance: mismatch")
+            _print("log", "provenance: mismatch")
 
-    def pin(self) -> None:
-        """Pin the tools; the whole diff is too long to print."""
+    def on_tools_listed(self) -> None:
+        """Pin the tools and print the end of the output."""
         click.echo()
         self.run("trust", "--yes", last=1)
 
     def run(self, *arguments: str, last: int | None = None) -> None:
-        """Run a command of turnlog's on what was kept, and print the end of what it prints."""
+        """Run a turnlog command on the demo's store; print its last lines."""
         click.echo(f"   $ {self._turnlog} {' '.join(arguments)} --data {quote(self._data)}")
         done = subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
             [sys.executable, "-m", "turnlog", *arguments, "--data", self._data],
@@ -165,28 +165,28 @@ class _Printer:
             click.echo(f"   (exit code {done.returncode})")
 
     def closing(self) -> None:
-        """Print where all of it lies, and what a reader may do with it."""
+        """Print where the files are and which commands to try."""
         lost = next(row for row in self._rows if row.status == Status.UNKNOWN)
         rules = self.folder / "rules.yaml"
-        click.echo(f"\nAll of it lies in {self.folder}. Look at it:\n")
+        click.echo(f"\nAll files are in {self.folder}. To look at them:\n")
         click.echo(f"   export TURNLOG_DATA={quote(self._data)}")
         for what, why in (
             ("log", "every attempt of every call"),
-            (f"show {lost.session[:13]}:{lost.seq}", "the order that was lost on its way"),
-            ("tail --last 5", "the same as it happens, until Ctrl-C"),
+            (f"show {lost.session[:13]}:{lost.seq}", "the order whose answer was lost"),
+            ("tail --last 5", "attempts as they end, until Ctrl-C"),
             (f"rules explain {SERVER} place_order --rules {quote(str(rules))}", ""),
         ):
             click.echo(f"   {self._turnlog} {what:<23}{'  # ' if why else ''}{why}".rstrip())
 
-    def _new(self) -> list[Row]:
-        """Return the attempts that were not printed yet: an outcome is on disk before its answer."""
+    def _new_rows(self) -> list[Row]:
+        """Return the attempts that were not printed yet."""
         with open_view(self._data) as view:
             rows = list(log.read_rows(view, Query()))
         new, self._rows = rows[len(self._rows) :], rows
         return new
 
 
-def _say(who: str, line: str) -> None:
+def _print(who: str, line: str) -> None:
     click.echo(f"     {who:<5}  {line}")
 
 
