@@ -98,7 +98,7 @@ def test_a_proxy_without_rules_says_so_once_and_names_packs_for_the_tools_it_kno
         with proxy_beside(tmp_path, upstream.url) as proxy:
             (told,) = proxy.told("rules.missing")
             assert told["turnlog.upstreams"] == ["default"]
-            assert "packs.md" in told["turnlog.advice"]
+            assert "built in are fetch, filesystem" in told["turnlog.advice"]
             post(proxy, message("tools/list", {}))
             proxy.told("tools.listed")
         with proxy_beside(tmp_path, upstream.url) as proxy:

@@ -1,1 +1,1 @@
-"""The parts put together and run."""
+"""Assembles the parts and runs them."""

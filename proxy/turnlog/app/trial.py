@@ -1,4 +1,4 @@
-"""Answer a sample call as its server would, and say what a proxy would record of the answer."""
+"""Simulate a sample call of a rules example: what would be recorded of its answer."""
 
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from turnlog.wire.message import MessageReader
 
 _REVISION: Final = "2025-11-25"
 _FINE: Final = {"content": [{"type": "text", "text": "ok"}]}
-"""The answer to an MCP call for which a sample has none."""
+"""The answer of an MCP sample that has none."""
 
 
 def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> SampleOutcome:
-    """Return what the answer of a sample comes to."""
+    """Return the outcome that would be recorded for a sample."""
     ask = _ask(call, policy, effect, sample)
     ending, reply = judged(ask, *_answered(ask, sample))
     return SampleOutcome(
