@@ -242,7 +242,11 @@ def test_a_session_alone_is_compared_from_its_begin_to_its_newest_state(data: Pa
 
 @pytest.mark.parametrize(
     ("field", "said"),
-    [("facts", "notes do"), ("pending_actions", "a call is open"), ("usage", "counts them all")],
+    [
+        ("facts", "only notes do"),
+        ("pending_actions", "open calls"),
+        ("usage", "counts all of them"),
+    ],
 )
 def test_fields_that_no_attempt_sets_are_said_to_be_none(data: Path, field: str, said: str) -> None:
     done = turnlog("log", "work", "--field", field, data=data)

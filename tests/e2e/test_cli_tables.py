@@ -1,10 +1,12 @@
 """Tables on a terminal: none is wider, and what they name can be given to other commands."""
 
+import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from e2e.stores import Call, call_id, fill, turnlog
+from e2e.stores import Call, call_id, fill, process, turnlog
 from kit.terminals import columns_of, on_a_terminal, plain
 from turnlog.core import ids
 from turnlog.core.kinds import Status
@@ -25,9 +27,19 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def printed(data: Path, columns: int, *command: str) -> list[str]:
-    with on_a_terminal(*command, data=data, columns=columns, environ={"TERM": "xterm"}) as run:
+INDIA = {"TZ": "IST-5:30"}
+
+
+def printed(data: Path, columns: int, *command: str, **environ: str) -> list[str]:
+    known = {"TERM": "xterm", **environ}
+    with on_a_terminal(*command, data=data, columns=columns, environ=known) as run:
         return [plain(line) for line in run.rest()]
+
+
+def local(row: dict[str, str]) -> str:
+    """The beginning of an attempt as somebody in India writes it."""
+    at = datetime.fromisoformat(row["timestamp"]) + timedelta(hours=5, minutes=30)
+    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 @pytest.mark.parametrize("columns", [160, 100, 80, 60, 40])
@@ -68,3 +80,27 @@ def test_what_a_narrow_table_shows_of_a_session_names_it(data: Path) -> None:
     assert {"SESSION", "NAMES"} < set(head.split())
     for row in rows:
         assert turnlog("log", row.split()[0], data=data).returncode == 0
+
+
+def test_a_time_without_a_zone_is_local_on_a_terminal_and_utc_elsewhere(data: Path) -> None:
+    *_, newest = map(json.loads, turnlog("log", "--json", data=data).stdout.splitlines())
+    since = local(newest)
+    assert len(printed(data, 160, "log", "--since", since, **INDIA)) == 2  # the head and one row
+    piped = process("log", "--since", since, "--data", str(data), environ=INDIA)
+    assert piped.stdout == "no attempts\n"
+    utc = newest["timestamp"][:19]
+    piped = process("log", "--since", utc, "--data", str(data), environ=INDIA)
+    assert len(piped.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("command", [("show", "work:1"), ("state", "work")])
+def test_show_and_state_print_local_times_on_a_terminal(
+    data: Path, command: tuple[str, ...]
+) -> None:
+    first, *_ = map(json.loads, turnlog("log", "work", "--json", data=data).stdout.splitlines())
+    text = "\n".join(printed(data, 200, *command, **INDIA))
+    assert " IST" in text
+    assert first["timestamp"][:11] not in text  # the form with a T in it is UTC's
+    piped = process(*command, "--data", str(data), environ=INDIA).stdout
+    assert first["timestamp"][:11] in piped
+    assert "IST" not in piped

@@ -1,4 +1,4 @@
-"""What one attempt looks like to people: the cells that `log` and `tail` share."""
+"""The table cells of an attempt, shared by `log`, `tail` and other listings."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from turnlog.store.base import View
 from .render import Cell, Column, Style, local_time
 
 OUTCOME = ("STATUS", "RAN", "MS", "SUMMARY")
-"""Heads of the columns that `outcome_cells` fills."""
+"""Heads of the columns of `outcome_cells`."""
 COLUMNS = (
     Column("SESSION", whole=True),
     Column("TIME", whole=True, is_time=True),
@@ -22,9 +22,9 @@ COLUMNS = (
     Column("INPUT", spare=1),
     Column("SUMMARY"),
 )
-"""What `cells` fills."""
+"""The columns of `cells`."""
 _IDENTIFYING = (13, 18, 23)
-"""Characters of an id: its time, then some of its dice."""
+"""Lengths to which an id may be shortened: its time, then some of its random part."""
 _STYLES = {
     Status.OK: Style.GOOD,
     Status.REPLAYED: Style.GOOD,
@@ -34,7 +34,7 @@ _STYLES = {
 
 
 def cells(row: Row) -> list[Cell]:
-    """Return what `log` and `tail` show of an attempt."""
+    """Return the cells of an attempt in `log` and `tail`."""
     *outcome, summary = outcome_cells(row)
     return [
         session_cell(row),
@@ -49,18 +49,18 @@ def cells(row: Row) -> list[Cell]:
 
 
 def time_cell(timestamp: str, *, digits: int = 19) -> Cell:
-    """Return a time to the second, or to so many characters; narrow, to what tells it from others."""
+    """Return a time to the second, or cut to `digits`; when narrow, only its short form."""
     text, narrow = local_time(timestamp, digits)
     return Cell(text, Style.FAINT, narrow)
 
 
 def call_cell(view: View, row: Row) -> Cell:
-    """Return the id of a call; narrow, as much of it as no other call begins with."""
+    """Return the id of a call; when narrow, only the beginning that is unique."""
     return Cell(row.call, narrow=_identifying(row.call, view.find_calls))
 
 
 def session_id_cell(view: View, session: str) -> Cell:
-    """Return the id of a session; narrow, as much of it as names no other one."""
+    """Return the id of a session; when narrow, only the beginning that is unique."""
     return Cell(session, narrow=_identifying(session, view.find_sessions))
 
 
@@ -70,17 +70,17 @@ def _identifying(text: str, find: Callable[[str], list[bytes]]) -> str:
 
 
 def session_cell(row: Row) -> Cell:
-    """Return the beginning of the session's id, by which commands find it."""
+    """Return the beginning of the session's id, which commands accept."""
     return Cell(row.session[:13])
 
 
 def tool_cell(row: Row) -> Cell:
-    """Return which tool of which server was called."""
+    """Return the called tool as SERVER/TOOL."""
     return Cell(f"{row.server}/{row.tool}")
 
 
 def outcome_cells(row: Row) -> list[Cell]:
-    """Return what came of the attempt."""
+    """Return the outcome of an attempt, as `OUTCOME` heads it."""
     return [
         Cell(row.kind or row.error or row.status, _STYLES.get(row.status, Style.OPEN)),
         Cell(row.executed, Style.OPEN if row.executed is Executed.MAYBE else None),
@@ -90,7 +90,8 @@ def outcome_cells(row: Row) -> list[Cell]:
 
 
 def _summary(row: Row) -> str:
-    """Return what is marked first: the end of the line is cut where the terminal is too narrow."""
+    """Return flags, attempt number and summary."""
+    # Flags come first, because a narrow terminal cuts the end.
     marks = "".join(f"[{mark}] " for mark in row.flags)
     again = f"(attempt {row.attempt}) " if row.attempt > 1 else ""
     return f"{marks}{again}{row.output_summary}".strip()

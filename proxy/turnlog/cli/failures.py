@@ -1,4 +1,4 @@
-"""What can go wrong for a user, in one line and with an exit code."""
+"""Errors of commands as one line on stderr, and their exit codes."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -14,20 +14,20 @@ from turnlog.store.base import StoreError
 
 FINE = 0
 FAILED = 1
-"""A check found something: `verify`, `rules check`, `rules test`."""
+"""A check found a problem: `verify`, `rules check`, `rules test`, `trust --check`."""
 WRONG_USE = 2
 NO_STORE = 3
 
 NO_OUTPUT = 74
 """EX_IOERR of sysexits.h."""
 PIPE_CLOSED = 141
-"""128 + SIGPIPE, as shells have it."""
+"""128 + SIGPIPE, as shells report it."""
 INTERRUPTED = 130
 """128 + SIGINT."""
 
 
 class PipeClosedError(Exception):
-    """Whoever read the output (`| head`) has enough."""
+    """The reader of the output (`| head`) closed it."""
 
 
 class OutputError(Exception):
@@ -35,7 +35,7 @@ class OutputError(Exception):
 
 
 _NOT_TAKEN = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
-"""What a device says that takes no more."""
+"""Errors of a full or broken device."""
 
 FAILURES = (
     click.ClickException,
@@ -46,16 +46,13 @@ FAILURES = (
     StoreError,
     OSError,
 )
-"""Everything else is a bug and ends in a traceback."""
+"""The expected errors; any other is a bug and ends in a traceback."""
 
 
 @contextmanager
 def telling_output_apart() -> Generator[None]:
-    """Raise `PipeClosedError` and `OutputError` where the output is not taken.
-
-    Only what was opened before has no name: files of the command's own have, and the store has
-    errors of its own.
-    """
+    """Raise `PipeClosedError` and `OutputError` when the output cannot be written."""
+    # Only stdout and stderr have no file name: the store and other files have errors of their own.
     try:
         yield
     except BrokenPipeError:
@@ -70,7 +67,7 @@ def telling_output_apart() -> Generator[None]:
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """Return the line for stderr and the exit code."""
+    """Return the line for stderr and the exit code of an expected error."""
     match error:
         case click.UsageError():
             return _usage(error), WRONG_USE
@@ -85,18 +82,18 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def complain(text: str) -> None:
-    """Write one line to stderr, with escapes for what could steer a terminal."""
+    """Write one line to stderr, control characters escaped."""
     click.echo(f"turnlog: {escape_unprintable(text)}", err=True)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return a question about the nearest of `words`; empty when none is near."""
+    """Return `did you mean ...?` with the closest word; empty when none is close."""
     close = get_close_matches(word, list(map(str, words)), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _system(error: OSError) -> tuple[str, int]:
-    """Tell files, which are the store's, from addresses to listen on and the like."""
+    """Return the line and code: errors with a file name are the store's."""
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
         return reason, WRONG_USE
@@ -111,6 +108,6 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return click's text in the form of all other messages: one line, no capital, no full stop."""
+    """Return a message of click as one line, lower case, without a full stop."""
     line = " ".join(text.split()).removesuffix(".")
     return line[:1].lower() + line[1:]

@@ -1,5 +1,6 @@
-"""Options that say which attempts are wanted, by tool and by outcome."""
+"""Options that filter attempts by tool, outcome, input and trace."""
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -10,9 +11,25 @@ from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.store.base import Filter
 
 from .failures import did_you_mean
+from .options import Parsed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_TRACE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def _read_trace(text: str) -> str:
+    """Return a W3C trace id in lower case; an empty one is refused by `filter_of`."""
+    found = text.lower()
+    if found and (_TRACE_ID.fullmatch(found) is None or not found.strip("0")):
+        raise ValueError(
+            f"{text!r} is no trace id, write its 32 hex digits, as in "
+            "4bf92f3577b34da6a3ce929d0e0e4736"
+        )
+    return found
+
+
+_TRACE = Parsed("trace id", _read_trace)
 _NAMES = ("tool", "server", "error", "kind", "flag", "input", "trace")
 _OPTIONS = (
     click.option(
@@ -35,11 +52,13 @@ _OPTIONS = (
     click.option(
         "--input", metavar="TEXT", help="Attempts whose recorded input holds TEXT, in any case."
     ),
-    click.option("--trace", metavar="ID", help="Attempts of this trace."),
+    click.option(
+        "--trace", metavar="ID", type=_TRACE, help="Attempts of this trace (W3C, 32 hex digits)."
+    ),
 )
 
 MOST = 10**12
-"""No store holds more commits."""
+"""Upper limit of seqs and counts; no store holds more commits."""
 
 
 def filter_options(command: F) -> F:
@@ -50,7 +69,7 @@ def filter_options(command: F) -> F:
 
 
 def filter_of(given: dict[str, Any]) -> Filter:
-    """Return the filter that options name. Raises `click.UsageError`."""
+    """Return the filter for the values of these options. Raises `click.UsageError`."""
     for name in _NAMES:
         refuse_empty(name, given[name])
     _check_word("flag", given["flag"], Flag)
@@ -61,13 +80,13 @@ def filter_of(given: dict[str, Any]) -> Filter:
 
 
 def refuse_empty(name: str, value: str | None) -> None:
-    """Refuse a filter that is given and says nothing, as a variable without a value does."""
+    """Refuse an empty filter, which an unset shell variable gives."""
     if value == "":
         raise click.UsageError(f"--{name} is empty, name something or leave it out")
 
 
 def _check_word(what: str, word: str | None, words: type[StrEnum]) -> None:
-    """Refuse a word that stands in no record: its filter would find nothing for ever."""
+    """Refuse a word that no record can have, instead of finding nothing."""
     if word and word not in set(words):
         hint = did_you_mean(word, words) or f"they are {', '.join(words)}"
         raise click.UsageError(f"no {what} is called {word!r}, {hint}")

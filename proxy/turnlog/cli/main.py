@@ -1,7 +1,7 @@
-"""The command `turnlog`: find the subcommand, run it, and turn what went wrong into one line.
+"""The command `turnlog`: runs a subcommand and turns expected errors into one line.
 
-Each subcommand lives in a module of its own that is imported when it is called, so that
-`turnlog log` does not pay for the server.
+Each subcommand is a module that is imported when it is called, so that `turnlog log` does not load
+the server.
 """
 
 import os
@@ -33,31 +33,31 @@ from .failures import (
 
 COMMANDS = {
     "convert": "Convert a store of turnlog 0.2 to the present format.",
-    "dangling": "List calls that their agent has no answer to.",
+    "dangling": "List calls whose agent has no answer.",
     "demo": "Watch an agent's calls go through turnlog.",
-    "diff": "Tell what changed between two states, and by which commits.",
-    "log": "List attempts: what was called, and what came of it.",
+    "diff": "Show what changed between two states, and by which commits.",
+    "log": "List attempts of calls and their outcomes.",
     "mcp": "Give an agent its own session as tools, over stdin and stdout.",
-    "resolve": "Settle a call of which nobody knows whether it happened.",
+    "resolve": "Settle a call whose outcome is unknown.",
     "rules": "Check, explain and test rules.",
-    "serve": "Forward tool calls, and record each of them.",
+    "serve": "Run the proxy: forward tool calls and record each of them.",
     "sessions": "List sessions.",
     "show": "Show a call or a commit in full.",
-    "state": "Show what a session has come to.",
-    "status": "Tell what the store holds, and what is in flight.",
+    "state": "Show the state of a session.",
+    "status": "Show what the store holds and which calls are pending.",
     "tail": "Print attempts as they end.",
-    "trust": "Pin what the tools are, and tell what has changed.",
-    "verify": "Check that the log is as it was written.",
-    "wrap": "Run a tool server that speaks over stdin and stdout, and record each call.",
+    "trust": "Pin the definitions of tools, and show changes.",
+    "verify": "Check that the log was not changed.",
+    "wrap": "Run a stdio tool server and record each call.",
 }
-"""Each is `command` in the module of its name."""
+"""Subcommands; each is `command` in the module of that name."""
 _STDERR = 2
 
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A group that imports a command when it is called."""
 
-    # Click itself would end the process where nobody reads, with the code of a failed check.
+    # When the output has no reader, click itself would exit with 1, the code of a failed check.
     def make_context(
         self,
         info_name: str | None,
@@ -84,7 +84,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Click compares with commands that were imported already: none.
+        # Click would only suggest commands that are already imported: none.
         hint = "" if args[0] in COMMANDS else did_you_mean(args[0], COMMANDS)
         if hint:
             raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
@@ -104,23 +104,23 @@ def turnlog() -> None:
     """A transparent proxy between an agent and its tool servers that keeps a log of every call.
 
     Exit codes: 0 fine, 1 the check failed, 2 wrong use or configuration, 3 the store cannot be
-    used, 74 the output cannot be written, 130 Ctrl-C, 141 whoever read the output closed it.
+    used, 74 the output cannot be written, 130 Ctrl-C, 141 the reader of the output closed it.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code. Errors of the user's are one line on stderr."""
+    """Run a command line and return the exit code; expected errors are one line on stderr."""
     _open_closed_streams()
     try:
-        # Text from tools may be beyond the terminal's encoding; that must not end a listing.
+        # Text from tools may not fit the terminal's encoding; that must not end a listing.
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         with telling_output_apart():
             code = _run(sys.argv[1:] if arguments is None else arguments)
             sys.stdout.flush()
     except ProcessIdTaken as taken:
-        # Nothing was done yet: commands open the store first.
-        return _told(taken) if arguments is not None else _run_again(taken)
+        # Commands open the store first, so nothing was done yet and the command can be run again.
+        return _print_error(taken) if arguments is not None else _run_again(taken)
     except PipeClosedError:
         _drop_output()
         return PIPE_CLOSED
@@ -144,33 +144,33 @@ def _run(arguments: Sequence[str]) -> int:
     except ProcessIdTaken:
         raise
     except FAILURES as error:
-        return _told(error)
+        return _print_error(error)
 
 
-def _told(error: Exception) -> int:
-    """Print what went wrong; return the exit code."""
+def _print_error(error: Exception) -> int:
+    """Print an expected error; return its exit code."""
     message, code = describe(error)
     complain(message)
     return code
 
 
 def _run_again(taken: ProcessIdTaken) -> int:
-    """Run the command line under another process id; return its exit code."""
-    from .another_id import run_again
+    """Run the command line again under another process id; return its exit code."""
+    from .rerun import run_again
 
     try:
         return run_again(taken)
     except (ProcessIdTaken, OSError) as error:
-        return _told(error)
+        return _print_error(error)
 
 
 def _drop_output() -> None:
-    """Let what is left go nowhere: Python would complain when it flushes on exit."""
+    """Discard buffered output, so that flushing at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse_other_encodings(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are no text, once for all commands: no record, event or JSON can hold them."""
+    """Refuse arguments that are not UTF-8: records, events and JSON cannot hold them."""
     for what, text in _given(arguments):
         try:
             text.encode()
@@ -179,8 +179,8 @@ def _refuse_other_encodings(arguments: Sequence[str]) -> None:
 
 
 def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield all that a command may take a text from, and what to call it."""
-    # What stands behind -- is another program's.
+    """Yield all texts that a command may use, each with a name for errors."""
+    # Arguments after -- belong to another program.
     own = takewhile(lambda text: text != "--", arguments)
     yield from (("the argument", text) for text in own)
     for name, text in os.environ.items():
@@ -191,9 +191,9 @@ def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null as each of the descriptors 0, 1 and 2 that was closed when turnlog was started."""
-    # `open` gives the lowest free number. Without this the next file or socket would be descriptor 2, say the
-    # store's, and what a child or the interpreter writes to stderr would go into it.
+    """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed."""
+    # Otherwise a file of the store could become descriptor 2, and what a child or the interpreter
+    # writes to stderr would go into it. `open` returns the lowest free descriptor.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

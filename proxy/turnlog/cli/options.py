@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and how people write times and ranges."""
+"""Options that several commands share, and the types of their values."""
 
 import os
 import shutil
@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from turnlog.core.state.state_view import StateField
-from turnlog.core.text.units import parse_moment
-from turnlog.sessions.log import TurnRange, parse_turns
+from turnlog.core.text.units import as_utc, parse_moment
+from turnlog.sessions.log import parse_turns
 from turnlog.store.base import View
 
 from .failures import complain, did_you_mean
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from turnlog.redaction.redact import Redactor
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
@@ -42,7 +44,7 @@ def data_option(command: F) -> F:
     return click.option(
         "--data",
         metavar="DIR",
-        type=FolderName(),
+        type=FOLDER,
         envvar="TURNLOG_DATA",
         default=_default_data,
         show_default="the user's state folder",
@@ -51,21 +53,26 @@ def data_option(command: F) -> F:
     )(command)
 
 
-def writing_options(command: F) -> F:
-    """Add `--config` and `--data`, for a command that writes texts to the store: see `writing`."""
-    config = click.option(
-        "--config",
-        metavar="FILE",
-        help="The proxy's YAML file of settings, for `redact` and `data`.  [env: TURNLOG_CONFIG]",
-    )
-    data = click.option(
+def config_option(help_text: str = "A YAML file of settings.") -> Callable[[F], F]:
+    """Return an option `--config`."""
+    return click.option("--config", metavar="FILE", help=f"{help_text}  [env: TURNLOG_CONFIG]")
+
+
+def settings_data_option(command: F) -> F:
+    """Add `--data` for a command that reads settings, which may name the folder as well."""
+    return click.option(
         "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
-    )
-    return config(data(command))
+    )(command)
+
+
+def writing_options(command: F) -> F:
+    """Add `--config` and `--data`, for `writing`."""
+    config = config_option("The proxy's YAML file of settings, for `redact` and `data`.")
+    return config(settings_data_option(command))
 
 
 def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
-    """Return the store's folder, and what cuts secrets out of texts as the settings say.
+    """Return the store's folder and the redactor of the settings, for a command that writes.
 
     Raises `ConfigError`, `SettingError`.
     """
@@ -87,11 +94,9 @@ def json_option(command: F) -> F:
 
 @contextmanager
 def printout() -> Generator[Callable[[str], None]]:
-    """Collect lines, and print them when the block has ended, however it ended.
-
-    A reader that takes its time (`| less`) must not hold a snapshot of the store open: what the
-    writers free meanwhile could not be used again.
-    """
+    """Return a function that collects lines, which are printed when the block ends."""
+    # A slow reader (`| less`) must not keep a snapshot of the store open: LMDB cannot reuse what
+    # writers free meanwhile.
     with SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="") as kept:
         try:
             yield lambda line: print(line, file=kept)
@@ -103,115 +108,86 @@ def printout() -> Generator[Callable[[str], None]]:
 
 @contextmanager
 def open_view(data: str) -> Generator[View]:
-    """Open a snapshot of the store in a folder, beside any running proxy. Raises `StoreError`."""
+    """Open a snapshot of the store in a folder; proxies may be running. Raises `StoreError`."""
     from turnlog.store.lmdb import LmdbReader
 
-    reader = LmdbReader.open(Path(data).expanduser())
-    try:
-        with reader.view() as view:
-            yield view
-    finally:
-        reader.close()
+    with LmdbReader.open(Path(data).expanduser()) as reader, reader.view() as view:
+        yield view
 
 
-class _Listing(Protocol):
-    @property
-    def left_out(self) -> int: ...
-
-
-def warn_of_damage(listing: _Listing) -> None:
-    """Say on stderr that a listing is not all there was."""
-    if count := listing.left_out:
-        records = "1 record is" if count == 1 else f"{count} records are"
+def warn_of_damage(left_out: int) -> None:
+    """Warn on stderr that damaged records were left out of a listing, if any were."""
+    if left_out:
+        records = "1 record is" if left_out == 1 else f"{left_out} records are"
         complain(f"{records} damaged and left out, run `turnlog verify`")
 
 
-class Moment(click.ParamType[int]):
-    """A point in time, ns UTC: RFC 3339, a date, or a duration for that long ago."""
+class Parsed(click.ParamType[T]):
+    """An option type that reads its text by a function; a `ValueError` is the usage error."""
 
-    name = "time"
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
 
-    def __init__(self, *, end: bool = False) -> None:
-        """With `end` a date means the end of that day."""
-        self.end = end
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read `value`; a duration counts back from now."""
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Return the value of the option."""
         try:
-            return parse_moment(str(value), datetime.now(UTC), end=self.end)
-        except (ValueError, OverflowError):
-            self.fail(
-                f"{value!r} is no time, write 10m, 2026-11-27 or 2026-11-27T12:00:00Z", param, ctx
-            )
+            return self._read(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Number(click.IntRange):
-    """A whole number in a range, and an error that says so."""
+    """A whole number in a range; as click's, with another error for what is no number."""
 
     name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read `value`."""
-        try:
-            int(value)
-        except ValueError:
-            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
-        return super().convert(value, param, ctx)
+        """Return the value of the option."""
+        return super().convert(TURN.convert(value, param, ctx), param, ctx)
 
 
-class FolderName(click.ParamType[str]):
-    """A folder's path; an empty one is a slip, not the working directory."""
-
-    name = "folder"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """Read `value`."""
-        if not value:
-            self.fail("'' is no folder, write a path like /srv/turnlog", param, ctx)
-        return str(value)
+def _read_time(text: str, *, end: bool = False) -> int:
+    """Return ns UTC; a time without a zone is local on a terminal, as tables show it, else UTC."""
+    assume = datetime.astimezone if sys.stdout.isatty() else as_utc
+    try:
+        return parse_moment(text, datetime.now(UTC), end=end, assume=assume)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no time, write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
+        ) from None
 
 
-class TurnType(click.ParamType[int]):
-    """A turn: a whole number, where a negative one counts from the newest turn."""
-
-    name = "turn"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read `value`."""
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is no whole number, write one like 20", param, ctx)
+def _read_folder(text: str) -> str:
+    # An empty one is a slip, such as an unset variable, and not the working directory.
+    if not text:
+        raise ValueError("'' is no folder, write a path like /srv/turnlog")
+    return text
 
 
-class FieldName(click.ParamType[StateField]):
-    """A field of the state."""
-
-    name = "field"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> StateField:
-        """Read `value`."""
-        word = str(value)
-        if word not in set(StateField):
-            hint = did_you_mean(word, StateField) or f"they are {', '.join(StateField)}"
-            self.fail(f"no field is called {word!r}, {hint}", param, ctx)
-        return StateField(word)
+def _read_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number, write one like 20") from None
 
 
-class TurnRangeType(click.ParamType[TurnRange]):
-    """`A..B`, either end open; negative numbers count from the newest turn."""
+def _read_field(text: str) -> StateField:
+    if text not in set(StateField):
+        hint = did_you_mean(text, StateField) or f"they are {', '.join(StateField)}"
+        raise ValueError(f"no field is called {text!r}, {hint}")
+    return StateField(text)
 
-    name = "range"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> TurnRange:
-        """Read `value`; a single number is that turn alone."""
-        try:
-            return parse_turns(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+TIME: Final = Parsed("time", _read_time)
+"""A time in ns UTC: RFC 3339, a date, or a duration for that long ago."""
+END_TIME: Final = Parsed("time", partial(_read_time, end=True))
+"""The same, where a date means the end of that day."""
+TIME_HELP: Final = "10m ago, a date, or RFC 3339; without a zone local on a terminal, else UTC."
+FOLDER: Final = Parsed("folder", _read_folder)
+TURN: Final = Parsed("turn", _read_number)
+"""A turn; negative numbers count from the newest."""
+FIELD: Final = Parsed("field", _read_field)
+"""A field of the state."""
+TURN_RANGE: Final = Parsed("range", parse_turns)
+"""`A..B`, either end open, or a single turn; negative numbers count from the newest."""

@@ -1,7 +1,6 @@
-"""Text for people: columns that fit the terminal, and nothing in them that could steer it.
+"""Text for people: tables that fit the terminal, local times, colours.
 
-Tool names and outputs come from strangers. Whatever is no plain character is written as an escape,
-in tables and in JSON alike.
+Tool names and outputs are untrusted: control characters are escaped, in tables and in JSON.
 """
 
 import os
@@ -17,14 +16,15 @@ import msgspec
 from turnlog.core.text.terminal import display_width, escape_unprintable, fit_columns
 
 _BLOCK = 1000
-"""Rows that are aligned together, so that a table of any length streams in bounded memory."""
+"""Rows that are aligned together: a table of any length needs bounded memory."""
 _NARROWEST = 12
+"""Least width of a cut cell while there are columns that can be left out."""
 _NARROWEST_CUT = 5
-"""Columns that are left of a cell that is cut, before a column to spare is left out and after."""
+"""Least width of a cut cell after that."""
 
 
 class Style(StrEnum):
-    """ANSI styles for cells."""
+    """ANSI styles of cells."""
 
     GOOD = "32"
     BAD = "31"
@@ -33,35 +33,35 @@ class Style(StrEnum):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A table's cell: text of any origin, and how it looks on a terminal."""
+    """A cell of a table: untrusted text and its style."""
 
     text: str
     style: Style | None = None
     narrow: str = ""
-    """What stands in its place where a table is too wide; empty for the same."""
+    """The text to show when the table is too wide; empty for the same."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A table's column."""
+    """A column of a table."""
 
     name: str
     whole: bool = False
-    """Whether half of what stands there is of no use: an id, a number, a time."""
+    """Whether its cells must not be cut: ids, numbers, times."""
     cut_last: bool = False
-    """Whether it is cut only where all others are cut or left out already."""
+    """Whether it is cut only after all others were cut or left out."""
     spare: int = 0
-    """Where the terminal is too narrow for all, the highest is left out first; 0 stays."""
+    """On a narrow terminal the column with the highest number is left out first; 0 stays."""
     is_time: bool = False
-    """Whether the cells are times: its head names their zone on a terminal."""
+    """Whether the cells are times; on a terminal the head names their zone."""
 
     @property
     def head(self) -> str:
-        """Return what stands above the cells."""
+        """The text above the cells."""
         return f"{self.name}({zone()})" if self.is_time and sys.stdout.isatty() else self.name
 
 
 def clean_lines(text: str) -> str:
-    """Return `text` cleaned, with its line ends and tabs as they are."""
+    """Return `text` with control characters escaped, except line ends and tabs."""
     return "\n".join(
         "\t".join(escape_unprintable(part) for part in line.split("\t"))
         for line in text.replace("\r\n", "\n").split("\n")
@@ -69,25 +69,23 @@ def clean_lines(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return how many there are of what: `1 rule`, `2 rules`."""
+    """Return a number with its noun: `1 rule`, `2 rules`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def json_line(value: object) -> str:
-    """Return one line of JSON that a terminal may see: odd characters are `\\uXXXX`."""
+    """Return a line of JSON that is safe on a terminal: odd characters are `\\uXXXX`."""
     return escape_unprintable(msgspec.json.encode(value).decode())
 
 
 def table(
     columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None, empty: str = ""
 ) -> Iterator[str]:
-    """Yield lines of aligned columns, none wider than `width`; `None` leaves them whole.
+    """Yield lines of aligned columns, at most `width` wide (`None`: any); `empty` without rows.
 
-    Without rows, `empty` is all that is yielded where it says something.
-
-    The widest column that may be cut gives way first, then cells take their narrow text, then
-    columns to spare are left out, then those are cut that are cut last, and in the end what stands
-    on the right is left out.
+    To fit, the widest columns are cut first, then cells use their narrow text, then columns with
+    `spare` are left out, then `cut_last` columns are cut, and finally columns on the right are left
+    out.
     """
     head = [Cell(column.head, Style.FAINT) for column in columns]
     rows = iter(rows)
@@ -123,7 +121,7 @@ def _least(
     cut_last: bool = False,
     least: int = _NARROWEST_CUT,
 ) -> int:
-    """Return the columns of a terminal that a table needs when all is cut to `least` that may be."""
+    """Return the width of a table whose cuttable cells are cut to `least`."""
     widths = _widest(lines, [0] * len(columns))
     floors = (_floor(columns[at], widths[at], cut_last=cut_last, least=least) for at in shown)
     return sum(floors) + 2 * (len(shown) - 1)
@@ -138,7 +136,7 @@ def _floor(column: Column, width: int, *, cut_last: bool, least: int = _NARROWES
 def _given(
     columns: Sequence[Column], lines: Sequence[Sequence[Cell]], shown: list[int], width: int
 ) -> list[int]:
-    """Return the widths of the columns that are shown, the widest cut until all fit."""
+    """Return the widths of the shown columns, the widest reduced until all fit."""
     widths = _widest(lines, [0] * len(shown))
     over = sum(widths) + 2 * (len(widths) - 1) - width
     for cut_last in (False, True):
@@ -160,11 +158,10 @@ def aligned(
     elastic: Sequence[int],
     width: int | None,
 ) -> list[str]:
-    """Return lines whose columns are at least so wide, so that those to come stand below them.
+    """Return lines with columns of least widths, so that later lines are aligned with them.
 
-    No line is wider than `width`: first the last column gives room down to `_NARROWEST`, then the
-    columns `elastic`, in that order, then what stands on the right is left out. `None` leaves all
-    whole.
+    To fit `width` (`None`: any) the last column is cut first, down to `_NARROWEST`, then the columns
+    `elastic` in that order; then columns on the right are left out.
     """
     lines = _cleaned(rows)
     widths = _widest(lines, least)
@@ -174,9 +171,9 @@ def aligned(
 
 
 def local_time(timestamp: str, digits: int) -> tuple[str, str]:
-    """Return a row's RFC 3339 time as a terminal shows it: local there, UTC elsewhere.
+    """Return an RFC 3339 time for a table, local on a terminal and UTC elsewhere; and a short form.
 
-    The second form is for narrow tables: the time of day where it is today, else the day as well.
+    The short form is the time of day for today, else day and minute.
     """
     text = timestamp[:digits].replace("T", " ")
     if not sys.stdout.isatty():
@@ -187,18 +184,26 @@ def local_time(timestamp: str, digits: int) -> tuple[str, str]:
     return text, text[11:19] if today else text[5:16]
 
 
+def shown_time(timestamp: str, digits: int = 26) -> str:
+    """Return an RFC 3339 time in UTC; on a terminal in local time with the zone's name."""
+    if not sys.stdout.isatty():
+        return f"{timestamp[:digits]}Z"
+    at = datetime.fromisoformat(timestamp).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S.%f}"[:digits] + f" {at:%Z}"
+
+
 def zone() -> str:
     """Return the name of the local time zone, as `CET` or `+0530`."""
     return datetime.now().astimezone().strftime("%Z")
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal on stdout, or `None` when it is none."""
+    """Return the width of the terminal on stdout; `None` when stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def use_colour() -> bool:
-    """Tell whether stdout is a terminal that wants colour (NO_COLOR, TERM=dumb)."""
+    """Return whether stdout is a terminal with colours (not with NO_COLOR or TERM=dumb)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
@@ -245,7 +250,7 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
 
 
 def painted(text: str, style: Style | None) -> str:
-    """Return a line in a style, where stdout wants colour."""
+    """Return a line in a style, when stdout has colours."""
     return _painted(text, style) if use_colour() else text
 
 

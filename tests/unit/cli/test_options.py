@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from turnlog.cli.options import FolderName, TurnRangeType
+from turnlog.cli.options import FOLDER, TURN_RANGE
 from turnlog.sessions.log import TurnRange
 
 
@@ -17,22 +17,22 @@ from turnlog.sessions.log import TurnRange
     ],
 )
 def test_turns_are_a_range_with_either_end_open(text: str, turns: TurnRange) -> None:
-    assert TurnRangeType().convert(text, None, None) == turns
+    assert TURN_RANGE.convert(text, None, None) == turns
 
 
 @pytest.mark.parametrize("text", ["", "..", "a..b", "1...2", "1.5", "1..2..3", "9" * 50])
 def test_what_is_no_range_of_turns_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"write 3\.\.7"):
-        TurnRangeType().convert(text, None, None)
+        TURN_RANGE.convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["2..1", "-1..-2"])
 def test_a_range_that_is_always_empty_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="ends before it begins"):
-        TurnRangeType().convert(text, None, None)
+        TURN_RANGE.convert(text, None, None)
 
 
 def test_an_empty_folder_is_not_the_working_directory() -> None:
     with pytest.raises(click.BadParameter, match="is no folder, write a path"):
-        FolderName().convert("", None, None)
-    assert FolderName().convert("./data", None, None) == "./data"
+        FOLDER.convert("", None, None)
+    assert FOLDER.convert("./data", None, None) == "./data"

@@ -1,6 +1,6 @@
-"""`cli.values`: what stands in a field of the state, in words."""
+"""`turnlog state`: the entries of the state in words."""
 
-from turnlog.cli.values import described
+from turnlog.cli.commands.state import described
 from turnlog.core.state.session_state import ToolUse
 
 

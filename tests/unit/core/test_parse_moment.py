@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -28,6 +28,18 @@ def test_a_time_is_rfc_3339_a_date_or_so_long_ago(text: str, at: int) -> None:
 def test_a_date_as_an_end_is_the_end_of_the_day() -> None:
     assert parse_moment("2026-11-27", NOW, end=True) == MIDNIGHT + 24 * HOUR - 1
     assert parse_moment("2026-11-27T01:00:00Z", NOW, end=True) == MIDNIGHT + HOUR
+
+
+def test_a_time_without_a_zone_gets_the_assumed_one() -> None:
+    india = timezone(timedelta(hours=5, minutes=30))
+
+    def assume(moment: datetime) -> datetime:
+        return moment.replace(tzinfo=india)
+
+    day = parse_moment("2026-11-27", NOW, assume=assume)
+    assert day == MIDNIGHT - 11 * HOUR // 2
+    assert parse_moment("2026-11-27", NOW, end=True, assume=assume) == day + 24 * HOUR - 1
+    assert parse_moment("2026-11-27T01:00:00Z", NOW, assume=assume) == MIDNIGHT + HOUR
 
 
 @pytest.mark.parametrize(

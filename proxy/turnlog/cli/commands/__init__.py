@@ -1,1 +1,1 @@
-"""One module for each subcommand of `turnlog`."""
+"""The subcommands of `turnlog`, one module each."""

@@ -1,4 +1,4 @@
-"""`turnlog dangling`: calls that their agent has no answer to."""
+"""`turnlog dangling`: calls whose agent has no answer."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,8 @@ import click
 
 from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
 from turnlog.cli.options import (
-    Moment,
+    TIME,
+    TIME_HELP,
     data_option,
     json_option,
     open_view,
@@ -35,16 +36,16 @@ _STYLES = {DanglingReason.UNKNOWN: Style.BAD, DanglingReason.UNDELIVERED: Style.
 
 @click.command("dangling")
 @click.argument("session", required=False)
-@click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
+@click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}")
 @data_option
 @json_option
 def command(session: str | None, since: int | None, data: str, as_json: bool) -> None:
-    """List the calls that their agent has no answer to, the newest last.
+    """List the calls whose agent has no answer, newest last.
 
-    A call is in_flight (a running turnlog waits for it), parked (it waits for more input, or for its
-    task), unknown (nobody knows whether it happened), or undelivered (how it ended is recorded,
-    and its agent was not told). --json has the recorded answer, where it is whole and nothing was
-    cut out. `turnlog resolve` settles an unknown one.
+    A call is in_flight (a running turnlog waits for it), parked (it waits for more input or for its
+    task), unknown (it is not known whether it happened), or undelivered (its outcome is recorded,
+    but the agent did not get it). --json contains the recorded answer if it is whole and nothing
+    was redacted. `turnlog resolve` settles an unknown call.
     """
     with printout() as write, open_view(data) as view:
         wanted = DanglingFilter(
@@ -55,7 +56,7 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
         found = dangling(view, wanted)
         for line in map(json_line, found) if as_json else _text(view, found):
             write(line)
-        warn_of_damage(view)
+        warn_of_damage(view.left_out)
 
 
 def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:

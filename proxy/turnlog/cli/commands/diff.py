@@ -1,4 +1,4 @@
-"""`turnlog diff`: what changed between two states of a session, two sessions, or two attempts."""
+"""`turnlog diff`: changes between two states of a session, two sessions, or the attempts of a call."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from turnlog.cli.options import TurnRangeType, data_option, json_option, open_view, printout
+from turnlog.cli.options import TURN_RANGE, data_option, json_option, open_view, printout
 from turnlog.cli.render import counted, json_line
-from turnlog.cli.values import described
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call
@@ -26,38 +25,41 @@ from turnlog.store.base import View
 from turnlog.store.states import SavedStates
 
 from .show import difference
+from .state import described
 
 _SHOWN = 8
-"""Commits that are named of those that made a change; `--json` has all."""
+"""Number of commits shown for a change; `--json` has all."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog diff --call --json`: an attempt's answer against the one before."""
+    """One line of `turnlog diff --call --json`: an attempt's answer compared with the previous one."""
 
     call: str
     leg: int
     attempt: int
     seq: int
     kind: str | None
-    """Of the attempt's error; `None` for none."""
+    """The kind of the attempt's error; `null` for none."""
     difference: Comparison | None
-    """`None` where one of the two has not ended, or neither was answered."""
+    """`null` when one of the two has not ended, or neither got an answer."""
 
 
 @click.command("diff", context_settings={"ignore_unknown_options": True})
 @click.argument("what", nargs=-1, metavar="[SESSION [TURNS | SESSION]]")
-@click.option("--seq", metavar="A..B", help="From the state after commit A to that after B.")
-@click.option("--call", metavar="CALL", help="Each attempt of a call against the one before.")
+@click.option("--seq", metavar="A..B", help="From the state after commit A to that after commit B.")
+@click.option(
+    "--call", metavar="CALL", help="Compare each attempt of a call with the previous one."
+)
 @data_option
 @json_option
 def command(
     what: tuple[str, ...], seq: str | None, call: str | None, data: str, as_json: bool
 ) -> None:
-    """Tell what changed, by which commits, and why as far as that was recorded.
+    """Show what changed, by which commits, and the recorded reasons.
 
-    TURNS is A..B: from the state at the end of turn A to that at the end of turn B. One number is
-    that turn alone, -1 the newest; an open begin is the session's, an open end the newest state.
-    SESSION alone is all of it.
+    TURNS is A..B: from the state at the end of turn A to that at the end of turn B. A single number
+    is that turn alone, -1 the newest. An open beginning is that of the session, an open end is the
+    newest state. SESSION alone shows all changes of the session.
     """
     saved = saved_states(Path(data).expanduser())
     with printout() as write, open_view(data) as view:
@@ -96,7 +98,7 @@ def _changes(
         heads = head_of(view, session), head_of(view, other)
         return session_differences(view, saved, session, other, heads)
     else:
-        turns = TurnRangeType().convert(what[1], None, None)
+        turns = TURN_RANGE.convert(what[1], None, None)
         before, after = turn_bounds(view, session, turns)
     if after < before:
         raise NotFoundError(f"commit {after} stands before {before}, write the older one first")
@@ -104,7 +106,7 @@ def _changes(
 
 
 def _is_range(text: str) -> bool:
-    """Tell turns from the name of a session: the beginning of an id may be digits, from 0 on."""
+    """Return whether a text is a range of turns and not a session: an id may begin with 0 and digits."""
     return (
         ".." in text or text == "0" or (text.lstrip("-").isdecimal() and not text.startswith("0"))
     )

@@ -10,10 +10,12 @@ from turnlog.cli.attempts import COLUMNS, cells
 from turnlog.cli.failures import complain
 from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
 from turnlog.cli.options import (
-    FieldName,
-    Moment,
+    END_TIME,
+    FIELD,
+    TIME,
+    TIME_HELP,
+    TURN_RANGE,
     Number,
-    TurnRangeType,
     data_option,
     json_option,
     open_view,
@@ -21,7 +23,6 @@ from turnlog.cli.options import (
     warn_of_damage,
 )
 from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
-from turnlog.cli.values import changed
 from turnlog.core.state.state_view import StateField
 from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
@@ -31,50 +32,54 @@ from turnlog.store.base import Filter, View
 
 from .show import attempt_text
 
-_NOTES = "notes do: `turnlog state` shows it, and `turnlog diff` by which notes it changed"
+_NOTES = "only notes do: see `turnlog state`, and `turnlog diff` for the notes that changed it"
 _SET_BY = {
     StateField.DECISIONS_MADE: _NOTES,
     StateField.EVICTED_KEYS: _NOTES,
     StateField.FACTS: _NOTES,
     StateField.METADATA: _NOTES,
-    StateField.PENDING_ACTIONS: "that a call is open does: `turnlog state` shows it",
-    StateField.USAGE: "it counts them all: `turnlog state` shows it",
+    StateField.PENDING_ACTIONS: "it lists the open calls: see `turnlog state`",
+    StateField.USAGE: "it counts all of them: see `turnlog state`",
 }
-"""What sets the fields of the state that no attempt is found by."""
+"""What sets the fields of the state that attempts do not change."""
 
 
 @click.command("log")
 @click.argument("session", required=False)
 @click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts.")
-@click.option("--after", type=Number(0, MOST), metavar="SEQ", help="All after this commit.")
-@click.option("--before", type=Number(0, MOST), metavar="SEQ", help="The last before it.")
-@click.option("--around", type=Number(0, MOST), metavar="SEQ", help="What surrounds it.")
-@click.option("--turns", type=TurnRangeType(), metavar="A..B", help="Turns; -5.. is the last five.")
+@click.option(
+    "--after", type=Number(0, MOST), metavar="SEQ", help="All attempts after this commit."
+)
+@click.option(
+    "--before", type=Number(0, MOST), metavar="SEQ", help="The last attempts before this commit."
+)
+@click.option(
+    "--around", type=Number(0, MOST), metavar="SEQ", help="The attempts around this commit."
+)
+@click.option("--turns", type=TURN_RANGE, metavar="A..B", help="Turns; -5.. is the last five.")
 @filter_options
 @click.option(
     "--field",
-    type=FieldName(),
+    type=FIELD,
     metavar="NAME",
-    help=f"What changed this field: {', '.join(StateField)}.",
+    help=f"Attempts that changed this field: {', '.join(StateField)}.",
 )
-@click.option("--path", metavar="GLOB", help="What changed a file whose name matches.")
-@click.option("--since", type=Moment(), metavar="TIME", help="From: 10m, a date, RFC 3339.")
-@click.option("--until", type=Moment(end=True), metavar="TIME", help="Up to and including.")
-@click.option(
-    "--payloads", is_flag=True, help="With whole inputs and outputs, as redaction left them."
-)
+@click.option("--path", metavar="GLOB", help="Attempts that changed a file whose name matches.")
+@click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}")
+@click.option("--until", type=END_TIME, metavar="TIME", help="Up to and including.")
+@click.option("--payloads", is_flag=True, help="With whole inputs and outputs, as recorded.")
 @data_option
 @json_option
 def command(session: str | None, payloads: bool, data: str, as_json: bool, **wanted: Any) -> None:
-    """List attempts, the newest last; the last 50 unless a range is named.
+    """List attempts, newest last; the last 50 unless a range is given.
 
-    The order is that of the log. Where several processes write to one store, calls that only read
-    may stand a moment later than they happened; TIME says when.
+    The order is that of the log. When several processes write to one store, calls that only read
+    may appear slightly later than they happened; TIME is when they began.
 
     SESSION is an id, the beginning of one, or a name. --after, --before, --around and --turns
-    need one, unless the store holds only one session. --last says how many, also with --before
-    and --around. With --field or --path the last column is what was changed, `?` where that is
-    not sure:
+    need it unless the store holds only one session. --last limits the number, also with --before
+    and --around. With --field or --path the last column shows what was changed, with `?` if that is
+    uncertain:
 
       turnlog log SESSION --turns -5.. --field files_modified
     """
@@ -85,7 +90,7 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
         hint = _missing_rules(view, query, wanted)
-        warn_of_damage(view)
+        warn_of_damage(view.left_out)
     if other := _SET_BY.get(wanted["field"]):
         complain(f"no attempt sets {wanted['field']}, {other}")
     if hint:
@@ -93,10 +98,10 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
 
 
 def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
-    """Return why nothing is known of files, where that is for want of rules."""
+    """Return why no attempt shows changed files, when rules are missing for it."""
     if wanted["field"] != StateField.FILES_MODIFIED and not wanted["path"]:
         return ""
-    # Most readers need none of what reads rules.
+    # Loading the rules parser takes time that most calls of `log` do not need.
     from turnlog.sessions.missing_rules import why_no_changes
 
     sessions = () if query.session is None else (query.session,)
@@ -162,4 +167,7 @@ def _cells(row: Row, query: Query) -> list[Cell]:
 
 
 def _changed(row: Row, query: Query) -> str:
-    return "; ".join(changed(operation) for operation in log.changes_of(row, query))
+    return "; ".join(
+        f"{one.op}{'?' if one.maybe else ''} {one.key}{f' to {one.to}' if one.to else ''}"
+        for one in log.changes_of(row, query)
+    )

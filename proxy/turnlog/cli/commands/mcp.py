@@ -1,4 +1,4 @@
-"""`turnlog mcp`: an agent's own session as tools, for a client that starts servers by a command."""
+"""`turnlog mcp`: an MCP server over stdio with tools for one session."""
 
 import sys
 
@@ -18,9 +18,8 @@ def command(session: str, config: str | None, data: str | None) -> None:
     """Serve the tools for one session over stdin and stdout (MCP): state, log, diff, dangling, note,
     recall.
 
-    A session that nothing is recorded of yet is opened by its first note. Works beside running
-    proxies; a proxy itself has the same tools at /turnlog/mcp. Secrets are cut from notes by the
-    settings, so give those that the proxy has.
+    A new session is opened by its first note. Works beside running proxies; a proxy has the same
+    tools at /turnlog/mcp. Notes are redacted as the settings say, so use those of the proxy.
     """
     from turnlog.api.agent_mcp.stdio import StoredSession, serve
     from turnlog.observe.clock import Clock

@@ -1,4 +1,4 @@
-"""`turnlog resolve`: settle a call of which nobody knows whether it happened."""
+"""`turnlog resolve`: settle a call whose outcome is unknown."""
 
 import asyncio
 import time
@@ -18,8 +18,8 @@ from turnlog.store.base import StoreError
 @click.command("resolve")
 @click.argument("call")
 @click.option("--happened", is_flag=True, help="The tool did its work.")
-@click.option("--did-not", is_flag=True, help="It did not, and will not.")
-@click.option("--why", metavar="TEXT", default="", help="What that rests on; kept in the log.")
+@click.option("--did-not", is_flag=True, help="It did not do its work, and will not.")
+@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
 @writing_options
 @json_option
 def command(
@@ -31,21 +31,21 @@ def command(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Say of a call whether it happened, where turnlog does not know.
+    """Record whether a call of unknown outcome happened.
 
-    CALL is an id as `turnlog dangling` lists them, or the beginning of one that only one call has
-    of those that can be settled. What you say becomes the
-    call's outcome, as an operator's: ok, or an error that is safe to try again. An answer that
-    comes all the same is recorded behind it. Works beside running proxies.
+    CALL is an id from `turnlog dangling`, or a beginning that is unique among the calls that can be
+    resolved. Your statement becomes the call's outcome, with the actor `operator`: ok, or an error
+    that is safe to try again. A late answer is still recorded after it. Works beside running
+    proxies.
     """
     if happened and did_not:
         raise click.UsageError("--happened and --did-not exclude each other, give one")
     if not happened and not did_not:
-        raise click.UsageError("say what became of it: --happened or --did-not")
+        raise click.UsageError("give --happened or --did-not")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
-    # A reader never makes a store, nor closes what others left, for a call that is not there.
+    # A reader neither creates a store nor closes calls of dead processes, if there is no such call.
     with open_view(str(folder)) as view:
         find_resolvable(view, call)
         limit = view.usage().limit

@@ -1,30 +1,44 @@
-"""`turnlog rules`: check, explain and test files of rules, without a proxy."""
+"""`turnlog rules`: check, test and explain rules without a proxy."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 from msgspec import Struct
 
+from turnlog.app.trial import tried
 from turnlog.cli.failures import FAILED, FINE
-from turnlog.cli.options import json_option
-from turnlog.cli.render import counted, json_line
+from turnlog.cli.options import config_option, json_option
+from turnlog.cli.render import Cell, Column, Style, counted, json_line, table
+from turnlog.core.kinds import Effect
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import duration_text
 from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.examples import check_both, run_examples
+from turnlog.packs.explain import ExplainedCall, Explanation, RetryForecast, explain_call
+from turnlog.packs.find import packs_folder
+from turnlog.packs.rulebook import read_rules
+from turnlog.packs.shape import UNREADABLE, describe_json_error, is_list, is_mapping, suggest
+from turnlog.packs.sources import RuleSource, RuleSources, pack_or_file
+from turnlog.packs.subject import MCP, call_arguments
+from turnlog.rules.model import Access
+from turnlog.settings.layers import Flags, read_store_settings
 
-if TYPE_CHECKING:
-    from turnlog.packs.explain import ExplainedCall
-    from turnlog.packs.sources import RuleSource, RuleSources
-
-_config_option = click.option(
-    "--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]"
+_ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
+_RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")))
+_NEVER_TWICE = (
+    "A repeat of a call is found in a session with a name (/s/NAME/..., Turnlog-Session, wrap --session,",
+    "a client that names its conversations, Mcp-Session-Id), or by an idempotency key. It is not where",
+    "the client has neither, or opens a session for each call: then the log says `session.uncovered`.",
+    "",
 )
+_DURATIONS = frozenset({"base_interval", "max_interval", "budget", "retry_after"})
 
 
-class _Problem(Struct, frozen=True, kw_only=True):
-    """One line of `--json`."""
+class ProblemLine(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog rules check --json` and `test --json`."""
 
     file: str
     line: int
@@ -42,25 +56,23 @@ def command() -> None:
 
 @command.command("check")
 @click.argument("files", nargs=-1, metavar="[PACK_OR_FILE]...")
-@_config_option
+@config_option()
 @json_option
 def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
-    """Tell all that is wrong with files of rules, and with the examples beside them.
+    """List all problems of rules files and of the examples beside them.
 
-    That includes what a proxy takes although it can match no call or decide nothing.
+    That includes rules that a proxy accepts although they match no call or decide nothing.
 
-    Without files: those that the configuration names, and the pack `default`. Each problem is one
-    line, FILE:LINE:COLUMN first; then the exit code is 1.
+    Without files, those of the configuration and the pack `default` are checked. Each problem is
+    one line that begins with FILE:LINE:COLUMN; the exit code is 1 if there are any.
 
     \b
     turnlog rules check mine.yaml
     turnlog rules check --config turnlog.yaml
     """
-    from turnlog.packs.examples import check_both
-
     sources = _named(files) or _sources(config, ()).each()
     problems = [problem for source in sources for problem in check_both(source)]
-    _tell(problems, as_json)
+    _print_problems(problems, as_json)
     if not problems and not as_json:
         for source in sources:
             click.echo(escape_unprintable(f"{source.shown}: fine"))
@@ -69,32 +81,28 @@ def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
 
 @command.command("test")
 @click.argument("files", nargs=-1, metavar="[PACK_OR_FILE]...")
-@_config_option
+@config_option()
 @json_option
 def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
-    """Run the examples that stand beside files of rules: NAME.examples.yaml beside NAME.yaml.
+    """Run the examples of rules files: NAME.examples.yaml beside NAME.yaml.
 
-    Without files: those that the configuration names, and the pack `default`. Each rule needs an
-    example for which it fires and one for which it is silent. Exit code 1 when something fails.
+    Without files, those of the configuration and the pack `default` are tested. Each rule needs an
+    example that it matches and one that it does not match. Exit code 1 when an example fails.
 
     \b
     turnlog rules test mine.yaml
     turnlog rules test default
     """
-    from turnlog.app.trial import tried
-    from turnlog.packs.examples import run_examples
-
     tested = [
         run_examples(source, tried) for source in _named(files) or _sources(config, ()).each()
     ]
     problems = [problem for each in tested for problem in each.problems]
-    _tell(problems, as_json)
+    _print_problems(problems, as_json)
     for each in tested:
         if not each.problems and not as_json:
             hold = "holds" if each.samples == 1 else "hold"
             held = f"{counted(each.samples, 'example')} of {counted(each.rules, 'rule')} {hold}"
-            summary = f"{each.source.shown}: {held}"
-            click.echo(escape_unprintable(summary))
+            click.echo(escape_unprintable(f"{each.source.shown}: {held}"))
     return FAILED if problems else FINE
 
 
@@ -104,7 +112,7 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
 @click.option("--args", "text", metavar="JSON", default="{}", help="The call's input, an object.")
 @click.option("--method", metavar="METHOD", help="HTTP method of a plain HTTP tool's call.")
 @click.option("--path", metavar="PATH", default="", help="Its path, which then names the tool.")
-@_config_option
+@config_option()
 @click.option("--rules", multiple=True, metavar="PACK_OR_FILE", help="As in `turnlog serve`.")
 @json_option
 def explain(
@@ -115,72 +123,57 @@ def explain(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Tell what the rules come to for a call: which rule decided what, and what is retried.
+    """Show what the rules decide for a call: which rule decides what, and what is retried.
 
     \b
     turnlog rules explain files write_file --args '{"path": "/srv/a.txt"}' --config turnlog.yaml
     turnlog rules explain web --method GET --path /users/17 --rules mine.yaml
     """
-    from turnlog.cli.explaining import lines
-    from turnlog.packs.explain import explain_call
-    from turnlog.packs.rulebook import read_rules
-
     if not asked["tool"] and not asked["path"]:
         raise click.UsageError("no tool is named, write TOOL or --path PATH")
     sources = _sources(config, rules)
-    _refuse_stranger(server, sources)
+    _check_server(server, sources)
     call = _asked(server, _input(text), **asked)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
     try:
         explanation = explain_call(placed, call)
     except RecursionError:
-        raise _too_deep() from None
-    for line in [json_line(explanation)] if as_json else lines(explanation):
+        raise click.UsageError("--args is nested too deeply, use fewer levels") from None
+    for line in [json_line(explanation)] if as_json else _explained(explanation):
         click.echo(line)
 
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of a file of rules, for editors.
+    """Print the JSON Schema of rules files, for editors.
 
-    An editor that knows the YAML language server checks and completes a file that begins with
+    Save it with `turnlog rules schema > rules.schema.json`. An editor with the YAML language server
+    then checks and completes rules files beside it that begin with
 
     \b
     # yaml-language-server: $schema=rules.schema.json
-
-    once `turnlog rules schema > rules.schema.json` has written that file beside it.
     """
-    from turnlog.packs.find import packs_folder
-
     click.echo((packs_folder() / "schema.json").read_text("utf-8"), nl=False)
 
 
-def _named(files: Sequence[str]) -> list["RuleSource"]:
-    from turnlog.packs.sources import pack_or_file
-
+def _named(files: Sequence[str]) -> list[RuleSource]:
     try:
         return [pack_or_file(text, Path.cwd()) for text in files]
     except ValueError as error:
         raise SettingError("PACK_OR_FILE", str(error)) from None
 
 
-def _sources(config: str | None, rules: tuple[str, ...]) -> "RuleSources":
-    from turnlog.settings.layers import Flags, read_store_settings
-
+def _sources(config: str | None, rules: tuple[str, ...]) -> RuleSources:
     return read_store_settings(Flags(config=config, rules=rules)).sources()
 
 
-def _refuse_stranger(server: str, sources: "RuleSources") -> None:
-    from turnlog.packs.shape import suggest
-
+def _check_server(server: str, sources: RuleSources) -> None:
     if sources.packs and server not in sources.packs:
         advice = suggest(server, sources.packs)
         raise click.UsageError(f"no upstream is called {server!r}, {advice}")
 
 
 def _input(text: str) -> dict[str, Any]:
-    from turnlog.packs.shape import UNREADABLE, describe_json_error
-
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except UNREADABLE as error:
@@ -190,16 +183,9 @@ def _input(text: str) -> dict[str, Any]:
         raise click.UsageError(f"{said}{quoting}") from None
 
 
-def _too_deep() -> click.UsageError:
-    return click.UsageError("--args is nested too deeply, use fewer levels")
-
-
 def _asked(
     server: str, given: dict[str, Any], *, tool: str, method: str | None, path: str
-) -> "ExplainedCall":
-    from turnlog.packs.explain import ExplainedCall
-    from turnlog.packs.subject import MCP, call_arguments
-
+) -> ExplainedCall:
     method = method or ("GET" if path else MCP)
     return ExplainedCall(
         server=server,
@@ -210,9 +196,96 @@ def _asked(
     )
 
 
-def _tell(problems: Iterable[ConfigError], as_json: bool) -> None:
+def _print_problems(problems: Iterable[ConfigError], as_json: bool) -> None:
     for error in problems:
-        problem = _Problem(
+        problem = ProblemLine(
             file=error.path, line=error.line, column=error.column, message=error.message
         )
         click.echo(json_line(problem) if as_json else escape_unprintable(str(error)))
+
+
+def _explained(explanation: Explanation) -> list[str]:
+    """Return the lines that `explain` prints."""
+    return [
+        escape_unprintable(" ".join(filter(None, _title(explanation)))),
+        "",
+        *table(_ASPECTS, _aspects(explanation), width=None),
+        "",
+        *_outcome(explanation),
+    ]
+
+
+def _outcome(explanation: Explanation) -> list[str]:
+    if explanation.aspects["access"].value == Access.DENY:
+        # Effect and retries only matter for calls that are sent.
+        return [escape_unprintable(f"denied, never sent: {explanation.why}".removesuffix(": "))]
+    return [*_effect(explanation), *_retries(explanation.retries)]
+
+
+def _title(explanation: Explanation) -> tuple[str, ...]:
+    return (f"{explanation.server}/{explanation.tool}", explanation.method, explanation.path)
+
+
+def _aspects(explanation: Explanation) -> list[list[Cell]]:
+    return [
+        [
+            Cell(name),
+            Cell(aspect.rule or "no rule", None if aspect.rule else Style.FAINT),
+            Cell(f"{aspect.file}:{aspect.line}" if aspect.file else ""),
+            Cell(_shown(name, aspect.value)),
+        ]
+        for name, aspect in explanation.aspects.items()
+    ]
+
+
+def _effect(explanation: Explanation) -> list[str]:
+    effect = explanation.effect
+    if explanation.aspects["effect"].rule is not None:
+        guarded = effect not in {Effect.READ, Effect.UNKNOWN}
+        return [f"effect: {effect}", *(_NEVER_TWICE if guarded else ())]
+    if explanation.path:
+        return [f"effect: {effect}, by the HTTP method: no rule names it"]
+    counts = " It counts as a write." if effect is Effect.UNKNOWN else ""
+    return [f"effect: {effect}, unless annotations of a trusted server name one.{counts}"]
+
+
+def _retries(retries: list[RetryForecast]) -> list[str]:
+    if not retries:
+        return ["nothing is tried again: no rule speaks of retry"]
+    rows = [
+        [
+            Cell(each.error),
+            Cell(each.kind),
+            Cell(each.retry),
+            Cell("yes", Style.GOOD) if each.retried else Cell("no"),
+        ]
+        for each in retries
+    ]
+    return [
+        "",
+        *table(_RETRIES, rows, width=None),
+        "",
+        "Before the first byte was sent, each of these but `never` is safe. `unsafe` is tried again",
+        "only with an idempotency key that the server honours, over HTTP; nothing is once the caller",
+        "has seen a part of the answer.",
+    ]
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return a value roughly as a rules file would write it."""
+    if name == "timeout":
+        limits: dict[str, float] = value
+        return ", ".join(f"{key} {duration_text(limit)}" for key, limit in limits.items()) or "-"
+    if is_mapping(value):
+        return ", ".join(f"{key}: {_item(key, item)}" for key, item in value.items())
+    if is_list(value):
+        return "; ".join(_shown("", item) for item in value) or "-"
+    return "-" if value is None else str(value)
+
+
+def _item(key: str, item: Any) -> str:
+    if key in _DURATIONS:
+        return duration_text(item)
+    if is_list(item):
+        return f"[{', '.join(map(str, item))}]"
+    return f"{item:g}" if isinstance(item, float) else str(item)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from turnlog.cli.failures import complain
+from turnlog.cli.options import config_option, settings_data_option
 from turnlog.packs.errors import SettingError
 
 _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
@@ -20,28 +21,26 @@ _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
     "upstreams",
     multiple=True,
     metavar="[NAME=]URL",
-    help="A tool server; may be given again. Without NAME it is called 'default'.",
+    help="A tool server; may be repeated. Without NAME it is called 'default'.",
 )
-@click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@config_option()
 @click.option(
     "--rules",
     multiple=True,
     metavar="PACK_OR_FILE",
-    help="Rules for all servers; may be given again. They count before those of --config.",
+    help="Rules for all servers; may be repeated. They come before those of --config.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:7411]")
-@click.option(
-    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
-)
+@settings_data_option
 @click.option(
     "--durability",
     metavar="balanced|strict|relaxed",
-    help="Who waits for the disk: calls that may change something, all, none.",
+    help="Which calls wait for the disk: those that may change something, all, none.",
 )
-@click.option("--log-format", metavar="json|console", help="How events are written to stdout.")
+@click.option("--log-format", metavar="json|console", help="Format of the events on stdout.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 def command(**given: Any) -> int:
-    """Forward tool calls to one or several tool servers, and record each of them.
+    """Run the proxy: forward tool calls to one or more tool servers, and record each of them.
 
     Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
     these options; the later wins.
@@ -68,12 +67,12 @@ def command(**given: Any) -> int:
         complain(warning)
     from turnlog.store.folder import reach
 
-    # The lock may lie in there: what is wrong with the folder is not the lock's fault.
+    # Check the folder first: errors about it would look like errors of the lock in it.
     reach(settings.data)
     from turnlog.store.look import StoreLook
 
     look = StoreLook(settings.data)
-    # Loading the rest takes as long as the look does.
+    # The modules load while the store is checked.
     from turnlog.app.serve import run
     from turnlog.engine.tools.pin_set import Pins
     from turnlog.packs.lock import lock_file
@@ -81,7 +80,7 @@ def command(**given: Any) -> int:
     pins = Pins(lock_file(config_file(flags), settings.data))
     if not look.result():
         complain(
-            "the look at the store did not end in time, run `turnlog verify` when the disk is idle"
+            "the check of the store did not end in time, run `turnlog verify` when the disk is idle"
         )
     try:
         return run(settings, pins)

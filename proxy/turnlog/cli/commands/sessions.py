@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 class _Sessions(click.Group):
-    """A group that says what to write where a session stands in a command's place."""
+    """A group that explains what to write when a session is given instead of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -46,7 +46,7 @@ class _Sessions(click.Group):
 def command(ctx: click.Context, data: str, as_json: bool) -> None:
     """List sessions, the most recently active first.
 
-    The lines of --json carry each session's newest seq and hash: kept elsewhere they are anchors
+    The lines of --json contain each session's newest seq and hash; kept elsewhere, they are anchors
     for `turnlog verify --anchor`.
     """
     if ctx.invoked_subcommand is None:
@@ -91,6 +91,6 @@ def _cells(view: View, line: SessionLine) -> list[Cell]:
 
 
 def _named_by(line: SessionLine) -> str:
-    """Return who named a session, and how sure it is that it is one conversation."""
+    """Return what named a session, and the confidence that it is one conversation."""
     confidence = line.metadata.get("confidence", "")
     return f"{line.named_by} ({confidence})" if confidence else line.named_by

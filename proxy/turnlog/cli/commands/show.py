@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from turnlog.cli.options import data_option, json_option, open_view, printout
-from turnlog.cli.render import clean_lines, json_line
+from turnlog.cli.render import clean_lines, json_line, shown_time
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.operation import TOOLS_USED, Operation
@@ -27,7 +27,7 @@ _SHOWN = 4096
 """Characters of a payload that are shown without `--full`."""
 
 _SEQ_DIGITS = 18
-"""A longer number is no seq: they have 64 bits."""
+"""A seq has 64 bits, so a longer number is not one."""
 
 
 @click.command("show")
@@ -36,10 +36,10 @@ _SEQ_DIGITS = 18
 @data_option
 @json_option
 def command(named: tuple[str, ...], full: bool, data: str, as_json: bool) -> None:
-    """Show calls with every attempt, its input and its output, or single commits.
+    """Show calls with all attempts, inputs and outputs, or single commits.
 
     A call is named by its id or the beginning of one, a commit by session and seq. Inputs and
-    outputs are as redaction left them.
+    outputs are shown as they were recorded, after redaction.
     """
     with printout() as write, open_view(data) as view:
         for what in named:
@@ -91,7 +91,7 @@ def _entry(item: CommitEntry) -> str:
         "actor": item.actor,
         "note": item.note_kind or "",
         **{name: _word(value) for name, value in item.content.items()},
-        # Of a note it is the same once more, cut.
+        # The summary of a note repeats its content.
         "summary": "" if item.note_kind else item.summary,
         "follows": "" if item.ref is None else str(item.ref),
         **item.metadata,
@@ -101,14 +101,14 @@ def _entry(item: CommitEntry) -> str:
 
 
 def _word(value: object) -> str:
-    """Return a member of a note as text: lists and objects as JSON."""
+    """Return a member of a note as text; lists and objects as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_line(value)
 
 
 def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
-    """Return an attempt as lines, with at most so many characters of its input and of its output."""
+    """Return an attempt as text, with at most `shown` characters of its input and its output."""
     row = item.row
     upstream = row.upstream
     asked = {
@@ -152,7 +152,7 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
 
 
 def _changes(delta: list[Operation]) -> str:
-    """Return a line for each thing that the call changed; that it used its tool is known."""
+    """Return a line for each change of the call, except the use of its tool."""
     return "\n".join(
         f"{'changed':<12}{escape_unprintable(_change(change))}"
         for change in delta
@@ -167,7 +167,7 @@ def _change(change: Operation) -> str:
 
 
 def difference(found: Comparison | None) -> str:
-    """Return how the answer differs from that of the attempt before."""
+    """Return how the answer differs from that of the previous attempt."""
     if found is None:
         return ""
     lines = [f"{'difference':<12}{found.kind} since the attempt before"]
@@ -188,7 +188,7 @@ def _provenance(item: AttemptDetail) -> str:
 
 def _commit(item: CommitEntry) -> str:
     by = "" if item.actor is Actor.AGENT else f" by {item.actor}"
-    return f"{item.seq} {item.kind} {item.timestamp} {item.hash}{by}"
+    return f"{item.seq} {item.kind} {shown_time(item.timestamp)} {item.hash}{by}"
 
 
 def _fields(fields: dict[str, str]) -> str:

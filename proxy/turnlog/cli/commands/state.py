@@ -1,4 +1,4 @@
-"""`turnlog state`: what a session's commits come to, now or at any of them."""
+"""`turnlog state`: the state of a session, now or at any commit."""
 
 from pathlib import Path
 
@@ -6,20 +6,23 @@ import click
 
 from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
-    FieldName,
+    FIELD,
+    TURN,
     Number,
-    TurnType,
     data_option,
     json_option,
     open_view,
     printout,
 )
-from turnlog.cli.render import Style, json_line, painted
-from turnlog.cli.values import described
-from turnlog.core.state.state_view import StateField
+from turnlog.cli.render import Style, counted, json_line, painted, shown_time
+from turnlog.core.kinds import ErrorFamily
+from turnlog.core.state.files import FileChange
+from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, ToolUse
+from turnlog.core.state.state_view import PendingAction, StateField
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
+    EvictedKey,
     SessionState,
     end_of_turn,
     head_of,
@@ -32,10 +35,8 @@ from turnlog.store.base import View
 @click.command("state")
 @click.argument("session")
 @click.option("--at", type=Number(0, MOST), metavar="SEQ", help="After this commit.")
-@click.option(
-    "--turn", type=TurnType(), metavar="N", help="At the end of this turn; -1 is the newest."
-)
-@click.option("--field", type=FieldName(), metavar="NAME", help="Only this field.")
+@click.option("--turn", type=TURN, metavar="N", help="At the end of this turn; -1 is the newest.")
+@click.option("--field", type=FIELD, metavar="NAME", help="Only this field.")
 @data_option
 @json_option
 def command(
@@ -46,10 +47,10 @@ def command(
     data: str,
     as_json: bool,
 ) -> None:
-    """Show what a session has come to: tools, files, decisions, pending calls, facts.
+    """Show the state of a session: tools, files, decisions, pending calls, facts.
 
-    SESSION is an id, the beginning of one, or a name. Without --at or --turn it is the newest
-    state. `?` marks what may have happened.
+    SESSION is an id, the beginning of one, or a name. Without --at or --turn the newest state is
+    shown. `?` marks what may have happened.
     """
     if at is not None and turn is not None:
         raise click.UsageError("--at and --turn exclude each other, give one")
@@ -70,10 +71,10 @@ def _seq(view: View, session: bytes, at: int | None, turn: int | None) -> int:
 
 def _text(state: SessionState, *, alone: bool) -> list[str]:
     at = state.at
-    head = f"{at.session} after commit {at.seq}, turn {at.turn} ({at.turn_source}), {at.timestamp}"
+    head = f"{at.session} after commit {at.seq}, turn {at.turn} ({at.turn_source}), {shown_time(at.timestamp)}"
     lines = [] if alone else [head, f"state {state.state_hash}"]
     if state.bodies_gone:
-        lines.append(f"without what {state.bodies_gone} commits said, whose content was dropped")
+        lines.append(f"{counted(state.bodies_gone, 'commit')} left out: their content was deleted")
     for field, entries in state.state.items():
         if entries or alone:
             lines.append(painted(field, Style.FAINT))
@@ -83,3 +84,62 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
 
 def _entry(key: str, value: object) -> str:
     return escape_unprintable(f"{key}  {described(value)}")
+
+
+def described(value: object) -> str:
+    """Return one line that describes an entry of the state."""
+    match value:
+        case ToolUse():
+            return _tool(value)
+        case FileChange():
+            return _file(value)
+        case DecisionMade():
+            return _decision(value)
+        case PendingAction():
+            return f"{value.status}: {value.tool}, turn {value.turn}, seq {value.seq}, since {shown_time(value.since)}"
+        case Evicted():
+            return f"{value.reason}, seq {value.seq}"
+        case EvictedKey():
+            back = "can be recalled" if value.retrievable else "not in the log"
+            return f"{value.reason}, seq {value.seq}, {back}"
+        case FactHeld():
+            return _fact(value)
+        case _:
+            return str(value)
+
+
+def _tool(used: ToolUse) -> str:
+    # The error family `unknown` is not the status `unknown`: such a call is safe to repeat.
+    failed = [
+        (count, "error unknown" if family == ErrorFamily.UNKNOWN else family)
+        for family, count in used.errors.items()
+    ]
+    ended = [(used.ok, "ok"), *failed, (used.unknown, "unknown"), (used.replayed, "replayed")]
+    words = [f"{count} {word}" for count, word in ended if count]
+    again = used.attempts - used.calls
+    words += [f"{counted(again, 'attempt')} more"] if again else []
+    return ", ".join([counted(used.calls, "call"), *words, f"last seq {used.last_seq}"])
+
+
+def _file(file: FileChange) -> str:
+    turns = _span(file.first_turn, file.last_turn)
+    seqs = _span(file.first_seq, file.last_seq)
+    names = (f" from {file.origin}" if file.origin else "") + (f" to {file.to}" if file.to else "")
+    mark = "?" if file.maybe else ""
+    return f"{file.op}{mark}{names}, turn {turns}, seq {seqs}, {file.evidence or 'recorded'}"
+
+
+def _decision(made: DecisionMade) -> str:
+    why = f" because {made.why}" if made.why else ""
+    gone = f", superseded by {made.superseded_by}" if made.superseded_by else ""
+    return f"{made.text}{why}, seq {made.seq}{gone}"
+
+
+def _fact(fact: FactHeld) -> str:
+    said = f"{fact.subject} = {fact.value}" if fact.subject or fact.value else "unsaid"
+    holds = f", holds {fact.validity}" if fact.validity else ""
+    return f"{fact.status}: {said}{holds}, seq {', '.join(map(str, fact.sources))}"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -1,4 +1,4 @@
-"""`turnlog status`: what the store holds, how much room is left, and what is in flight."""
+"""`turnlog status`: contents and free space of the store, its writers, and pending calls."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,16 @@ import click
 
 from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
 from turnlog.cli.options import data_option, json_option, open_view, printout
-from turnlog.cli.render import Cell, Column, Style, counted, json_line, table, terminal_width
+from turnlog.cli.render import (
+    Cell,
+    Column,
+    Style,
+    counted,
+    json_line,
+    shown_time,
+    table,
+    terminal_width,
+)
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.dangling import count_dangling
@@ -40,10 +49,10 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 @data_option
 @json_option
 def command(data: str, as_json: bool) -> None:
-    """Tell what the store holds, how much room is left, who writes to it, and what is pending.
+    """Show the contents and free space of the store, who writes to it, and pending calls.
 
-    Pending are calls whose last status is pending, input_required, accepted or unknown. Dangling
-    are those, and others that their agent has no answer to.
+    Pending calls have the status pending, input_required, accepted or unknown. Dangling calls are
+    those, and others whose agent has no answer.
     """
     with printout() as write, open_view(data) as view:
         folder = Path(data).expanduser()
@@ -104,7 +113,7 @@ def _dangling(status: StoreStatus) -> str:
 
 
 def _rekeyed(at: int) -> str:
-    return f"another since {timestamp(at)[:19]}Z: digests from before match nothing (see `store.rekeyed`)"
+    return f"another since {shown_time(timestamp(at), 19)}: digests from before match nothing (see `store.rekeyed`)"
 
 
 def _limit(usage: Usage) -> str:
@@ -129,14 +138,14 @@ def _writers(running: list[StoreWriter]) -> str:
 
 
 def _health(one: ServerHealth) -> str:
-    """Return how a server is doing."""
+    """Return one line about the health of a server."""
     if one.missing:
         return f"{escape_unprintable(one.server)}: there is no program {escape_unprintable(repr(one.missing))}"
     said = f"{escape_unprintable(one.server)}: circuit {one.state.value.replace('_', ' ')}"
     if one.since:
-        said += f" since {timestamp(one.since)[:19]}Z"
+        said += f" since {shown_time(timestamp(one.since), 19)}"
     if one.until:
-        said += f", until {timestamp(one.until)[:19]}Z"
+        said += f", until {shown_time(timestamp(one.until), 19)}"
     if one.retries_refused:
         said += f"; retries refused: {one.retries_refused}"
     if one.uncovered_callers:

@@ -1,6 +1,9 @@
 """`turnlog tail`: print attempts as they end."""
 
+import os
+import select
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
@@ -10,19 +13,19 @@ from typing import Any
 import click
 
 from turnlog.cli.attempts import COLUMNS, cells
-from turnlog.cli.failures import FINE, complain
+from turnlog.cli.failures import FINE, PipeClosedError, complain
 from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
 from turnlog.cli.options import Number, data_option, json_option, warn_of_damage
 from turnlog.cli.render import Cell, Style, aligned, json_line, terminal_width
-from turnlog.cli.stream import pause, write_now
 from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.base import Reader
 
 _WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 24, 0)
-"""Columns of the terminal for each: what most attempts need, as those to come are not known."""
+"""Least width of each column: what most attempts need, since later ones are not known yet."""
 _NARROW = 120
-"""Columns of a terminal below which the date, TURN, RAN and MS make room for INPUT and SUMMARY."""
+"""Terminal width below which the date, TURN, RAN and MS are left out."""
 _NARROWER = 100
+"""Terminal width below which INPUT is left out as well."""
 _CLOCK = slice(11, 19)
 _CLOCK_WIDTH = 8
 _TIME = 1
@@ -30,9 +33,9 @@ _TOOL = 4
 _INPUT = 8
 _SUMMARY = 9
 _KEPT = (0, _TIME, 2, _TOOL, 5, _INPUT, _SUMMARY)
-"""Columns that stay where the terminal is narrow; below `_NARROWER` without INPUT."""
-_PAUSE = 0.15
-"""s between two looks: soon enough for people, and an idle machine does not notice."""
+"""The columns that stay on a narrow terminal."""
+_POLL = 0.15
+"""s between two looks at the store."""
 
 
 @click.command("tail")
@@ -42,10 +45,10 @@ _PAUSE = 0.15
 @data_option
 @json_option
 def command(session: str | None, last: int, data: str, as_json: bool, **wanted: Any) -> int:
-    """Print each attempt of all running proxies when its outcome is known, until Ctrl-C.
+    """Print each attempt of all running proxies once its outcome is known, until Ctrl-C.
 
-    Nothing of the past is printed unless --last asks for it. An outcome that comes late is a line
-    more. There need be no proxy, store or session yet: tail waits for them.
+    Past attempts are printed only with --last. A late outcome is printed as another line. The
+    proxy, the store and the session need not exist yet: tail waits for them.
 
     \b
     turnlog tail --tool 'files/write_*'
@@ -56,14 +59,14 @@ def command(session: str | None, last: int, data: str, as_json: bool, **wanted: 
     follower = follow(
         lambda: _open(data), FollowQuery(session=session or "", last=last, match=match)
     )
-    # A shell that starts it in the background may have had it ignore SIGINT.
+    # A shell starts background jobs with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         with closing(follower) as looks:
             _print(looks, as_json=as_json)
     except KeyboardInterrupt:
-        # That is how it is meant to end.
+        # Ctrl-C is the normal end.
         return FINE
     return FINE
 
@@ -82,11 +85,11 @@ def _print(looks: Iterator[News], *, as_json: bool) -> None:
             complain(f"waiting: {news.awaited}")
         awaited = news.awaited
         rows = chain(head, map(cells, news.rows))
-        write_now(map(json_line, news.rows) if as_json else _text(rows))
+        _write_now(map(json_line, news.rows) if as_json else _text(rows))
         head = []
-        warn_of_damage(news)
+        warn_of_damage(news.left_out)
         if not news.behind:
-            pause(_PAUSE)
+            _pause(_POLL)
 
 
 def _text(rows: Iterable[list[Cell]]) -> list[str]:
@@ -101,6 +104,23 @@ def _text(rows: Iterable[list[Cell]]) -> list[str]:
 
 
 def _narrow(line: list[Cell]) -> list[Cell]:
-    """Return a line whose time has no date."""
+    """Return a row with the time of day only."""
     time = line[_TIME]
     return [*line[:_TIME], Cell(time.text[_CLOCK] or time.text, time.style), *line[_TIME + 1 :]]
+
+
+def _write_now(lines: Iterable[str]) -> None:
+    """Write lines to stdout without its buffer, so that a signal loses none."""
+    text = "".join(f"{line}\n" for line in lines)
+    rest = memoryview(text.encode(sys.stdout.encoding, "backslashreplace"))
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
+
+
+def _pause(seconds: float) -> None:
+    """Wait; raises `PipeClosedError` as soon as stdout has no reader."""
+    poll = select.poll()
+    # Registered for no event, poll still reports errors: that the other end was closed.
+    poll.register(sys.stdout.fileno(), 0)
+    if poll.poll(seconds * 1000):
+        raise PipeClosedError

@@ -1,4 +1,4 @@
-"""`turnlog trust`: show what the servers say their tools are against what is pinned; pin it."""
+"""`turnlog trust`: compare the tools that servers list with turnlog.lock, and pin them."""
 
 import sys
 from collections import Counter
@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from turnlog.cli.failures import FAILED, FINE, complain
-from turnlog.cli.options import data_option, json_option, printout
+from turnlog.cli.options import config_option, data_option, json_option, printout
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.pins import join_lock_name, server_of
 from turnlog.core.text.terminal import escape_unprintable
@@ -32,26 +32,22 @@ _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 
 @click.command("trust")
 @click.argument("what", metavar="[SERVER[/TOOL]]", required=False)
-@click.option("--check", is_flag=True, help="Write nothing; exit code 1 where something differs.")
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something differs.")
 @click.option(
     "--yes", is_flag=True, help="Pin without asking; print the diff of changed tools only."
 )
-@click.option(
-    "--config",
-    metavar="FILE",
-    help="The configuration of the proxy: the lock lies beside it.  [env: TURNLOG_CONFIG]",
-)
+@config_option("The configuration of the proxy; the lock is beside it.")
 @data_option
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **given: Any) -> int:
     """Show how the tools' definitions differ from turnlog.lock, then pin them there.
 
-    What counts is what each server showed last when an agent listed its tools through turnlog;
-    turnlog itself asks no server. Each recorded call says whether its tool was as it is pinned.
-    turnlog.lock lies beside the configuration file, else in the data folder; without --config it is
-    the one that the proxy reads which was started last on the data folder. Of a configuration with
-    upstreams only these count, and what is pinned already, unless a SERVER is named.
+    Compared are the tools that each server listed last when an agent listed them through turnlog;
+    turnlog itself asks no server. Each recorded call says whether its tool was as pinned.
+    turnlog.lock is beside the configuration file, else in the data folder; without --config it is
+    the lock of the proxy that was started last on the data folder. If the configuration has
+    upstreams, only these and servers already pinned are compared, unless SERVER is given.
 
     \b
       turnlog trust files              # look, and answer y to pin
@@ -68,9 +64,9 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     lock = read_lock(path)
     wanted = _selection(what, settings.upstreams if file else {}, lock)
     offer = shown_tools(folder, wanted)
-    _refuse_unknown(what, wanted, offer, lock)
+    _check_name(what, wanted, offer, lock)
     _warn_of_another(path, folder)
-    _tell_of_others(folder, wanted)
+    _name_left_out(folder, wanted)
     found = pin_differences(lock, offer, wanted)
     with printout() as write:
         for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
@@ -92,7 +88,7 @@ def _pin(found: Sequence[PinDifference], path: Path, lock: LockFile, offer: Show
 
 
 def _warn_of_another(path: Path, folder: Path) -> None:
-    """Warn where the configuration that was given has another lock than the proxy of this folder."""
+    """Warn when the given configuration has another lock than the proxy of this folder."""
     its = read_lock_note(folder)
     if its is None or its.resolve() == path.resolve():
         return
@@ -102,8 +98,8 @@ def _warn_of_another(path: Path, folder: Path) -> None:
     )
 
 
-def _tell_of_others(folder: Path, wanted: ToolSelection) -> None:
-    """Name the servers whose tools are left out, because the configuration does not have them."""
+def _name_left_out(folder: Path, wanted: ToolSelection) -> None:
+    """Name the servers that are left out because the configuration does not have them."""
     if wanted.among is None:
         return
     shown = {server_of(server) for server, _ in shown_tools(folder, ToolSelection()).shown}
@@ -124,10 +120,8 @@ def _selection(what: str | None, configured: Collection[str], lock: LockFile) ->
     return ToolSelection(server, tool if slash else None)
 
 
-def _refuse_unknown(
-    what: str | None, wanted: ToolSelection, offer: ShownTools, lock: LockFile
-) -> None:
-    """Refuse a name that nobody has heard of: to compare nothing must not look like success."""
+def _check_name(what: str | None, wanted: ToolSelection, offer: ShownTools, lock: LockFile) -> None:
+    """Refuse an unknown name: comparing nothing must not look like success."""
     pins = [(server, tool) for server, tools in lock.servers.items() for tool in tools]
     if what is None or any(wanted.covers(*place) for place in (*offer.shown, *pins)):
         return
@@ -137,7 +131,7 @@ def _refuse_unknown(
 
 
 def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
-    """Yield what differs; `brief` without the definitions of what is only there, or only pinned."""
+    """Yield the differences; with `brief`, diffs of changed tools only."""
     places = {(one.server, one.target) for one in found}
     several = [name for name, many in Counter(server for server, _ in places).items() if many > 1]
     for one in found:
@@ -155,7 +149,7 @@ def _checked(found: Sequence[PinDifference], offer: ShownTools, path: Path) -> i
     if not offer.shown:
         complain(_nothing(offer, path))
         return FAILED
-    # A tool that is gone cannot do harm.
+    # A tool that is gone can do no harm.
     differs = any(one.change is not ChangeKind.GONE for one in found)
     complain(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
     return FAILED if differs else FINE

@@ -1,4 +1,4 @@
-"""`turnlog verify`: check the chain of one session or of all."""
+"""`turnlog verify`: check the hash chains of sessions and the files of the store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,33 +44,33 @@ class _Line(Struct, frozen=True, kw_only=True):
     """One line of `turnlog verify --json`."""
 
     session: str | None
-    """`None` for what lies in the log and belongs to no session that can be told."""
+    """`null` for records whose session is not known."""
     verdict: ChainVerdict
     commits: int
     bodies_dropped: int
     bad_seq: int | None
     detail: str
     gone: dict[Gone, int]
-    """How many payloads cannot be read any more, by the reason."""
+    """Number of payloads that can no longer be read, by reason."""
 
 
 class _CheckedLine(Struct, frozen=True, tag=True):
     line: _Line
     cells: list[Cell]
-    """The same for people."""
+    """The same as cells of the table."""
 
 
 _PATIENCE: Final = 4
-"""How often the processor time that a walk may take is waited for: the machine has other work."""
+"""How many times the allowed processor time to wait, on a busy machine."""
 
 
 class _Failed(Struct, frozen=True, tag=True):
-    """The check could not be made."""
+    """The check could not be done."""
 
     text: str
     code: int
     lock: str = ""
-    """Where another process has the id of the one that made the check."""
+    """The lock file, when another process has the id of the checking one."""
 
 
 @click.command("verify")
@@ -82,18 +82,18 @@ class _Failed(Struct, frozen=True, tag=True):
     help="Lines of `turnlog sessions --json` that were kept elsewhere.",
 )
 @click.option(
-    "--rebuild", is_flag=True, help="First make the indexes anew from the log; writers wait."
+    "--rebuild", is_flag=True, help="First rebuild the indexes from the log; writers wait."
 )
 @data_option
 @json_option
 def command(
     session: str | None, anchor: BinaryIO | None, rebuild: bool, data: str, as_json: bool
 ) -> int:
-    """Check that the log is as it was written; all sessions, or SESSION.
+    """Check that the log was not changed: all sessions, or SESSION.
 
-    Finds any change that does not also rewrite every later commit of the session and seal the log
-    anew; with --anchor that, too. Files, indexes and stored payloads are checked as well. Exit code
-    1 when something was found.
+    Finds any change that does not also rewrite every later commit of the session and the seals of
+    the log; with --anchor it finds those as well. Files, indexes and stored payloads are checked
+    too. Exit code 1 when something was found.
     """
     anchors = _read_anchors(anchor)
     folder = Path(data).expanduser()
@@ -117,7 +117,7 @@ def command(
 def _walked(
     data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
 ) -> Iterator[_CheckedLine | _Failed]:
-    """Yield what a process of its own finds, and how that ended where it did not come to its end."""
+    """Yield the results of a separate process, and its failure if it did not finish."""
 
     def work(send: Send) -> None:
         for message in _work(data, session, anchors, rebuild=rebuild):
@@ -158,7 +158,7 @@ def _examined(
     for problem in reader.beside():
         yield _damaged(problem)
     if problems := reader.problems():
-        # LMDB is not to read such a file: it would end the process, or never come to an end.
+        # LMDB would crash or loop forever on such a file.
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         yield _damaged(f"log: {problems[0]}{more}", "restore the folder from a backup")
         return
@@ -167,9 +167,7 @@ def _examined(
         for line in _check(view, wanted, anchors):
             yield _CheckedLine(line, _cells(view, line))
         for problem in view.index_flaws():
-            yield _damaged(
-                problem, "`turnlog verify --rebuild` makes the indexes anew from the log"
-            )
+            yield _damaged(problem, "`turnlog verify --rebuild` rebuilds the indexes from the log")
 
 
 def _damaged(problem: str, advice: str = "") -> _CheckedLine:
@@ -183,14 +181,14 @@ def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]])
     for row in view.sessions():
         if wanted in (None, row.session):
             found.add(row.session)
-            # The index remembers the newest commit: a cheap anchor that lies beside the log.
+            # The index holds the newest commit's hash: an anchor beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
             finding = verify(row.session, view.headers(row.session), known, gone=view.gone)
             yield _line(row.session, finding)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
             yield _line(session, verify(session, [], known))
-    # Whose they were the index may not know: they may have been a session's newest, or all it had.
+    # Their session may be unknown to the index: they may be its newest or only commits.
     for flaw in view.flaws():
         yield _line(None, _unplaced(flaw))
 

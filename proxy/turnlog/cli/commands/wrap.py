@@ -1,4 +1,4 @@
-"""`turnlog wrap`: stand between a client and a server that it starts by a command."""
+"""`turnlog wrap`: a recording proxy between a client and a stdio server."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnlog.cli.failures import complain
+from turnlog.cli.options import config_option, settings_data_option
 
 if TYPE_CHECKING:
     from turnlog.engine.command.child import Child
@@ -17,33 +18,30 @@ if TYPE_CHECKING:
     "wrap",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
-@click.option("--config", metavar="FILE", help="A YAML file of settings.  [env: TURNLOG_CONFIG]")
+@config_option()
 @click.option(
     "--rules",
     multiple=True,
     metavar="PACK_OR_FILE",
-    help="Rules for this server; may be given again. They count before those of --config.",
+    help="Rules for this server; may be repeated. They come before those of --config.",
 )
-@click.option(
-    "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
-)
+@settings_data_option
 @click.option("--session", metavar="NAME", help="The session that all calls belong to.")
-@click.option("--name", metavar="NAME", help="What to call the server; else the command's name.")
+@click.option("--name", metavar="NAME", help="Name of the server.  [default: from the command]")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 def command(
     command: tuple[str, ...], *, session: str | None, name: str | None, **given: Any
 ) -> int:
     """Run a tool server that speaks over stdin and stdout, and record each of its calls.
 
-    Write it before the command in any client's configuration. Messages go through unchanged;
-    once the command runs, nothing of turnlog's own is written to stdout or stderr: the log is
-    DATA/logs/wrap.jsonl.
+    Put it before the command in the client's configuration. Messages pass unchanged. Once the
+    command runs, turnlog writes nothing to stdout or stderr: its log is DATA/logs/wrap.jsonl.
     """
     server, settings, pins = _prepared(command, name=name, **given)
     _check_session(session)
     from turnlog.engine.command.child import exit_as, start
 
-    # The command loads at the same time as the rest of turnlog.
+    # The command starts while the rest of turnlog loads.
     child, error = None, None
     try:
         child = start(command)
@@ -60,7 +58,7 @@ def command(
 def _prepared(
     command: tuple[str, ...], *, name: str | None, **given: Any
 ) -> "tuple[str, Settings, Pins]":
-    """Return the server's name, the settings and the pins: what can be wrong before a command is started."""
+    """Return the server's name, the settings and the pins; fails before the command is started."""
     from turnlog.engine.tools.pin_set import Pins
     from turnlog.packs.lock import lock_file
     from turnlog.settings.layers import Flags, config_file, read_wrap_settings
@@ -82,11 +80,11 @@ def _carried(
     server: str,
     session: str | None,
 ) -> int:
-    """Relay until the command ends; return its exit code, below zero for a signal's number."""
+    """Relay until the command ends; return its exit code, negative for a signal."""
     from turnlog.store.look import StoreLook
 
     look = StoreLook(settings.data)
-    # Loading the rest takes as long as the look does.
+    # The modules load while the store is checked.
     import asyncio
 
     from turnlog.engine.command.child import exit_code
@@ -107,7 +105,7 @@ def _carried(
 
 
 def _not_started(program: str, failed: OSError) -> str:
-    """Say why a command did not start; nobody else writes to stderr then."""
+    """Return why a command did not start, for stderr."""
     reason = (failed.strerror or str(failed)).lower()
     if not isinstance(failed, FileNotFoundError):
         advice = "name a file that may be executed"

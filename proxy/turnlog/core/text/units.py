@@ -6,7 +6,7 @@ A type can name the function that reads its values from plain data: `Annotated[i
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Annotated
 
 from msgspec import Meta
@@ -73,20 +73,30 @@ def human_size(size: int) -> str:
     return f"{number} {_BINARY_UNITS[unit]}"
 
 
-def parse_moment(text: str, now: datetime, *, end: bool = False) -> int:
+def as_utc(moment: datetime) -> datetime:
+    """Return a time without a zone as one in UTC."""
+    return moment.replace(tzinfo=UTC)
+
+
+def parse_moment(
+    text: str,
+    now: datetime,
+    *,
+    end: bool = False,
+    assume: Callable[[datetime], datetime] = as_utc,
+) -> int:
     """Return a point in time as nanoseconds UTC; a duration means that long before `now`.
 
-    With `end`, a date means the end of its day. A time without a zone is UTC. Raises `ValueError`
-    and `OverflowError`.
+    With `end`, a date means the end of its day. `assume` gives a zone to a time without one. Raises
+    `ValueError` and `OverflowError`.
     """
     if _AGO.fullmatch(text):
         return _nanoseconds(now - timedelta(seconds=duration(text)))
     moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
     if end and _DATE.fullmatch(text):
-        return _nanoseconds(moment) + 86_400 * _NS - 1
-    return _nanoseconds(moment)
+        # Not the beginning and 24 hours: local days may have 23 or 25.
+        return _nanoseconds(assume(datetime.combine(moment, time.max))) + 999
+    return _nanoseconds(assume(moment) if moment.tzinfo is None else moment)
 
 
 def timestamp(at: int) -> str:

@@ -1,4 +1,7 @@
-"""Running this program again under another process id, where its own is taken in another pid namespace."""
+"""Run this program again under another process id, when its own is taken in the store.
+
+LMDB identifies readers by process id, which two containers may share.
+"""
 
 import os
 import signal
@@ -12,29 +15,23 @@ from turnlog.store.base import ProcessIdTaken
 from turnlog.store.folder import is_id_taken
 
 MOST: Final = 256
-"""Ids that are tried: each process in another container may take one or two."""
-_PASSED_ON: Final = frozenset(
-    {
-        signal.SIGHUP,
-        signal.SIGINT,
-        signal.SIGQUIT,
-        signal.SIGTERM,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
+"""Number of ids to try; each process in another container may take one or two."""
+_FORWARDED: Final = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )
 
 
 def run_again(taken: ProcessIdTaken) -> int:
-    """Run this command line in a child whose process id is free, with the same descriptors; return its exit code.
+    """Run this command line in a child whose process id is free; return its exit code.
 
-    Signals that others send to this process go to the child. Raises `ProcessIdTaken` where no id is free.
+    The child has the same descriptors and gets the signals sent to this process. Raises
+    `ProcessIdTaken` when no id is free.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON | {signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     ask_to_die = dies_with(os.getpid())
     for _ in range(MOST):
-        told, tell = os.pipe()  # closed by exec
+        told, tell = os.pipe()  # exec closes it
         child = os.fork()
         if child == 0:
             if ask_to_die is not None:
@@ -58,19 +55,17 @@ def _become_this_program(lock: Path, tell: int, mask: Iterable[int]) -> NoReturn
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program
     finally:
-        os._exit(127)  # nothing of the parent's may run here
+        os._exit(127)  # no cleanup of the parent may run here
 
 
 def _wait(child: int) -> int:
-    """Pass signals on until a child has ended; return its exit code, below zero for a signal's number.
-
-    As the first process of a container this one also has to wait for orphans.
-    """
+    """Forward signals until a child ends; return its exit code, negative for a signal."""
+    # As process 1 of a container, this process must also reap orphans.
     while True:
-        came = signal.sigwaitinfo(_PASSED_ON | {signal.SIGCHLD})
+        came = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
         if came.si_signo == signal.SIGCHLD:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == child:
                     return os.waitstatus_to_exitcode(ended[1])
-        elif came.si_code <= 0:  # not from the terminal, which tells the child as well (SI_KERNEL)
+        elif came.si_code <= 0:  # the terminal (SI_KERNEL) signals the child itself
             os.kill(child, came.si_signo)
