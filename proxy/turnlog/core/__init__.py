@@ -1,1 +1,1 @@
-"""What every part speaks of: records, kinds, identifiers, outcomes. Pure."""
+"""Records, kinds, identifiers and outcomes, which every other part uses."""

@@ -1,7 +1,7 @@
-"""Compare the answers of two attempts: first what kind of difference it is, then where.
+"""Comparison of the answers of two attempts: the class of the difference, and where it is.
 
-Arrays are trimmed at both ends; what is left is matched by a member that names things, else by
-content. Texts are compared by line. Pure, and bounded: large answers are only told apart.
+Items of arrays are matched by an identifying member if they have one, else by content; texts are
+compared by line. The work is bounded: of large answers only the digests are compared.
 """
 
 from collections import Counter
@@ -13,26 +13,24 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct, field
 
-MAX_BYTES: Final = 256 * 1024
-"""Bytes of an answer above which only digests are compared."""
-MAX_CHANGES: Final = 50
-"""Changes that are told; the others are counted."""
-SHOWN_CHARS: Final = 80
-"""Characters of a value that are shown."""
+MAX_BYTES: Final = 256 * 1024  # of larger answers only digests are compared
+MAX_CHANGES: Final = 50  # listed; further ones are counted
+SHOWN_CHARS: Final = 80  # of a value
 _MAX_DEPTH: Final = 64
 _NAMES: Final = ("id", "key", "name", "path", "uri")
-"""Members that name the thing they belong to."""
+"""Members that identify an item of an array."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
 ValuePath = tuple[int | str, ...]
-"""Members and numbers of items from a value's root down."""
+"""Member names and item indexes from the root of a JSON value down."""
 VolatilePaths = Callable[[object], Collection[ValuePath]]
+"""Returns the paths in a value whose content is different in every answer."""
 
 
 class DifferenceClass(StrEnum):
-    """What kind of difference there is."""
+    """The class of a difference between two answers."""
 
     SAME = "same"
     SAME_MODULO_VOLATILE = "same_modulo_volatile"
@@ -43,11 +41,11 @@ class DifferenceClass(StrEnum):
     ERROR_TO_OK = "error_to_ok"
     OK_TO_ERROR = "ok_to_error"
     TRUNCATED = "truncated"
-    """Not enough is kept to tell."""
+    """Not enough of the answers was recorded to compare them."""
 
 
 class DifferenceKind(StrEnum):
-    """What happened at a place."""
+    """The kind of one difference."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -57,33 +55,33 @@ class DifferenceKind(StrEnum):
 
 
 class ComparedAnswer(Struct, frozen=True, kw_only=True):
-    """An answer, as far as it can be compared."""
+    """The recorded answer of an attempt."""
 
     kind: str = ""
-    """Of the error; empty for none."""
+    """Kind of error; empty for none."""
     null: bool = False
     data: bytes = b""
-    """As it is kept."""
+    """Recorded bytes."""
     whole: bool = True
-    """Whether `data` is all of it."""
+    """Whether `data` is the whole answer."""
     digest: str = ""
-    """Of the answer as it came; empty where there is none."""
+    """Digest of the answer as it came; empty for none."""
 
 
 class AnswerDifference(Struct, frozen=True, kw_only=True):
-    """One place that differs. `path` is a JSON Pointer (RFC 6901)."""
+    """One difference. `path` is a JSON Pointer (RFC 6901)."""
 
     path: str
     change: DifferenceKind
     before: str = ""
-    """The beginning of what stood there, as JSON; of a text the lines that differ."""
+    """The beginning of the earlier value as JSON; of a text the lines that differ."""
     after: str = ""
     line: int | None = None
-    """Of a text of several lines: the first one that differs, from 1."""
+    """First line that differs in a text of several lines, from 1."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What is different between two answers. `more` changes are not listed."""
+    """The differences between two answers. `more` is the number of those that are not listed."""
 
     kind: DifferenceClass = field(name="class")
     changes: tuple[AnswerDifference, ...] = ()
@@ -91,7 +89,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 class _Step(Struct, frozen=True, kw_only=True):
-    """A difference before it is counted; `shape` tells whether members or types differ."""
+    """A difference, and whether members or types differ (`shape`)."""
 
     said: AnswerDifference
     shape: bool = False
@@ -100,7 +98,7 @@ class _Step(Struct, frozen=True, kw_only=True):
 def compare(
     before: ComparedAnswer, after: ComparedAnswer, volatile: VolatilePaths | None = None
 ) -> Comparison:
-    """Return what is different; `volatile` tells where in a value something always is."""
+    """Return the differences between two answers, without those at `volatile` paths."""
     if kind := _class_of_endings(before, after):
         return Comparison(kind=kind)
     if before.kind != after.kind:
@@ -113,7 +111,7 @@ def compare(
     if not (before.whole and after.whole):
         return Comparison(kind=DifferenceClass.TRUNCATED)
     if before.data == after.data:
-        # What redaction left is the same; the digests know of what it took.
+        # Only a part that was redacted differs.
         cut = before.digest and after.digest
         return Comparison(kind=DifferenceClass.VALUE_CHANGED if cut else DifferenceClass.SAME)
     if max(len(before.data), len(after.data)) > MAX_BYTES:
@@ -125,7 +123,7 @@ def compare(
 
 
 def _class_of_endings(before: ComparedAnswer, after: ComparedAnswer) -> DifferenceClass | None:
-    """Return what the endings alone say, if that is all there is to say."""
+    """Return the class if an error or a null result already decides it."""
     match bool(before.kind), bool(after.kind):
         case True, False:
             return DifferenceClass.ERROR_TO_OK
@@ -143,7 +141,7 @@ def _class_of_endings(before: ComparedAnswer, after: ComparedAnswer) -> Differen
 
 
 def _value(data: bytes) -> object:
-    """Return what an answer says; what is no JSON is a text."""
+    """Return an answer's JSON value, or its text if it is not JSON."""
     try:
         return _decode(data)
     except ValueError:
@@ -168,7 +166,7 @@ def _compare_values(before: object, after: object, volatile: VolatilePaths | Non
 
 
 def _without(value: object, here: ValuePath, without: Collection[ValuePath]) -> object:
-    """Return a value without what stands at some places."""
+    """Return a value with `None` at some paths."""
     if here in without:
         return None
     match value:
@@ -183,7 +181,7 @@ def _without(value: object, here: ValuePath, without: Collection[ValuePath]) -> 
 
 
 def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_Step]:
-    """Yield what differs between two values that stand at `path`."""
+    """Yield the differences between two values at `path`."""
     if before is after or _encode(before) == _encode(after):
         return
     match before, after:
@@ -221,7 +219,7 @@ def _members(
 
 
 def _items(path: str, before: list[object], after: list[object], depth: int) -> Iterator[_Step]:
-    """Yield what differs between two arrays, without what is the same at both ends."""
+    """Yield the differences between two arrays; equal items at both ends are skipped."""
     left, right = list(map(_encode, before)), list(map(_encode, after))
     start = _common_prefix(left, right)
     end = _common_prefix(left[start:][::-1], right[start:][::-1])
@@ -244,7 +242,7 @@ _Pairs = list[tuple[int | None, int | None]]
 
 
 def _pair_by_name(old: dict[int, object], new: dict[int, object]) -> _Pairs | None:
-    """Pair items by a member that all have, with another value each; `None` where none is so."""
+    """Pair items by a member that identifies all of them; `None` if there is none."""
     for name in _NAMES:
         left, right = _index(old, name), _index(new, name)
         if left is not None and right is not None:
@@ -263,7 +261,7 @@ def _index(items: dict[int, object], name: str) -> dict[str | int, int] | None:
 
 
 def _pair_by_content(old: dict[int, object], new: dict[int, object]) -> _Pairs:
-    """Pair equal items first, wherever they are, and then the others in order."""
+    """Pair equal items first, wherever they are, then the others in order."""
     left, right = ({n: _encode(item) for n, item in items.items()} for items in (old, new))
     spare: dict[bytes, list[int]] = {}
     for place, data in reversed(right.items()):
@@ -289,7 +287,7 @@ def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 def _lines(path: str, before: str, after: str) -> AnswerDifference:
-    """Return where two texts differ: the lines between those that are the same at both ends."""
+    """Return the lines that differ, between those that are equal at both ends."""
     left, right = before.split("\n"), after.split("\n")
     start = _common_prefix(left, right)
     end = _common_prefix(left[start:][::-1], right[start:][::-1])
@@ -321,7 +319,7 @@ def _shown(value: object) -> str:
 
 
 def _type(value: object) -> str:
-    """Return the JSON type of a value: 1 and 1.5 are both numbers."""
+    """Return the JSON type of a value; integers and floats are both numbers."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number"
     return type(value).__name__

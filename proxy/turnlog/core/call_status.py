@@ -1,4 +1,7 @@
-"""How a call stands: its newest attempt of its newest leg, folded from its commits. Pure."""
+"""The state of a call, folded from its commits: the newest attempt of its newest leg.
+
+A leg is one request of a call; a call has several if it asks for input or runs as a task.
+"""
 
 from msgspec import Struct, structs
 
@@ -7,11 +10,11 @@ from .kinds import CommitKind, Flag, NoteKind, Status
 
 
 class CallState(Struct, frozen=True, array_like=True, gc=False):
-    """How a call stands: the newest attempt of its newest leg, and that attempt's last outcome."""
+    """The newest attempt of a call, and its last outcome."""
 
     session: bytes
     intent: int
-    """Position of that attempt's intent."""
+    """Position of the attempt's intent in the store."""
     seq: int
     leg: int
     attempt: int
@@ -20,18 +23,17 @@ class CallState(Struct, frozen=True, array_like=True, gc=False):
     """Number of the last outcome; -1 for none."""
     expires: int = 0
     polled_leg: "CallState | None" = None
-    """The parked leg that a poll asks about, while the poll runs."""
+    """The parked leg that a `tasks/` request asks about, while that request runs."""
     delivered: bool = True
-    """Whether its caller has had what the last outcome says, where that is noted."""
+    """Whether the caller has received the last outcome; true as well if no note will say so."""
 
 
 def next_call_state(
     state: CallState | None, link: Link, facts: Facts, position: int
 ) -> CallState | None:
-    """Return how a call stands after one more of its commits, which stands at `position`.
+    """Return the state of a call after one more of its commits, which is at `position`.
 
-    A late outcome of an earlier attempt changes nothing. Neither does a poll for a task that
-    failed without an answer from the upstream: the task runs on.
+    A late outcome of an earlier attempt changes nothing.
     """
     match facts.kind:
         case CommitKind.INTENT:
@@ -67,6 +69,7 @@ def _after_intent(state: CallState | None, link: Link, facts: Facts, position: i
 
 
 def _after_outcome(state: CallState, facts: Facts) -> CallState:
+    # A request about a task that failed without an answer: the task itself runs on.
     failed = facts.status in (Status.ERROR, Status.UNKNOWN)
     if state.polled_leg and failed and facts.code is None:
         return state.polled_leg
@@ -84,7 +87,8 @@ def _after_outcome(state: CallState, facts: Facts) -> CallState:
 
 
 def _is_delivered(state: CallState, facts: Facts) -> bool:
-    """Tell whether nobody has to be told what an outcome says. Who settles a call sees to that."""
+    # A note follows the first outcome of a guarded call. An operator who resolves a call tells its
+    # caller himself.
     if state.n < 0:
         return not facts.guarded
     return state.delivered or Flag.RESOLVED in facts.flags

@@ -1,9 +1,8 @@
-"""Write JSON in one canonical form (RFC 8785), and hash the input of a call.
+"""Canonical JSON (RFC 8785), and the hash of a call's input."""
 
-msgspec's sorted encoder gives the same bytes as the `rfc8785` package, far faster, as long as
-there are no floats, no keys beyond the BMP and no integers of 2^53 and more. The decoder's type
-says so at no cost; what it refuses goes the slow way.
-"""
+# msgspec's sorted encoder gives the same bytes as the `rfc8785` package, far faster, as long as there
+# are no floats, no keys beyond the BMP and no integers of 2^53 and more. The type of the decoder
+# checks that at no cost; what it refuses takes the slow way.
 
 import hmac
 import json
@@ -21,16 +20,16 @@ RAW_SHA256 = "raw-sha256"
 HMAC_SHA256 = "hmac-sha256"
 
 MAX_DEPTH: Final = 512
-"""Levels of nesting that are read. Python's own limit depends on how deep the reader itself is called."""
+"""Deepest nesting that is read: Python's own limit depends on how deep the caller is."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OUTSIDE = bytes(set(range(256)).difference(b"[{]}"))
 _DEPTH = 8
-"""Levels of nesting that the fast path follows; each one doubles the time to build its decoder."""
+"""Deepest nesting of the fast path: each level doubles the time to build its decoder."""
 
 
 def _fast_type() -> Any:
-    """Return the type of JSON that needs no care: msgspec knows no recursive alias, so unroll it."""
+    """Return the type of JSON for the fast path, unrolled: msgspec knows no recursive alias."""
     limit = 2**53 - 1
     number = Annotated[int, Meta(ge=-limit, le=limit)]
     scalar = Union[number, str, bool, None]  # noqa: UP007 - made at run time
@@ -41,17 +40,17 @@ def _fast_type() -> Any:
 
 
 decode_plain = msgspec.json.Decoder(_fast_type()).decode
-"""Reads JSON that needs no care. Raises `ValueError` and `RecursionError` for any other."""
+"""Decode JSON of the fast path. Raises `ValueError` and `RecursionError` for any other."""
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 # UTF-8 and UTF-16 order keys alike as long as no character lies beyond the BMP.
 _find_astral = re.compile(rb"[\xf0-\xff]|\\u[dD]").search
 
 
 def canonical(data: bytes) -> tuple[str, bytes]:
-    """Return the scheme and the bytes to hash: RFC 8785, or `data` as it is where that refuses.
+    """Return the scheme and the bytes to hash: RFC 8785, or `data` itself if that is not possible.
 
-    Refused are invalid UTF-8, duplicate keys, lone surrogates, NaN, integers beyond 2^53 and
-    nesting beyond `DEEPEST`: two parsers may read such bytes differently.
+    It is not possible with invalid UTF-8, duplicate keys, lone surrogates, NaN, integers beyond
+    2^53 and nesting beyond `MAX_DEPTH`: two parsers may read such bytes differently.
     """
     fast = _fast(data)
     if fast is not None:
@@ -68,13 +67,15 @@ def canonical(data: bytes) -> tuple[str, bytes]:
 
 
 def canonical_of_decoded(value: object, data: bytes) -> tuple[str, bytes]:
-    """Return what `canonical` does of `data`, which repeats no key, and which `decode_plain` has read as
-    `value`, by itself or as a part of more."""
+    """Return `canonical(data)` from `value`, as `decode_plain` has read it.
+
+    `data` must not repeat a key; it may be a part of the document that was decoded.
+    """
     return canonical(data) if _has_astral(data) else (SHA256, _encode_sorted(value))
 
 
 def is_deep(data: bytes) -> bool:
-    """Tell whether JSON nests deeper than `DEEPEST`, whoever asks."""
+    """Return whether JSON nests deeper than `MAX_DEPTH`."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     steps = _STRING.sub(b"", data).translate(_STEPS, _OUTSIDE)
@@ -84,10 +85,10 @@ def is_deep(data: bytes) -> bool:
 def input_hash(
     canon: tuple[str, bytes], *, key: bytes | Callable[[bytes], bytes] | None = None
 ) -> str:
-    """Return `scheme:hex` of a call's input, as `canonical` has made it.
+    """Return the hash of a call's input as `scheme:hex`, from the result of `canonical`.
 
-    With `key` (HMAC key, or a function that returns the HMAC-SHA-256 under one) the hash tells
-    nothing to those who do not have the key: for inputs that hold a secret.
+    `key` is an HMAC key, or a function that computes the HMAC-SHA-256. It is given for inputs that
+    hold a secret, which a plain hash would let anybody guess.
     """
     scheme, form = canon
     if key is None:
@@ -97,7 +98,7 @@ def input_hash(
 
 
 def _rfc8785(value: Any) -> bytes:
-    # Loaded when the first document needs it: commands that only read never do.
+    # Imported on first use: commands that only read never need it.
     import rfc8785
 
     return rfc8785.dumps(value)
@@ -110,7 +111,7 @@ def _fast(data: bytes) -> bytes | None:
         form = _encode_sorted(decode_plain(data))
     except (ValueError, RecursionError):
         return None
-    # The form is never longer than the data, and a dropped duplicate makes it shorter.
+    # The form is never longer than the data, and shorter if the decoder dropped a duplicate key.
     if len(form) == len(data):
         return form
     if data.find(b"\\") < 0 and form.count(b'"') == data.count(b'"'):
@@ -119,8 +120,8 @@ def _fast(data: bytes) -> bytes | None:
 
 
 def _has_astral(data: bytes) -> bool:
-    """Tell whether a key may lie beyond the BMP."""
-    # One byte is found far faster than two, and `in` takes twice as long as `find`.
+    """Return whether a key may lie beyond the BMP."""
+    # Searching for one byte is far faster than for two, and `in` takes twice as long as `find`.
     if data.isascii() and (data.find(b"\\") < 0 or data.find(b"\\u") < 0):
         return False
     return _find_astral(data) is not None

@@ -1,8 +1,7 @@
-"""Say how an attempt ended: status, kind of error, whether the tool's work may have happened, and
-whether the call may be repeated.
+"""How an attempt ended: status, kind of error, whether it was executed, whether to repeat it.
 
-One pure table (semantics, section 2). Transport, protocol and tool failures stay apart: each kind
-belongs to one family, and `executed` is an axis of its own.
+This is the table of semantics, section 2. Each kind of error belongs to one family, so that
+transport, protocol and tool failures stay apart; `executed` is independent of the kind.
 """
 
 from typing import Final
@@ -25,20 +24,19 @@ class Ending(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EarlierAttempts(Struct, frozen=True, kw_only=True, gc=False):
-    """What the attempts of a call have come to so far."""
+    """The sum of the ended attempts of a call."""
 
     attempts: int
-    """How many there were."""
     executed: Executed
-    """The most that one of them came to."""
+    """The highest of the attempts."""
     retry: RetryClass
-    """The strictest of their classes."""
+    """The strictest of the attempts."""
     unknown: bool
-    """Whether one of them ended with nobody knowing what it did."""
+    """Whether one of them has an unknown outcome."""
 
 
 class KindMeaning(Struct, frozen=True):
-    """What a kind means once a request has been sent, before its effect is known."""
+    """Family, retry class and `executed` of a kind, once the request has been sent."""
 
     family: ErrorFamily
     base: RetryClass
@@ -77,7 +75,7 @@ MEANINGS = {
     _K.OUTCOME_UNKNOWN: KindMeaning(_F.UNKNOWN, _R.UNSAFE, _X.MAYBE),
 }
 UNSENT = frozenset({Phase.QUEUED, Phase.CONNECTING})
-"""Phases in which nothing has left yet."""
+"""Phases before the first byte of the request."""
 
 _CODES: dict[int | None, ErrorKind] = {
     -32700: _K.INVALID_REQUEST,
@@ -115,18 +113,18 @@ _RETRIES = tuple(RetryClass)
 """From the most free to the strictest."""
 _CONFLICTS = frozenset({409, 412})
 _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
-"""Statuses that say more than the body does."""
+"""Statuses of gateways and servers, which count more than the body under them."""
 _SAME_AGAIN = frozenset({307, 308})
-"""Redirects that ask for the same request elsewhere (RFC 9110 sections 15.4.8 and 15.4.9)."""
+"""Redirects that preserve method and body (RFC 9110 sections 15.4.8 and 15.4.9)."""
 _NOT_MODIFIED = 304
 _OK: Final = Status.OK
 _SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
 
 
 def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
-    """Return the ending of an attempt that failed so, having come to `phase`.
+    """Return the ending of an attempt that failed in `phase`.
 
-    `answered` tells whether the upstream answered at all: then the status is never `unknown`.
+    `answered` is whether the upstream answered at all: then the status is never `unknown`.
     """
     meaning = MEANINGS[kind]
     executed = Executed.NO if phase in UNSENT else meaning.executed
@@ -142,7 +140,7 @@ def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = Fa
 
 
 def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> RetryClass:
-    """Return whether a call that failed so may be repeated. An unknown effect counts as a write."""
+    """Return the retry class of a failure. An unknown effect counts as a write."""
     base = MEANINGS[kind].base
     if base is RetryClass.NEVER:
         return base
@@ -158,7 +156,7 @@ def retry_class(kind: ErrorKind, phase: Phase, effect: Effect) -> RetryClass:
 
 
 def with_attempt(past: EarlierAttempts | None, ending: Ending) -> EarlierAttempts:
-    """Return what the attempts of a call have come to, with one more that ended so."""
+    """Return the sum of a call's attempts with one more."""
     retry = RetryClass(ending.retry) if ending.retry else RetryClass.SAFE
     unknown = ending.status is Status.UNKNOWN
     if past is None:
@@ -172,10 +170,10 @@ def with_attempt(past: EarlierAttempts | None, ending: Ending) -> EarlierAttempt
 
 
 def ending_of_call(ending: Ending, past: EarlierAttempts | None) -> Ending:
-    """Return how a call ended that has this ending, and this past besides.
+    """Return the ending of a call from that of its last attempt and the sum of the earlier ones.
 
-    Kind and phase are those of the ending. What may have happened, and whether the call may be made
-    again, is about all attempts: one that was never sent takes nothing back.
+    Kind and phase are those of the last attempt; `executed` and `retry` cover all attempts, because
+    a last attempt that was never sent does not undo an earlier one.
     """
     if past is None:
         return ending
@@ -187,7 +185,7 @@ def ending_of_call(ending: Ending, past: EarlierAttempts | None) -> Ending:
 
 
 def more_executed(one: Executed, other: Executed) -> Executed:
-    """Return what two attempts came to together."""
+    """Return the higher of two values of `executed`."""
     return max(one, other, key=_EXECUTED.index)
 
 
@@ -196,22 +194,20 @@ def _strictest(one: RetryClass, other: RetryClass) -> RetryClass:
 
 
 def succeeded(status: Status = _OK) -> Ending:
-    """Return the ending of an attempt that was answered as it should be.
-
-    What was accepted, or waits for more input, may or may not have begun.
-    """
+    """Return the ending of an attempt without an error."""
     if status is _OK:
         return _SUCCESS
+    # What was accepted, or waits for input, may or may not have begun.
     return Ending(status=status, phase=Phase.DONE, executed=Executed.MAYBE)
 
 
 def refused(kind: ErrorKind, effect: Effect) -> Ending:
-    """Return the ending of an attempt whose whole answer says that it failed so."""
+    """Return the ending of an attempt whose complete answer is an error."""
     return failed(kind, Phase.DONE, effect, answered=True)
 
 
 def ending_of(facts: Facts) -> Ending:
-    """Return how an attempt ended, as its outcome says."""
+    """Return the ending that an outcome records."""
     return Ending(
         status=facts.status,
         phase=facts.phase,
@@ -223,7 +219,7 @@ def ending_of(facts: Facts) -> Ending:
 
 
 def kind_of_status(status: int) -> ErrorKind | None:
-    """Return what an HTTP status says went wrong; `None` below 400."""
+    """Return the kind of error of an HTTP status; `None` below 400."""
     if status < 400:
         return None
     other = ErrorKind.INVALID_REQUEST if status < 500 else ErrorKind.UPSTREAM_INTERNAL
@@ -231,12 +227,12 @@ def kind_of_status(status: int) -> ErrorKind | None:
 
 
 def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | None:
-    """Return what a redirect in place of an answer says; `None` outside of 3xx.
+    """Return the kind of error of a redirect; `None` if the status is not 3xx.
 
-    307 and 308 ask for the same request at another place, so nothing ran here. The others may follow
-    finished work, and so may any that leads `elsewhere`, to another origin: what runs there is not
-    seen (semantics, section 13).
+    `elsewhere` is whether it leads to another origin.
     """
+    # 307 and 308 ask for the same request at another place, so nothing ran here. The others may follow
+    # finished work, and so may any to another origin, whose work is not seen (semantics, section 13).
     if not 300 <= status < 400:
         return None
     unsent = status == _NOT_MODIFIED or (status in _SAME_AGAIN and not elsewhere)
@@ -244,25 +240,25 @@ def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | Non
 
 
 def is_method_preserving_redirect(status: int) -> bool:
-    """Return whether a status asks for the same request, unchanged, at another place."""
+    """Return whether a status redirects the request with its method and body (307, 308)."""
     return status in _SAME_AGAIN
 
 
 def is_transport_status(status: int) -> bool:
-    """Tell whether a status comes from the way to the tool, so that no body says more."""
+    """Return whether a status comes from a server or gateway before the tool."""
     return status in _OF_TRANSPORT
 
 
 def kind_of_code(code: int | None) -> ErrorKind:
-    """Return what a JSON-RPC error code says went wrong."""
+    """Return the kind of error of a JSON-RPC error code."""
     return _CODES.get(code, ErrorKind.UPSTREAM_INTERNAL)
 
 
 def kind_of_error(code: int | None, status: int) -> ErrorKind:
-    """Return what a JSON-RPC error says that came under an HTTP status."""
+    """Return the kind of a JSON-RPC error that came with an HTTP status."""
     if status in _OF_TRANSPORT:
         return _STATUSES[status]
     if code not in _CODES and 400 <= status < 500:
-        # A code of the server's own under a status that blames the request.
+        # A server-defined code with a status that blames the request.
         return ErrorKind.CONFLICT if status in _CONFLICTS else ErrorKind.INVALID_REQUEST
     return kind_of_code(code)

@@ -1,8 +1,8 @@
-"""One record of a session's log, and the bytes that it is on disk.
+"""Commits, the records of a session's log, and their encoding on disk.
 
-A commit is a chained, permanent *header*, a detachable *body*, and blobs that the body names.
-The header has two halves. `Facts` say what happened: the recorder makes them. `Link` says where
-the record stands in its session: the store makes it, inside the write transaction.
+A commit is a permanent *header* in a hash chain, a *body* that can be dropped, and blobs that the
+body names. The header has two parts: `Facts` (what happened) come from the recorder, `Link` (where
+the commit is in its session) from the store, inside the write transaction.
 """
 
 from collections.abc import Callable
@@ -20,33 +20,33 @@ GENESIS = bytes(32)
 
 
 class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What one commit says. No content and no hash of content stands here.
+    """What a commit records, without content and hashes of content.
 
-    Fields are appended at the end only; readers ignore what they do not know.
+    New fields go to the end; readers ignore those that they do not know.
     """
 
     kind: CommitKind
     at: int
-    """Wall clock, ns since 1970 UTC, for display; never a version."""
+    """Wall clock, ns since 1970 UTC, for display; not for ordering."""
     clock: int
     """Monotonic clock of the writing process, ns, for durations."""
     actor: Actor = Actor.AGENT
     turn_label: str = ""
-    """The turn as a caller or vendor names it; empty where only gaps tell."""
+    """Name of the turn as given by the caller or its vendor; empty for none."""
     turn_source: TurnSource = TurnSource.GAP
-    """Who gave `turn_label`. What came of it stands in `Link`."""
+    """Source of `turn_label`. The resulting turn is in `Link`."""
     call: bytes = b""
-    """UUIDv7 of the call; empty on commits that belong to none."""
+    """UUIDv7 of the call; empty on commits of no call."""
     leg: int = 0
     attempt: int = 1
     n: int = 0
-    """0 for the first outcome of an attempt, rising for each later one."""
+    """Number of an outcome of its attempt, from 0."""
     server: str = ""
     tool: str = ""
     method: str = ""
     """JSON-RPC method, or HTTP method of a plain tool."""
     definition: bytes = b""
-    """sha256 of the tool's definition as the last `tools/list` gave it; empty when not seen."""
+    """sha256 of the tool's definition in the last `tools/list`; empty if not seen."""
     effect: Effect = Effect.UNKNOWN
     phase: Phase = Phase.QUEUED
     executed: Executed = Executed.NO
@@ -56,34 +56,34 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     error_kind: str = ""
     retry: str = ""
     duration: int = 0
-    """ns from the attempt's first step to its end; 0 on an intent."""
+    """ns from the start of the attempt to its end; 0 on an intent."""
     bytes_in: int = 0
-    """Size of the request body as it came."""
+    """Size of the request body as received."""
     bytes_out: int = 0
-    """Size of the answer body as it came; 0 on an intent."""
+    """Size of the response body as received; 0 on an intent."""
     flags: tuple[Flag, ...] = ()
     trace: str = ""
     """W3C trace id, 32 hex digits; empty for none."""
     protocol: str = ""
     """MCP revision, or `http/1.1` for a plain tool; empty when unknown."""
     http_status: int = 0
-    """Status code of the upstream's answer; 0 when there was none."""
+    """Status code of the upstream's response; 0 for none."""
     code: int | None = None
-    """JSON-RPC error code of the upstream's answer."""
+    """JSON-RPC error code of the upstream's response."""
     expires: int = 0
     """When a parked leg becomes `outcome_unknown`, ns UTC; 0 for never."""
     retry_after_ms: int | None = None
-    """How long the server, or a rule, asks to wait before the next attempt."""
+    """Delay before the next attempt as asked for by the server or a rule."""
     provenance: str = ""
-    """How the tool's definition stands against turnlog.lock; empty where an older turnlog wrote."""
+    """Provenance of the tool's definition; empty in commits of an older turnlog."""
     note: str = ""
     """On a note: its `NoteKind`."""
     guarded: bool = False
-    """Whether a note follows once the caller has had the answer: a call that others can ask for."""
+    """Whether a note records the delivery of the answer: a duplicate may ask for it."""
 
 
 class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Where a commit stands. Only the store makes one."""
+    """The place of a commit in its session; made by the store."""
 
     session: bytes
     seq: int
@@ -92,22 +92,22 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     step: int
     turn_source: TurnSource
     ref: int | None
-    """seq of the commit this one follows: an outcome's intent, a later outcome's intent, the outcome
-    before another attempt's intent, what a note speaks of, the outcome that a call was answered from."""
+    """seq of a related commit: of an outcome its intent, of the intent of a further attempt the outcome
+    before it, of a note its subject, of a replayed call the outcome that answered it."""
     body_hash: bytes
-    """sha256 of the body's bytes; empty where a commit has no body."""
+    """sha256 of the body's bytes; empty for no body."""
     prev: bytes
-    """`digest` of the session's commit before this one."""
+    """`digest` of the previous commit of the session."""
     linked: bool = False
-    """Whether an index looks into the body: it has `links`, a key of a note or a fact, a `delta`."""
+    """Whether the body has index entries: `links`, the key of a note or a fact, a `delta`."""
 
 
 class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The detachable part of a commit: everything that is content, or a hash of content."""
+    """The part of a commit that can be dropped: content and hashes of content."""
 
     version: int = VERSION
     salt: bytes = b""
-    """16 random bytes, so that `body_hash` tells nothing once the body is gone."""
+    """16 random bytes, so that the content cannot be guessed from `body_hash`."""
     input_hash: str | None = None
     output_hash: str | None = None
     summary: str = ""
@@ -116,24 +116,24 @@ class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     detail: str = ""
     lineage: tuple[str, ...] = ()
     input_blob: bytes = b""
-    """sha256 of the stored input, then where the store put it; empty where none is kept."""
+    """sha256 of the stored input, then its location in the store; empty for none."""
     output_blob: bytes = b""
     links: tuple[bytes, ...] = ()
-    """Keyed digests by which a later leg finds its call: a task id, a `requestState`."""
+    """Keyed digests of task ids and `requestState`s, by which a later leg finds its call."""
     metadata: dict[str, str] = {}
-    """On `open`: what the session was named by (rung, aliases, client name and version)."""
+    """On `open`: how the session was named (rung, aliases, client name and version)."""
     pinned: bytes = b""
-    """sha256 of the definition that turnlog.lock had for the tool, where that was another."""
+    """sha256 of the tool's definition in turnlog.lock if it is another one."""
     said: str = ""
-    """What turnlog told the caller itself, where the tool server gave no answer to hand on."""
+    """Text of turnlog's own answer to the caller, if the server gave none."""
     note: bytes = b""
-    """On a note: what it says, see `core.note`; empty where its kind says all."""
+    """On a note: its encoded content, see `core.note`; empty if it has none."""
     note_key: bytes = b""
-    """Keyed digest of the id that a note's writer gave it; empty for none."""
+    """Keyed digest of the id that the writer of a note gave it; empty for none."""
     why: str = ""
-    """On an intent: why the caller makes the call, as it says itself."""
+    """On an intent: the caller's own reason for the call."""
     client: str = ""
-    """On an intent: what the caller calls itself: several agents may share a session."""
+    """On an intent: the name of the client; several agents may share a session."""
     fact_key: bytes = b""
     """On a note about a fact: keyed digest of the fact's id."""
 
@@ -150,10 +150,10 @@ class _Start(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Commit(Struct, frozen=True, kw_only=True, gc=False):
-    """A commit as readers see it. `body` is `None` where there is none or it was dropped."""
+    """A commit as read from the store. `body` is `None` if there is none or it was dropped."""
 
     position: int
-    """The store's global counter."""
+    """Counter of all commits in the store."""
     link: Link
     facts: Facts
     hash: bytes
@@ -189,7 +189,7 @@ encode_facts: Final[Callable[[Facts], bytes]] = _encode
 
 def encode_header(link: Link, facts: bytes) -> bytes:
     """Return a header's bytes, from the bytes of its facts."""
-    # The parts side by side are what encoding the three of them together gives, and cost less.
+    # The same bytes as encoding version, link and facts as one array, at less cost.
     return _HEADER_START + _encode(link) + facts
 
 
@@ -219,5 +219,5 @@ def digest(header: bytes) -> bytes:
 
 
 def body_digest(body: bytes) -> bytes:
-    """Return what `Link.body_hash` says of a body's stored bytes; empty for no body."""
+    """Return `Link.body_hash` for a body's stored bytes; empty for no body."""
     return sha256(body).digest() if body else b""

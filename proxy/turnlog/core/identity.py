@@ -1,7 +1,7 @@
-"""Find out which session a call belongs to: the ladder of semantics, section 6.
+"""The session that a call belongs to, by the identity ladder of semantics, section 6.
 
-Pure: the caller gathers `Evidence`, and passes the vendor table that `rules/identity.yaml` holds.
-Evidence comes from outside, so a value that cannot be a name is passed over, never an error.
+The caller gathers `CallerEvidence` and passes the vendor table of `rules/identity.yaml`. Evidence
+comes from outside: a value that cannot be a name is skipped, not an error.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,27 @@ from msgspec import Meta, Struct
 
 from .kinds import Rung, TurnSource
 
-NAME_BYTES = 200
-"""A longer name stands in aliases as its hash."""
-LONGEST_NAME = 4096
-"""Bytes; what is longer is no name at all."""
-_META_BYTES = 64 * 1024
-"""A longer value in `_meta` is not looked into."""
+NAME_BYTES = 200  # a longer name is replaced by its hash
+LONGEST_NAME = 4096  # bytes; a longer text is not a name
+_META_BYTES = 64 * 1024  # a longer value in `_meta` is not parsed
 
 KeyPath = Annotated[
     tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, max_length=8)
 ]
-"""A way down into nested objects, key by key; an object may also stand as JSON in a string."""
+"""Keys down into nested objects; an object may also be JSON in a string."""
 
 
 class KeyLocation(StrEnum):
-    """Where a vendor puts its keys."""
+    """The place of a vendor's keys."""
 
     META = "meta"
     HEADER = "header"
     ENVIRONMENT = "environment"
-    """Of a wrapped command: all that goes through its pipes is one conversation's."""
+    """Environment of a wrapped command: its pipes carry one conversation."""
 
 
 class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one client names its conversations, turns and calls. The first key that is there wins."""
+    """Keys by which a client names its conversations, turns and calls; the first present key wins."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
     where: KeyLocation = KeyLocation.META
@@ -47,13 +44,13 @@ class Vendor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class VendorTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of `rules/identity.yaml`: the first vendor that names a session wins."""
+    """The content of `rules/identity.yaml`; the first vendor that names a session wins."""
 
     identity: tuple[Vendor, ...]
 
 
 class Confidence(StrEnum):
-    """How sure it is that a session is one conversation of one agent."""
+    """How certain it is that a session is one conversation of one agent."""
 
     GIVEN = "given"
     OBSERVED = "observed"
@@ -62,7 +59,7 @@ class Confidence(StrEnum):
 
 
 class CallerEvidence(Struct, frozen=True, kw_only=True, gc=False):
-    """What a call shows of its caller. Everything but the connection may be absent."""
+    """What is known of the caller of a call; everything but the connection may be absent."""
 
     path_session: str = ""
     """`NAME` of `/s/NAME/...`, or of `wrap --session`."""
@@ -71,36 +68,36 @@ class CallerEvidence(Struct, frozen=True, kw_only=True, gc=False):
     meta: Mapping[str, bytes] = {}
     """`params._meta`, each value as raw JSON."""
     headers: Mapping[str, str] = {}
-    """Headers that the table asks for, names in lower case."""
+    """The `vendor_headers` of the request, names in lower case."""
     environment: Mapping[str, str] = {}
-    """Variables of a wrapped command's process that the table asks for."""
+    """The `vendor_variables` of a wrapped command's process."""
     mcp_session_id: str = ""
-    """A keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
+    """Keyed digest of `Mcp-Session-Id`: the id itself is a credential."""
     upstream: str = ""
     target: str = ""
-    """A keyed digest of what the call is for: several upstreams may have one name in several projects."""
+    """Keyed digest of the target: upstreams of different projects may have one name."""
     credential: str = ""
-    """A keyed digest of what authenticates the caller."""
+    """Keyed digest of the caller's credentials."""
     client_name: str = ""
     connection: int | str = 0
-    """The connection, or the process of a wrapped command."""
+    """Number of the connection, or name of a wrapped command's process."""
 
 
 class SessionIdentity(Struct, frozen=True, kw_only=True):
-    """Which session a call belongs to, and who said so."""
+    """The session and turn of a call, and what named them."""
 
     rung: Rung
     name: str
-    """What the session is called on its rung; empty on the implicit one."""
+    """Name of the session on its rung; empty on the implicit one."""
     turn_label: str
     turn_source: TurnSource
     why: str
-    """What named the session, as `header Turnlog-Session`."""
+    """What named the session, such as `header Turnlog-Session`."""
     confidence: Confidence
     client: str
     """The vendor's name, else the client's own."""
     implicit_key: str
-    """Calls with the same one, and no long pause between, are one implicit session."""
+    """Calls with the same key, and no long pause between them, are one implicit session."""
 
 
 class _Found(Struct, frozen=True):
@@ -112,7 +109,10 @@ class _Found(Struct, frozen=True):
 
 
 def identify(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIdentity:
-    """Climb the ladder: explicit, vendor, environment, transport, implicit; the first hit wins."""
+    """Return the session of a call by the first rung that names one.
+
+    The rungs are explicit, vendor, environment, transport and implicit.
+    """
     found = _session(evidence, table)
     turn, source, turn_vendor = _turn(evidence, table)
     _, call_vendor = _first(evidence, table, "call")
@@ -129,7 +129,7 @@ def identify(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIden
 
 
 def vendor_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
-    """Return the names, in lower case, of the headers that belong into `Evidence.headers`."""
+    """Return the names, in lower case, of the headers for `CallerEvidence.headers`."""
     return frozenset(
         keys[0].lower()
         for vendor in table
@@ -139,7 +139,7 @@ def vendor_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
 
 
 def vendor_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
-    """Return the names of the variables that belong into `Evidence.environment`."""
+    """Return the names of the variables for `CallerEvidence.environment`."""
     return frozenset(
         keys[0]
         for vendor in table
@@ -183,7 +183,7 @@ def _vendor(evidence: CallerEvidence, table: tuple[Vendor, ...], rung: Rung) -> 
 def _transport(evidence: CallerEvidence) -> _Found | None:
     if not evidence.mcp_session_id:
         return None
-    # Two servers may hand out the same id.
+    # Two servers may issue the same id.
     name = _name(f"{evidence.upstream}/{evidence.mcp_session_id}")
     return _Found(Rung.TRANSPORT, name, "header Mcp-Session-Id", Confidence.TRANSPORT)
 
@@ -197,7 +197,7 @@ def _turn(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> tuple[str, Tur
 
 
 def _first(evidence: CallerEvidence, table: tuple[Vendor, ...], what: str) -> tuple[str, str]:
-    """Return the first name that a vendor gives to `what` (turn or call), and that vendor."""
+    """Return the first name of a turn or call (`what`), and the vendor it comes from."""
     for vendor in table:
         for keys in vendor.turn if what == "turn" else vendor.call:
             if name := _lookup(evidence, vendor.where, keys):
@@ -240,13 +240,13 @@ def _decoded(raw: bytes | str) -> object:
 
 
 def _name(value: object) -> str:
-    """Return `value` as a name: one printable line of bounded length; empty where it is none."""
+    """Return `value` as a name, one printable line of bounded length; empty if it is none."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
         return ""
     name = value.strip()
-    # Not printable are control characters, lone surrogates and line separators.
+    # Control characters, lone surrogates and line separators are not printable.
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         return ""
     data = name.encode()
@@ -256,11 +256,9 @@ def _name(value: object) -> str:
 
 
 def _implicit_key(evidence: CallerEvidence) -> str:
-    """Return target, credential and client name; where the latter are unknown, the connection.
-
-    A client opens several connections, and some one for each call: the connection tells agents
-    apart only where nothing else does. A wrapped command has one client, named late or never.
-    """
+    """Return target, credential and client name; the connection if the latter are unknown."""
+    # Clients open several connections, some one for each call: a connection separates agents only if
+    # nothing else does. A wrapped command has one client, which names itself late or never.
     if isinstance(evidence.connection, str):
         return f"\n\n{evidence.connection}"
     client = _name(evidence.client_name)

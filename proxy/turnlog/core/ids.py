@@ -1,20 +1,19 @@
-"""Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7). The caller brings clock and dice."""
+"""Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7)."""
 
 from collections.abc import Callable
 from functools import lru_cache
 from uuid import UUID
 
 _BLOCK_BYTES = 4096
-_RANDOM_BYTES = 10
-"""Bytes of an identifier that are random, but for its version and its variant."""
+_RANDOM_BYTES = 10  # of an identifier, with the bits of version and variant among them
 _RANDOM_MASK = b"\x0f\xff\x3f".ljust(_RANDOM_BYTES, b"\xff")
 _VERSION_BITS = b"\x70\x00\x80".ljust(_RANDOM_BYTES, b"\0")
 
 
 class Entropy:
-    """Random bytes, drawn many at once from `source`, because asking the system costs much.
+    """Random bytes, read from `source` in blocks because a system call for each is slow.
 
-    For one thread, and not to be kept across a fork: both would give the same bytes out twice.
+    For one thread, and not across a fork: both could return the same bytes twice.
     """
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
@@ -23,7 +22,7 @@ class Entropy:
         self._used = 0
 
     def take(self, count: int) -> bytes:
-        """Return `count` bytes that were never returned before, 4096 at the most."""
+        """Return `count` bytes, at most 4096, that were not returned before."""
         start = self._used
         if start + count > len(self._drawn):
             self._drawn, start = self._source(_BLOCK_BYTES), 0
@@ -32,10 +31,10 @@ class Entropy:
 
 
 class Ids:
-    """Makes identifiers; what `Entropy` says of threads and forks holds for them as well."""
+    """Makes identifiers, in one thread and not across a fork, as `Entropy`."""
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
-        # All at once they cost a tenth of what each does alone.
+        # Made in a block they cost a tenth of the time.
         self._ends = Entropy(lambda count: _random_parts(source(count)))
 
     def new(self, at: int) -> bytes:
@@ -53,7 +52,7 @@ def _timestamp(at: int) -> bytes:
 
 
 def _random_parts(entropy: bytes) -> bytes:
-    """Return what stands behind the time in as many identifiers as random bytes suffice for."""
+    """Return the last 10 bytes of as many identifiers as `entropy` suffices for."""
     count = len(entropy) // _RANDOM_BYTES
     free, fixed = (int.from_bytes(part * count) for part in (_RANDOM_MASK, _VERSION_BITS))
     drawn = int.from_bytes(entropy[: count * _RANDOM_BYTES])
@@ -62,17 +61,17 @@ def _random_parts(entropy: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def to_text(identifier: bytes) -> str:
-    """Return the usual hyphenated form of a 16 byte identifier."""
+    """Return the hyphenated form of a 16-byte identifier."""
     start, middle, end = identifier[:4], identifier[4:10], identifier[10:]
     return f"{start.hex()}-{middle.hex('-', 2)}-{end.hex()}"
 
 
 def has_prefix(identifier: bytes, text: str) -> bool:
-    """Tell whether `text` is the beginning of an identifier, with hyphens or without."""
+    """Return whether an identifier begins with `text`, with hyphens or without."""
     start = text.lower()
     return to_text(identifier).startswith(start) or identifier.hex().startswith(start)
 
 
 def from_text(text: str) -> bytes:
-    """Return the 16 bytes of a UUID in text form. Raises `ValueError` when it is none."""
+    """Return the 16 bytes of a UUID in text form. Raises `ValueError` if it is none."""
     return UUID(text).bytes

@@ -21,38 +21,38 @@ class CommitKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """What a note says of the commit that it follows, or of its session."""
+    """The kind of a note about a commit or a session."""
 
     ABANDONED = "abandoned"
     """The caller left, cancelled, or was given an answer before the call had ended."""
     CANCEL_FORWARDED = "cancel_forwarded"
-    """The server was told that nobody waits for the call."""
+    """A cancel was sent to the server."""
     DELIVERED = "delivered"
-    """The answer was handed to the caller's socket whole, while the caller was there."""
+    """The whole answer was written to the caller's socket while it was open."""
     UNANSWERED = "unanswered"
-    """Nothing waits any more for a call that ran on after its caller was told that its time is over."""
+    """turnlog stopped waiting for a call that ran on after its caller's timeout."""
     RESUMABLE = "resumable"
-    """An event of its stream had an id: another stream may bring its answer, also to another process."""
+    """An event of the stream had an id: another stream, also in another process, may resume it."""
     DECISION = "decision"
-    """What was decided, and why."""
+    """A decision and its reason."""
     FACT = "fact"
-    """What is held to be so, or no more."""
+    """A fact that is asserted, verified, disputed or retracted."""
     EVICT = "evict"
-    """The model no longer sees something."""
+    """Something left the model's context."""
     RECALL = "recall"
-    """It sees it again."""
+    """It is in the context again."""
     TURN = "turn"
-    """Another turn begins."""
+    """A new turn begins."""
     USER_INPUT = "user_input"
-    """What the user said: a source of values."""
+    """Text of the user, as a source of values."""
     METADATA = "metadata"
-    """What the session is about."""
+    """Descriptions of the session."""
     BUDGET = "budget"
-    """What the session may use."""
+    """Limits of the session."""
 
 
 class Status(StrEnum):
-    """How an attempt stands. `PENDING` is derived (an intent without outcome), never stored."""
+    """The status of an attempt. `PENDING` (an intent without outcome) is derived, never stored."""
 
     PENDING = "pending"
     OK = "ok"
@@ -63,15 +63,15 @@ class Status(StrEnum):
     REPLAYED = "replayed"
 
     def __init__(self, word: str) -> None:
-        # Attributes, for they are asked of every call: a property takes twice as long.
+        # Attributes because they are read for every call: a property takes twice as long.
         self.parked = word in {"input_required", "accepted"}
         """Whether the call waits for another leg: more input, or a task's end."""
         self.unsettled = self.parked or word in {"pending", "unknown"}
-        """Whether a call that stands here belongs in `pending_actions`."""
+        """Whether a call with this status belongs in `pending_actions`."""
 
 
 class Phase(StrEnum):
-    """How far an attempt came."""
+    """How far an attempt got."""
 
     QUEUED = "queued"
     CONNECTING = "connecting"
@@ -83,7 +83,7 @@ class Phase(StrEnum):
 
 
 class Executed(StrEnum):
-    """Whether the tool's work may have happened, from the least to the most."""
+    """Whether the tool's work may have happened, in rising order."""
 
     NO = "no"
     MAYBE = "maybe"
@@ -91,7 +91,7 @@ class Executed(StrEnum):
 
 
 class ErrorFamily(StrEnum):
-    """What a runtime branches on."""
+    """The family of an error, for an agent's runtime to branch on."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection"
@@ -109,7 +109,7 @@ class ErrorFamily(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """What went wrong, precisely. What each one means stands in `core.classify`."""
+    """The precise kind of an error; `core.classify` has the meaning of each."""
 
     QUEUE_TIMEOUT = "queue_timeout"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -141,7 +141,7 @@ class ErrorKind(StrEnum):
 
 
 class RetryClass(StrEnum):
-    """Whether the same call may be made again, from the most free to the strictest."""
+    """Whether the same call may be made again, in order of strictness."""
 
     SAFE = "safe"
     """It was not executed, or only reads."""
@@ -149,7 +149,7 @@ class RetryClass(StrEnum):
     UNSAFE = "unsafe"
     """Its effect may happen twice."""
     NEVER = "never"
-    """Not without a change: it would fail again."""
+    """It would fail again unless it is changed."""
 
 
 class Effect(StrEnum):
@@ -171,7 +171,7 @@ class Actor(StrEnum):
 
 
 class Durability(StrEnum):
-    """Who waits for the disk: non-reads, everybody, nobody."""
+    """Which calls wait for the disk: all but reads, all, none."""
 
     BALANCED = "balanced"
     STRICT = "strict"
@@ -186,7 +186,7 @@ class WhenFull(StrEnum):
 
 
 class TurnSource(StrEnum):
-    """Where a turn number comes from."""
+    """The source of a turn's number."""
 
     EXPLICIT = "explicit"
     VENDOR = "vendor"

@@ -1,7 +1,7 @@
-"""What a note says: what no call shows, and the agent, its runtime or an operator tells. Pure.
+"""The content of notes: what an agent, its runtime or an operator adds to the log.
 
-A note is a commit of kind `note`. Its header says which `NoteKind` it is, its body holds one of the
-structs below. Those that the proxy writes about a call (abandoned, delivered, ...) have no content.
+A note is a commit of kind `note`. Its header has the `NoteKind`, its body one of the structs below.
+Notes that the proxy writes about a call (abandoned, delivered, ...) have no content.
 """
 
 from enum import StrEnum
@@ -27,7 +27,7 @@ Entries: TypeAlias = Annotated[dict[Name, Words], Meta(min_length=1, max_length=
 
 
 class FactAction(StrEnum):
-    """What a note does to a fact."""
+    """The action of a note on a fact."""
 
     ASSERT = "assert"
     VERIFY = "verify"
@@ -36,7 +36,7 @@ class FactAction(StrEnum):
 
 
 class EvictReason(StrEnum):
-    """Why the model no longer sees something."""
+    """Why something left the model's context."""
 
     TTL = "ttl"
     BUDGET = "budget"
@@ -45,17 +45,17 @@ class EvictReason(StrEnum):
 
 
 class Decision(Struct, frozen=True, kw_only=True, tag=NoteKind.DECISION.value, tag_field="kind"):
-    """What was decided. Without an `id` it is known by the seq of its commit."""
+    """A decision. Without an `id` it is known by the seq of its commit."""
 
     text: Text
     why: Words = ""
     id: Label = ""
     supersedes: Label = ""
-    """The id of the decision that it takes the place of."""
+    """Id of the decision that it replaces."""
 
 
 class Fact(Struct, frozen=True, kw_only=True, tag=NoteKind.FACT.value, tag_field="kind"):
-    """What is held to be so. `subject` and `value` count where it is asserted."""
+    """A fact. `subject`, `value` and `validity` are for the action `assert`."""
 
     id: Name
     action: FactAction
@@ -63,43 +63,43 @@ class Fact(Struct, frozen=True, kw_only=True, tag=NoteKind.FACT.value, tag_field
     value: Words = ""
     why: Words = ""
     validity: Label = ""
-    """How long it holds, in the words of who says so; empty for always."""
+    """How long it holds, in the words of its author; empty for always."""
 
 
 class Evict(Struct, frozen=True, kw_only=True, tag=NoteKind.EVICT.value, tag_field="kind"):
-    """What the model no longer sees. A key is a call's id, or what the runtime calls it."""
+    """What left the model's context. A key is a call's id, or a name of the runtime's."""
 
     keys: Names
     reason: EvictReason
 
 
 class Recall(Struct, frozen=True, kw_only=True, tag=NoteKind.RECALL.value, tag_field="kind"):
-    """What the model sees again."""
+    """What is in the model's context again."""
 
     key: Name
 
 
 class TurnStart(Struct, frozen=True, kw_only=True, tag=NoteKind.TURN.value, tag_field="kind"):
-    """Another turn begins; `name` is what its caller calls it."""
+    """A new turn; `name` is what its caller calls it."""
 
     name: Label = ""
 
 
 class UserInput(Struct, frozen=True, kw_only=True, tag=NoteKind.USER_INPUT.value, tag_field="kind"):
-    """What the user said, or another declared source of values."""
+    """Text of the user, or of another declared source of values."""
 
     text: Text
     source: Label = "user"
 
 
 class Metadata(Struct, frozen=True, kw_only=True, tag=NoteKind.METADATA.value, tag_field="kind"):
-    """What the session is about; an entry that is empty takes an earlier one away."""
+    """Descriptions of the session; an empty entry removes an earlier one."""
 
     entries: Entries
 
 
 class Budget(Struct, frozen=True, kw_only=True, tag=NoteKind.BUDGET.value, tag_field="kind"):
-    """What the session may use from its begin on; `None` for no bound."""
+    """Limits of the session from its start; `None` for no limit."""
 
     calls: Amount | None = None
     bytes: Amount | None = None
@@ -113,7 +113,7 @@ _decoder: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 
 
 def note_kind(note: Note) -> NoteKind:
-    """Return what the header says of a note."""
+    """Return the kind of a note."""
     return NoteKind(str(note.__struct_config__.tag))
 
 
@@ -123,7 +123,7 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(data: bytes) -> Note | None:
-    """Return a note; `None` for bytes that are none that this version knows."""
+    """Return a note; `None` for bytes that this version cannot read."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""One change that a call made, as it stands in the log and in a row."""
+"""Operations: the changes that a call made, as recorded in the log."""
 
 from enum import StrEnum
 from typing import Final
@@ -17,7 +17,7 @@ class ChangedField(StrEnum):
 
 
 class OperationType(StrEnum):
-    """What a call does to what a key names."""
+    """The type of a change."""
 
     CREATED = "created"
     MODIFIED = "modified"
@@ -26,38 +26,37 @@ class OperationType(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What an operation is known by."""
+    """The source that an operation is known from."""
 
     DECLARED = "declared"
-    """The arguments: the call was to do it."""
+    """The arguments ask for it."""
     OBSERVED = "observed"
-    """The result: the tool says that it did."""
+    """The result reports it."""
 
 
 class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change: `op` to what `key` names in a field of the state.
+    """One change: `op` on `key` in a field of the state."""
 
-    Words are strings on disk, so that this version reads what a newer one wrote.
-    """
+    # Plain strings, so that this version can read what a newer one wrote.
 
     field: str
     op: str
     key: str
     to: str = ""
-    """The new name of what was renamed."""
+    """The new name after a rename."""
     evidence: str = ""
-    """See `Evidence`; empty where the record itself is the evidence."""
+    """An `Evidence`; empty if the commit itself is the evidence."""
     maybe: bool = False
-    """Whether nobody knows if it happened."""
+    """Whether it is unknown if it happened."""
 
 
 def had_effect(executed: Executed, status: Status, kind: str) -> bool:
-    """Tell whether a call that ended so may have had an effect of its own (semantics, section 7)."""
+    """Return whether a call with this ending may have had an effect (semantics, section 7)."""
     if executed is Executed.NO or status is Status.REPLAYED:
         return False
     return kind != ErrorKind.TOOL_FAILED
 
 
 def tool_use(server: str, tool: str) -> Operation:
-    """Return the operation that every attempt is: it stands in its header, and nowhere else."""
+    """Return the use of a tool as an operation; it is derived from an attempt's header."""
     return Operation(field=TOOLS_USED, op="called", key=f"{server}.{tool}")

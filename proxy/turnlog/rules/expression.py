@@ -58,7 +58,7 @@ ValuePath = tuple[int | str, ...]
 """Members and places of items from the root down, the first one `args`, `result` or `status`."""
 PATTERN: Final = {"pattern": r"^\$"}
 Expression = Annotated[str, reads(read_expression, {**PATTERN})]
-"""Text that `expression` accepted."""
+"""Text that `read_expression` accepted."""
 
 
 def select(found: str, seen: ExpressionInput) -> list[object]:

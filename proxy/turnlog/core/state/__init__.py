@@ -1,1 +1,1 @@
-"""The state of a session: its commits folded. Pure."""
+"""The state of a session, folded from its commits."""

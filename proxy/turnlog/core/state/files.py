@@ -1,7 +1,7 @@
-"""What became of each file: the operations of calls, netted in the order in which they were known.
+"""The net change of each file, folded from the operations of calls in the order they were known.
 
-What surely happened is netted at once. What may have happened is kept apart, with its attempt, until
-a later outcome tells.
+Certain operations are combined at once. Uncertain ones stay with their attempt until a later outcome
+decides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,13 +21,13 @@ class FileTouch(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     to: str = ""
     evidence: str = ""
     maybe: bool = False
-    """Whether nobody knows if it happened, although the call ended well."""
+    """Whether it is unknown if it happened, although the call succeeded."""
     seq: int
     turn: int
 
 
 class FileChange(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What became of a file since the session began."""
+    """The net change of a file since the session began."""
 
     op: OperationType
     first_seq: int
@@ -36,11 +36,11 @@ class FileChange(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     last_turn: int
     evidence: str
     origin: str = ""
-    """Its name before it was renamed."""
+    """Name before a rename."""
     to: str = ""
     """The name that it may have now."""
     maybe: bool = False
-    """Whether nobody knows if `op` happened."""
+    """Whether it is unknown if `op` happened."""
 
 
 Files = dict[str, FileChange]
@@ -48,7 +48,7 @@ _KNOWN: Final = frozenset(OperationType)
 
 
 def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[FileTouch]:
-    """Yield what a commit's delta says of files; what this version does not know is passed over."""
+    """Yield the file operations of a commit's delta; those that this version does not know are skipped."""
     for raw in delta:
         try:
             found = msgspec.msgpack.decode(raw, type=Operation)
@@ -67,7 +67,7 @@ def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[FileTouch]
 
 
 def apply_touch(files: Files, touch: FileTouch) -> None:
-    """Net what surely happened into `files`."""
+    """Combine a certain operation into `files`."""
     if touch.op is OperationType.RENAMED and touch.to:
         _move(files, touch)
     else:
@@ -75,7 +75,7 @@ def apply_touch(files: Files, touch: FileTouch) -> None:
 
 
 def with_uncertain(files: Mapping[str, FileChange], unsure: Iterable[FileTouch]) -> Files:
-    """Return `files` with what may have happened to them, besides."""
+    """Return `files` with uncertain operations added."""
     found = dict(files)
     for touch in unsure:
         before = found.get(touch.key)
@@ -87,19 +87,19 @@ def with_uncertain(files: Mapping[str, FileChange], unsure: Iterable[FileTouch])
 
 
 def follow_rename(touch: FileTouch, source: str, target: str) -> FileTouch:
-    """Return an operation that may have happened as one on the name that its file has now."""
+    """Return an operation with the name that its file has after a rename."""
     if not is_inside(touch.key, source):
         return touch
     return structs.replace(touch, key=target + touch.key[len(source) :])
 
 
 def is_inside(key: str, folder: str) -> bool:
-    """Tell whether `key` names `folder`, or something in it."""
+    """Return whether `key` is `folder`, or lies in it."""
     return key == folder or key.startswith(folder.rstrip("/") + "/")
 
 
 def _move(files: Files, touch: FileTouch) -> None:
-    """Move the entry of what was renamed, and those of what lies in it."""
+    """Move the entry of a renamed file or folder, and the entries inside it."""
     source, target = touch.key, touch.to
     inside = [key for key in files if key != source and is_inside(key, source)]
     own = files.pop(source, None)

@@ -1,7 +1,7 @@
-"""Fold commits into the state of their session: total, deterministic, in any batches. Pure.
+"""The fold of a session's commits into its state: total, deterministic, and in batches of any size.
 
-An attempt counts by its last outcome: what an earlier one said is taken back, as long as that one
-left open what had happened. An outcome that is sure is the last word on its attempt.
+An attempt counts by its last outcome: an earlier outcome that was uncertain is undone. After a
+certain outcome the attempt is closed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,11 +43,11 @@ _BUDGET_KEYS: Final = tuple(
     f"{what}_{word}" for what in ("calls", "bytes", "seconds") for word in ("left", "over")
 )
 _SESSION_NAMING: Final = frozenset({"rung", "aliases"})
-"""Entries of an `open` commit that say how the session is named, not what it is about."""
+"""Entries of an `open` commit about the session's name, which are not metadata of the state."""
 
 
 class ChangeCause(Struct, frozen=True, kw_only=True):
-    """That a commit changed what `key` names in a field of the table."""
+    """A commit that changed `key` in a field of the state."""
 
     field: str
     key: str
@@ -58,7 +58,7 @@ class ChangeCause(Struct, frozen=True, kw_only=True):
 
 
 def fold(state: State, commits: Iterable[Commit]) -> State:
-    """Return the state after `commits`, the next ones of its session."""
+    """Return the state after the next `commits` of the session."""
     folding = _Folding(state, told=None)
     for commit in commits:
         folding.apply(commit)
@@ -66,7 +66,7 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
 
 
 def fold_with_causes(state: State, commits: Iterable[Commit]) -> tuple[State, list[ChangeCause]]:
-    """Return the state after `commits`, and which of them touched what, in their order."""
+    """Return the state after `commits`, and which commit changed which keys, in order."""
     told: list[ChangeCause] = []
     folding = _Folding(state, told=told)
     for commit in commits:
@@ -75,7 +75,7 @@ def fold_with_causes(state: State, commits: Iterable[Commit]) -> tuple[State, li
 
 
 class _Folding:
-    """A state that is being changed: its dicts are copies."""
+    """A state in progress, with its own copies of the dicts."""
 
     def __init__(self, before: State, told: list[ChangeCause] | None) -> None:
         self._head = before
@@ -95,7 +95,7 @@ class _Folding:
         self._opened_at = before.opened_at
         self._told = told
         self._besides: set[str] = set()
-        """Files that the commit touches without naming them."""
+        """Files that the commit changes although its operations do not name them."""
 
     def state(self) -> State:
         head, newest = self._head, self._newest
@@ -118,7 +118,7 @@ class _Folding:
         )
 
     def apply(self, commit: Commit) -> None:
-        """Take in the next commit."""
+        """Fold in the next commit."""
         self._newest = commit
         self._turn = max(self._turn, commit.link.turn)
         if commit.body is None and commit.link.body_hash:
@@ -176,7 +176,7 @@ class _Folding:
         self._add_causes(link.seq, tool, body.why, [*_attempt_keys(attempt, facts.method), *named])
 
     def _outcome(self, commit: Commit) -> None:
-        """Take in an outcome; one of an attempt that is over says nothing new."""
+        """Fold in an outcome; nothing changes if its attempt is closed."""
         link, facts = commit.link, commit.facts
         before = self._attempts.pop(str(link.ref), None)
         if before is None:
@@ -217,7 +217,7 @@ class _Folding:
                 self._attempts[seq] = structs.replace(attempt, touches=moved)
 
     def _count(self, attempt: UnsettledAttempt, by: int, seq: int) -> None:
-        """Count an attempt by its outcome, or take that back."""
+        """Count an attempt by its outcome (`by` is 1), or undo that (-1)."""
         used = self._tools[attempt.tool]
         errors = dict(used.errors)
         if attempt.status == Status.ERROR:
@@ -232,7 +232,7 @@ class _Folding:
         )
 
     def _update_call(self, commit: Commit) -> None:
-        """Take in how the call stands, and let go of its attempts that are over with it."""
+        """Update the state of the call, and drop attempts that it has finished."""
         link, facts = commit.link, commit.facts
         call = ids.to_text(facts.call)
         before = self._calls.pop(call, None)
@@ -267,7 +267,7 @@ class _Folding:
                 self._budget = note
                 named = [("usage", name) for name in _BUDGET_KEYS]
             case TurnStart() | UserInput():
-                # Turns stand in the links; what the user said is a source, not a state.
+                # Turns are in the links; text of the user is a source of values, not a state.
                 named = []
             case _:
                 assert_never(note)
@@ -305,15 +305,13 @@ def _with_outcome(before: UnsettledAttempt, commit: Commit) -> UnsettledAttempt:
 
 
 def _effects(before: UnsettledAttempt, commit: Commit) -> tuple[FileTouch, ...]:
-    """Return what an attempt did, or may have done, as its newest outcome has it.
-
-    Who closes an attempt without having seen its answer says nothing of files: then what was said
-    before stands.
-    """
+    """Return the file operations of an attempt by its newest outcome."""
     link, facts = commit.link, commit.facts
     if not had_effect(facts.executed, facts.status, facts.error_kind):
         return ()
     delta = commit.body.delta if commit.body else ()
+    # An outcome by turnlog or an operator, who has not seen the answer, names no files: then the
+    # operations known before remain.
     own = tuple(files.touches(delta, seq=link.seq, turn=before.turn))
     return own or tuple(structs.replace(t, seq=link.seq, maybe=False) for t in before.touches)
 
@@ -324,7 +322,7 @@ def _attempt_keys(attempt: UnsettledAttempt, method: str) -> tuple[tuple[str, st
 
 
 def _file_keys(touches: Iterable[FileTouch]) -> Iterator[tuple[str, str]]:
-    """Yield what operations name in the table."""
+    """Yield the keys of the state that operations name."""
     for touch in touches:
         yield "files_modified", touch.key
         if touch.to:
@@ -332,7 +330,7 @@ def _file_keys(touches: Iterable[FileTouch]) -> Iterator[tuple[str, str]]:
 
 
 def _finished_legs(before: CallState | None, after: CallState | None) -> Iterator[int]:
-    """Yield the intents of legs that were parked, and are over with what came after them."""
+    """Yield the intents of parked legs that a later leg has finished."""
     if before is None or (after is not None and after.polled_leg is not None):
         return
     if before.polled_leg is not None and after != before.polled_leg:

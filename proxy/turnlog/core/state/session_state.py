@@ -1,7 +1,7 @@
-"""What a session's commits come to: the state that `core.state.fold` makes of them, and its bytes.
+"""The state of a session as folded from its commits by `core.state.fold`, and its encoding.
 
-All that is in it follows from the commits alone, in their order; dicts are by name. It also holds
-what the next commits need to be understood: attempts that may get another outcome.
+It follows from the commits alone. It includes what is needed to fold further commits: attempts that
+may get another outcome.
 """
 
 from hashlib import sha256
@@ -16,11 +16,11 @@ from turnlog.core.note import Budget
 from .files import FileChange, FileTouch
 
 VERSION: Final = 2
-"""Of the fold and of its state: a state of another version is folded anew."""
+"""Version of the fold and its state; a saved state of another version is folded again."""
 
 
 class ToolUse(Struct, frozen=True, kw_only=True, gc=False):
-    """How one tool was used. An attempt counts by its last outcome."""
+    """Counts of the use of one tool; an attempt counts by its last outcome."""
 
     calls: int = 0
     attempts: int = 0
@@ -33,7 +33,7 @@ class ToolUse(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class UnsettledAttempt(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """An attempt that may get another outcome, and what its last one said."""
+    """An attempt that may get another outcome, and its last one."""
 
     call: str
     tool: str
@@ -46,11 +46,11 @@ class UnsettledAttempt(Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     duration: int = 0
     bytes_out: int = 0
     touches: tuple[FileTouch, ...] = ()
-    """What it may have done."""
+    """Its uncertain file operations."""
 
 
 class DecisionMade(Struct, frozen=True, kw_only=True, gc=False):
-    """A decision. `superseded_by` is the id of the one that took its place; empty for none."""
+    """A decision. `superseded_by` is the id of its replacement; empty for none."""
 
     text: str
     why: str
@@ -60,27 +60,27 @@ class DecisionMade(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FactHeld(Struct, frozen=True, kw_only=True, gc=False):
-    """A fact, as the last note about it left it."""
+    """A fact after the last note about it."""
 
     subject: str = ""
     value: str = ""
     status: str
     """`asserted`, `verified`, `disputed` or `retracted`."""
     sources: tuple[int, ...] = ()
-    """seqs of the notes about it."""
+    """seqs of its notes."""
     validity: str = ""
-    """How long it holds, as it was asserted; empty for always."""
+    """How long it holds, in the words of its author; empty for always."""
 
 
 class Evicted(Struct, frozen=True, kw_only=True, gc=False):
-    """What the model no longer sees: since which commit, and why."""
+    """A key that left the model's context: the commit and the reason."""
 
     seq: int
     reason: str
 
 
 class SessionUsage(Struct, frozen=True, kw_only=True, gc=False):
-    """What the session took. `duration` is the sum over attempts, in ns."""
+    """Totals of the session. `duration` is the sum over attempts, in ns."""
 
     calls: int = 0
     attempts: int = 0
@@ -90,7 +90,7 @@ class SessionUsage(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """A session after its commit `seq`; -1 is before its first."""
+    """The state of a session after commit `seq`; -1 before the first."""
 
     version: int = VERSION
     seq: int = -1
@@ -102,11 +102,11 @@ class State(Struct, frozen=True, kw_only=True):
     tools: dict[str, ToolUse] = {}
     """By `server.tool`."""
     files: dict[str, FileChange] = {}
-    """What surely happened; `OpenAttempt.touches` may have."""
+    """Certain changes; `UnsettledAttempt.touches` are uncertain."""
     attempts: dict[str, UnsettledAttempt] = {}
     """By the seq of the intent."""
     calls: dict[str, CallState] = {}
-    """Those that are unsettled, which are `pending_actions`, or may be again, by id."""
+    """Calls that are unsettled (`pending_actions`) or can become so again, by id."""
     decisions: dict[str, DecisionMade] = {}
     evicted: dict[str, Evicted] = {}
     facts: dict[str, FactHeld] = {}
@@ -114,7 +114,7 @@ class State(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     metadata: dict[str, str] = {}
     bodies_gone: int = 0
-    """Commits whose content was dropped before it could be folded in."""
+    """Number of commits whose content was dropped before it was folded."""
 
 
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
@@ -122,12 +122,12 @@ _decode = msgspec.msgpack.Decoder(State).decode
 
 
 def encode_state(state: State) -> bytes:
-    """Return a state's bytes: the same for equal states."""
+    """Return the encoded state; equal states have equal bytes."""
     return _encode(state)
 
 
 def decode_state(data: bytes) -> State | None:
-    """Return a state; `None` for bytes that are none of this version."""
+    """Return a state; `None` for bytes that are not a state of this version."""
     try:
         state = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -136,5 +136,5 @@ def decode_state(data: bytes) -> State | None:
 
 
 def state_hash(state: State) -> str:
-    """Return what tells states apart."""
+    """Return the hash of a state."""
     return "sha256:" + sha256(b"\x02" + encode_state(state)).hexdigest()

@@ -1,4 +1,4 @@
-"""The state as people, scripts and agents see it: fields of things by name, and what changes them."""
+"""The state as shown to people, scripts and agents: fields with entries by key, and their changes."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -17,7 +17,7 @@ _NS: Final = 1_000_000_000
 
 
 class StateField(StrEnum):
-    """The fields of the state."""
+    """The fields of a session's state."""
 
     TOOLS_USED = "tools_used"
     FILES_MODIFIED = "files_modified"
@@ -30,12 +30,12 @@ class StateField(StrEnum):
 
 
 class PendingAction(Struct, frozen=True, kw_only=True):
-    """A call whose end is open."""
+    """A call whose outcome is open."""
 
     tool: str
     status: str
     seq: int
-    """Of the intent of its newest attempt."""
+    """seq of the intent of its newest attempt."""
     turn: int
     leg: int
     attempt: int
@@ -43,11 +43,11 @@ class PendingAction(Struct, frozen=True, kw_only=True):
     since: str
     """RFC 3339, UTC."""
     expires: str | None = None
-    """When it will count as unknown; `None` for never."""
+    """When its outcome becomes unknown; `None` for never."""
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The fields of a session's state."""
+    """The entries of each field of a session's state."""
 
     tools_used: dict[str, ToolUse] = {}
     files_modified: dict[str, FileChange] = {}
@@ -65,7 +65,7 @@ Value: TypeAlias = (
 
 
 class FieldChange(Struct, frozen=True, kw_only=True):
-    """That something in a field is not what it was; `None` where there was, or is, nothing."""
+    """A changed entry of a field; `None` if there was, or is, no entry."""
 
     field: StateField
     key: str
@@ -74,7 +74,7 @@ class FieldChange(Struct, frozen=True, kw_only=True):
 
 
 def state_table(state: State) -> Table:
-    """Return what a state says."""
+    """Return the fields of a state."""
     return Table(
         tools_used=state.tools,
         files_modified=with_uncertain(state.files, _uncertain(state)),
@@ -88,7 +88,7 @@ def state_table(state: State) -> Table:
 
 
 def diff(before: Table, after: Table) -> list[FieldChange]:
-    """Return what is different, field by field; `apply` makes the one into the other."""
+    """Return the changes that turn one table into the other."""
     found: list[FieldChange] = []
     for field in StateField:
         old, new = _entries(before, field), _entries(after, field)
@@ -101,7 +101,7 @@ def diff(before: Table, after: Table) -> list[FieldChange]:
 
 
 def apply(before: Table, changes: Iterable[FieldChange]) -> Table:
-    """Return a table with changes made to it."""
+    """Return a table with changes applied."""
     entries = {field.value: dict(_entries(before, field)) for field in StateField}
     for change in changes:
         field = entries[change.field]
@@ -117,7 +117,7 @@ def _entries(of: Table, field: StateField) -> dict[str, Value]:
 
 
 def _uncertain(state: State) -> list[FileTouch]:
-    """Return what may have happened, in the order in which it was told."""
+    """Return the uncertain file operations in the order of their commits."""
     found = (touch for attempt in state.attempts.values() for touch in attempt.touches)
     return sorted(found, key=lambda touch: touch.seq)
 
@@ -167,6 +167,6 @@ def _usage(state: State) -> dict[str, float]:
 
 
 def _bounded(what: str, left: float) -> dict[str, float]:
-    """Return how much of a budget is left, and by how much it is exceeded."""
+    """Return the rest of a budget, and by how much it is exceeded."""
     over = {f"{what}_over": -left} if left < 0 else {}
     return {f"{what}_left": max(left, 0), **over}

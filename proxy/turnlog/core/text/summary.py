@@ -1,7 +1,7 @@
-"""Say in one line what a call was asked and what came back. Deterministic, never by a model.
+"""One-line summaries of a call's arguments and answer; deterministic, without a model.
 
-What comes in is redacted already, and may be cut or broken. What goes out is shown in terminals:
-printable characters only, blanks folded, bounded in bytes.
+The input is redacted and may be cut or broken. The output is for terminals: printable characters
+only, whitespace folded, at most a number of bytes.
 """
 
 import json
@@ -18,10 +18,8 @@ from .units import human_size
 SUMMARY_BYTES = 512
 PREVIEW_BYTES = 200
 EMPTY = "empty"
-_MEDIA = 256
-"""Characters of a media type that are looked at."""
-_SNIFFED = 1024
-"""Bytes that tell text from anything else where no media type does."""
+_MEDIA = 256  # characters of a media type that are looked at
+_SNIFFED = 1024  # bytes that are tested for text without a media type
 
 # CSI, OSC (with its end) and the other escape sequences of terminals.
 _ESCAPES = re.compile(
@@ -30,10 +28,9 @@ _ESCAPES = re.compile(
 _CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
 _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
 _TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
-_SEARCHED = 16 * SUMMARY_BYTES
-"""Bytes of a broken result that are searched for its first text."""
+_SEARCHED = 16 * SUMMARY_BYTES  # bytes of a broken result that are searched for its first text
 _VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))
-"""What translates ASCII so that only what is printable stays."""
+"""Translation of ASCII that keeps printable characters alone."""
 
 
 class _ShownResource(Struct, gc=False):
@@ -76,19 +73,19 @@ _decode_result = msgspec.json.Decoder(_ShownResult).decode
 def summarize(
     answer: bytes, *, media_type: str, size: int, is_mcp: bool, limit: int = SUMMARY_BYTES
 ) -> str:
-    """Return what an answer says, in at most `limit` bytes. `size` is that of the whole answer."""
+    """Return a summary of an answer in at most `limit` bytes; `size` is that of the whole answer."""
     if is_mcp:
         return _cut(_mcp(answer, size, limit), limit)
     return _cut(_plain(answer, media_type, size, limit), limit)
 
 
 def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
-    """Return the head of a call's arguments, in at most `limit` bytes."""
+    """Return the beginning of a call's arguments in at most `limit` bytes."""
     return _cut(_fold(_head(arguments, limit)), limit)
 
 
 def contains_text(content: bytes, text: str) -> bool:
-    """Return whether content holds a text, in any case; in JSON also one that escapes spell."""
+    """Return whether content contains a text, in any case and also behind JSON escapes."""
     wanted = text.casefold()
     if wanted in content.decode("utf-8", "replace").casefold():
         return True
@@ -117,7 +114,7 @@ def _mcp(answer: bytes, size: int, limit: int) -> str:
 def _result(result: _ShownResult, answer: bytes, limit: int) -> str:
     blocks = result.content or []
     text = _first_text(blocks, limit)
-    # The tail names what else came; it must not be pushed out by a long text.
+    # The tail names the other blocks; a long text must not push it out.
     tail = _others(blocks)
     if not text and result.structured:
         text = _fold(_head(bytes(result.structured), limit))
@@ -147,7 +144,7 @@ def _first_text(blocks: list[_ShownBlock], limit: int) -> str:
 
 
 def _others(blocks: list[_ShownBlock]) -> str:
-    """Return `[image/png 34 KiB, 2 text]`: what stands beside the first text."""
+    """Return the blocks beside the first text, as `[image/png 34 KiB, 2 text]`."""
     if len(blocks) == 1 and blocks[0].text:
         return ""
     counts: Counter[str] = Counter()
@@ -175,7 +172,7 @@ def _kind(block: _ShownBlock) -> str:
 
 
 def _broken(answer: bytes, size: int, limit: int) -> str:
-    """Return what can be read of a result that is cut, or no JSON."""
+    """Return the readable part of a result that is cut, or not JSON."""
     text = _CUT_TEXT.search(answer, 0, _SEARCHED)
     if text:
         head = text[1][: 4 * limit].decode("utf-8", "replace")
@@ -222,12 +219,12 @@ def _is_textual(media_type: str) -> bool:
 
 
 def _head(data: bytes, limit: int) -> str:
-    # Blanks fold and escapes vanish: read more than is shown.
+    # Whitespace folds and escapes are dropped: read more than is shown.
     return data[: 4 * limit].decode("utf-8", "replace")
 
 
 def _fold(text: str) -> str:
-    """Return `text` on one line, blank runs folded, without anything a terminal would obey."""
+    """Return `text` on one line, whitespace folded, without terminal escapes."""
     if "  " not in text and _is_printable(text):
         return text.strip()
     folded = " ".join(text.split())
@@ -240,7 +237,7 @@ def _fold(text: str) -> str:
 def _is_printable(text: str) -> bool:
     if not text.isascii():
         return text.isprintable()
-    # Of ASCII this tells the same in a fifth of the time.
+    # The same answer for ASCII in a fifth of the time.
     data = text.encode()
     return data.translate(_VISIBLE) == data
 

@@ -30,7 +30,7 @@ from .downstream import Downstream, Gone
 SECRET: Final = "Turnlog-Secret"  # noqa: S105 - the name of a field
 """Shows the application that a request was relayed by this process."""
 CALLER: Final = "Turnlog-Caller"
-"""Who is calling: an `Evidence` as JSON in base64."""
+"""Who is calling: an `CallerEvidence` as JSON in base64."""
 METHOD: Final = "Turnlog-Method"
 """The method as the caller wrote it. The request's own is OPTIONS where that is no standard method,
 because aiohttp's parser refuses such a request."""

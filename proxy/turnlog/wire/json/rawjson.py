@@ -219,7 +219,7 @@ def read_value(raw: bytes, otherwise: object = None) -> object:
     """Return what a text says to a reader that puts up with all that some server may.
 
     Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
-    `otherwise` is for what is no JSON all the same, and for what nests deeper than `DEEPEST`.
+    `otherwise` is for what is no JSON all the same, and for what nests deeper than `MAX_DEPTH`.
     """
     if is_deep(bytes(raw)):
         return otherwise
