@@ -10,8 +10,7 @@ import click
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.store.base import Filter
 
-from .failures import did_you_mean
-from .options import Parsed
+from .options import Parsed, word_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +28,13 @@ def _read_trace(text: str) -> str:
     return found
 
 
+def _word_option(name: str, what: str, words: type[StrEnum], text: str) -> Callable[[F], F]:
+    """Return an option that takes a word which a record can have."""
+    help_text = f"{text}: {', '.join(words)}."
+    metavar = what.rpartition(" ")[2].upper()
+    return click.option(f"--{name}", metavar=metavar, type=word_of(what, words), help=help_text)
+
+
 _TRACE = Parsed("trace id", _read_trace)
 _NAMES = ("tool", "server", "error", "kind", "flag", "input", "trace")
 _OPTIONS = (
@@ -38,17 +44,9 @@ _OPTIONS = (
         help="Tools whose name matches, or SERVER/TOOL, or SERVER.TOOL.",
     ),
     click.option("--server", metavar="GLOB", help="Upstreams whose name matches."),
-    click.option(
-        "--error",
-        metavar="FAMILY",
-        help=f"Attempts that failed like this: {', '.join(ErrorFamily)}.",
-    ),
-    click.option(
-        "--kind", metavar="KIND", help=f"Attempts of this error kind: {', '.join(ErrorKind)}."
-    ),
-    click.option(
-        "--flag", metavar="FLAG", help=f"Attempts that carry the flag: {', '.join(Flag)}."
-    ),
+    _word_option("error", "error family", ErrorFamily, "Attempts that failed like this"),
+    _word_option("kind", "error kind", ErrorKind, "Attempts of this error kind"),
+    _word_option("flag", "flag", Flag, "Attempts that carry the flag"),
     click.option(
         "--input", metavar="TEXT", help="Attempts whose recorded input holds TEXT, in any case."
     ),
@@ -72,9 +70,6 @@ def filter_of(given: dict[str, Any]) -> Filter:
     """Return the filter for the values of these options. Raises `click.UsageError`."""
     for name in _NAMES:
         refuse_empty(name, given[name])
-    _check_word("flag", given["flag"], Flag)
-    _check_word("error family", given["error"], ErrorFamily)
-    _check_word("error kind", given["kind"], ErrorKind)
     found: dict[str, Any] = {name: given[name] or "" for name in _NAMES}
     return Filter(**found)
 
@@ -83,10 +78,3 @@ def refuse_empty(name: str, value: str | None) -> None:
     """Refuse an empty filter, which an unset shell variable gives."""
     if value == "":
         raise click.UsageError(f"--{name} is empty, name something or leave it out")
-
-
-def _check_word(what: str, word: str | None, words: type[StrEnum]) -> None:
-    """Refuse a word that no record can have, instead of finding nothing."""
-    if word and word not in set(words):
-        hint = did_you_mean(word, words) or f"they are {', '.join(words)}"
-        raise click.UsageError(f"no {what} is called {word!r}, {hint}")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
@@ -172,11 +174,16 @@ def _read_number(text: str) -> int:
         raise ValueError(f"{text!r} is no whole number, write one like 20") from None
 
 
-def _read_field(text: str) -> StateField:
-    if text not in set(StateField):
-        hint = did_you_mean(text, StateField) or f"they are {', '.join(StateField)}"
-        raise ValueError(f"no field is called {text!r}, {hint}")
-    return StateField(text)
+def word_of(what: str, words: type[E]) -> Parsed[E]:
+    """Return the type of an option that takes one of the words of a closed set."""
+
+    def read(text: str) -> E:
+        if text not in set(words):
+            hint = did_you_mean(text, words) or f"they are {', '.join(words)}"
+            raise ValueError(f"no {what} is called {text!r}, {hint}")
+        return words(text)
+
+    return Parsed(what, read)
 
 
 TIME: Final = Parsed("time", _read_time)
@@ -187,7 +194,7 @@ TIME_HELP: Final = "10m ago, a date, or RFC 3339; without a zone local on a term
 FOLDER: Final = Parsed("folder", _read_folder)
 TURN: Final = Parsed("turn", _read_number)
 """A turn; negative numbers count from the newest."""
-FIELD: Final = Parsed("field", _read_field)
+FIELD: Final = word_of("field", StateField)
 """A field of the state."""
 TURN_RANGE: Final = Parsed("range", parse_turns)
 """`A..B`, either end open, or a single turn; negative numbers count from the newest."""

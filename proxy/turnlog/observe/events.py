@@ -42,7 +42,7 @@ class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
 
 
 class Log(Protocol):
-    """Takes log events."""
+    """A receiver of log events."""
 
     @property
     def tells_content(self) -> bool:

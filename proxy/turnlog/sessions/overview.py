@@ -1,4 +1,4 @@
-"""What a store holds now: sessions, pending calls, free space, writers and the health of servers."""
+"""The contents of a store now: sessions, pending calls, free space, writers and the health of servers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -43,7 +43,7 @@ class StoreWriter(Struct, frozen=True, kw_only=True):
 
 
 class ServerHealth(Struct, frozen=True, kw_only=True):
-    """What a running proxy reports about a server with problems. Times are ns UTC, 0 for none."""
+    """A running proxy's report about a server with problems. Times are ns UTC, 0 for none."""
 
     server: str
     state: CircuitState = CircuitState.CLOSED

@@ -10,7 +10,7 @@ from turnlog.store.base import Gone, View
 
 
 class PayloadState(StrEnum):
-    """What is left of a payload."""
+    """How much is left of a payload, or why it is gone."""
 
     NONE = "none"
     WHOLE = "whole"

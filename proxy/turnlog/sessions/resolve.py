@@ -30,7 +30,7 @@ LONGEST_WHY = 2000
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """What an operator found out. Times are ns, wall clock (`at`) and monotonic (`clock`)."""
+    """An operator's statement about a call. Times are ns, wall clock (`at`) and monotonic (`clock`)."""
 
     happened: bool
     why: str = ""

@@ -62,7 +62,7 @@ class LogLevel(StrEnum):
 
 
 class Share(StrEnum):
-    """Who shares one process of a command: one MCP session only, or all of them."""
+    """Whether a process of a command serves one MCP session or all of them."""
 
     SESSION = "session"
     ALL = "all"
@@ -104,7 +104,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is redacted in records and logs, in addition to the defaults."""
+    """Secrets to redact in records and logs, in addition to the defaults."""
 
     headers: tuple[Annotated[str, reads(header_name)], ...] = ()
     keys: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Redact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class IdentitySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What distinguishes one caller from another."""
+    """The credentials that distinguish one caller from another."""
 
     principal: tuple[Annotated[str, reads(principal_name)], ...] = DEFAULT_NAMES
     """Headers, query parameters and cookies that authenticate a caller; replaces the defaults."""

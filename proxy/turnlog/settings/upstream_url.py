@@ -32,7 +32,7 @@ class UpstreamUrl(Struct, frozen=True):
 
 
 class UrlMask(Struct, frozen=True, kw_only=True):
-    """What is shown of the path and the query of a URL that values were put into."""
+    """Path and query of a URL with expanded values, and the same with these values masked."""
 
     path: str
     query: str

@@ -20,8 +20,8 @@ from turnlog.sessions.state.state_at import (
     EVERY,
     EvictedKey,
     end_of_turn,
+    is_recallable,
     read_state,
-    recallable_output,
     saved_states,
     state_at,
 )
@@ -105,10 +105,8 @@ def test_evicted_keys_can_be_recalled(tmp_path: Path) -> None:
         assert entries[first] == EvictedKey(seq=7, reason="budget", retrievable=True)
         given = [key for key, e in entries.items() if isinstance(e, EvictedKey) and e.retrievable]
         assert given == [first, "2"]
-        output = recallable_output(view, WORK, "1")
-        assert output is not None
-        assert output.text == CALLS[0].output.decode()
-        assert recallable_output(view, WORK, ids.to_text(call_id(3))) is None
+        assert is_recallable(view, WORK, "1")
+        assert not is_recallable(view, WORK, ids.to_text(call_id(3)))
 
 
 async def _many(data: Path, notes: int) -> None:

@@ -18,7 +18,7 @@ from turnlog.cli.render import (
     terminal_width,
 )
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.core.text.units import timestamp
+from turnlog.core.text.units import human_size, timestamp
 from turnlog.sessions.dangling import count_dangling
 from turnlog.sessions.overview import (
     ServerHealth,
@@ -42,7 +42,6 @@ _COLUMNS = (
     Column("EFFECT"),
 )
 _NO_LIMIT = 1 << 62
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 @click.command("status")
@@ -78,11 +77,11 @@ def _text(view: View, status: StoreStatus) -> str:
     lines = [
         f"store       {escape_unprintable(status.data)}",
         f"holds       {counted(usage.commits, 'commit')} in {counted(usage.sessions, 'session')}",
-        f"log         {_size(usage.log_bytes)}",
-        f"payloads    {_size(usage.blob_bytes)}",
-        f"states      {_size(usage.state_bytes)}",
+        f"log         {human_size(usage.log_bytes)}",
+        f"payloads    {human_size(usage.blob_bytes)}",
+        f"states      {human_size(usage.state_bytes)}",
         f"limit       {_limit(usage)}",
-        f"disk free   {_size(usage.disk_free)}",
+        f"disk free   {human_size(usage.disk_free)}",
         f"room        {_room(status)}",
         *([f"key         {_rekeyed(usage.rekeyed_at)}"] if usage.rekeyed_at else []),
         f"proxies     {_writers(status.writers)}",
@@ -120,13 +119,13 @@ def _limit(usage: Usage) -> str:
     if not usage.limit:
         return "none"
     used = usage.log_bytes + usage.blob_bytes + usage.state_bytes
-    return f"{_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
+    return f"{human_size(usage.limit)} ({100 * used / usage.limit:.0f} % used)"
 
 
 def _room(status: StoreStatus) -> str:
-    kept = f"{_size(status.reserve)} are kept for outcomes"
+    kept = f"{human_size(status.reserve)} are kept for outcomes"
     if status.room:
-        return f"{_size(status.room)} until calls are refused ({kept})"
+        return f"{human_size(status.room)} until calls are refused ({kept})"
     return f"none: calls are refused ({kept}); raise limits.store, or free space on the disk"
 
 
@@ -152,10 +151,3 @@ def _health(one: ServerHealth) -> str:
         told = counted(one.uncovered_callers, "caller")
         said += f"; never-twice does not hold for {told} (see `session.uncovered`)"
     return said
-
-
-def _size(count: int) -> str:
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, len(_UNITS))
-    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

@@ -17,7 +17,7 @@ from turnlog.core.state.state_view import StateField, state_table
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import turn_number
-from turnlog.sessions.payloads import Payload, read_payload
+from turnlog.sessions.payloads import read_payload
 from turnlog.store.base import SessionRow, View
 from turnlog.store.states import SavedStates
 
@@ -79,7 +79,7 @@ def read_state(
             key: EvictedKey(
                 seq=evicted.seq,
                 reason=evicted.reason,
-                retrievable=recallable_output(view, session, key) is not None,
+                retrievable=is_recallable(view, session, key),
             )
             for key, evicted in found.evicted_keys.items()
         }
@@ -174,21 +174,20 @@ def _turn_at(view: View, session: bytes, seq: int) -> int:
     return 0
 
 
-def recallable_output(view: View, session: bytes, key: str) -> Payload | None:
-    """Return the exact recorded output for an evicted key, if there is one.
-
-    A key is the id of a call of the session, or the seq of one of its commits.
-    """
-    for commit in outcomes_of_key(view, session, key):
-        handle = commit.body.output_blob if commit.body else b""
-        found = read_payload(view, handle)
-        if found.is_exact:
-            return found
-    return None
+def is_recallable(view: View, session: bytes, key: str) -> bool:
+    """Return whether the log has the exact output of the call that an evicted key names."""
+    return any(
+        read_payload(view, outcome.body.output_blob).is_exact
+        for outcome in outcomes_of_key(view, session, key)
+        if outcome.body
+    )
 
 
 def outcomes_of_key(view: View, session: bytes, key: str) -> Iterator[Commit]:
-    """Yield the outcomes of the call that a key names, newest first."""
+    """Yield the outcomes of the call that a key names, newest first.
+
+    A key is the id of a call of the session, or the seq of one of its commits.
+    """
     call = b""
     if key.isascii() and key.isdigit() and len(key) < _SEQ_DIGITS:
         named = view.get(session, int(key))
