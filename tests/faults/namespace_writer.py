@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from turnlog.store.folder import open_environment, write_transaction
+from turnlog.store.log.environment import open_environment, write_transaction
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.log.environment import close_environment, open_environment
+from turnlog.store.log.translate_errors import explained
 
 
 async def make(path: Path) -> None:
@@ -123,10 +125,10 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
 def test_the_advice_behind_an_error_of_the_system_fits_it(
     tmp_path: Path, code: int, advice: str
 ) -> None:
-    by_number = folder.explained("open", tmp_path, OSError(code, os.strerror(code)))
+    by_number = explained("open", tmp_path, OSError(code, os.strerror(code)))
     assert advice in str(by_number)
     if code != errno.EIO:  # of LMDB this means that less was written than it asked for
-        by_text = folder.explained("open", tmp_path, lmdb.Error(f"mdb_put: {os.strerror(code)}"))
+        by_text = explained("open", tmp_path, lmdb.Error(f"mdb_put: {os.strerror(code)}"))
         assert advice in str(by_text)
 
 
@@ -330,9 +332,9 @@ async def test_a_commit_waits_for_its_pages_and_for_the_page_that_makes_them_cou
     tmp_path: Path,
 ) -> None:
     await make(tmp_path / "data")
-    env = folder.open_environment(tmp_path / "data" / "log", readonly=False)
+    env = open_environment(tmp_path / "data" / "log", readonly=False)
     flags = env.flags()
-    folder.close_environment(env)
+    close_environment(env)
     assert (flags["sync"], flags["metasync"], flags["writemap"]) == (True, True, False)
 
 

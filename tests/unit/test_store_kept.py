@@ -10,8 +10,8 @@ from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
-from turnlog.store.folder import explained
 from turnlog.store.lmdb import LmdbStore
+from turnlog.store.log.translate_errors import explained
 from turnlog.store.write.kept import Kept
 from turnlog.store.write.tickets import Pending, pend
 from turnlog.store.write.writer import Writer

@@ -12,8 +12,8 @@ from turnlog.core.kinds import Status
 from turnlog.sessions import log
 from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
-from turnlog.store.folder import close_environment, open_environment
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.log.environment import close_environment, open_environment
 from turnlog.store.log.tables import NAMES, Tables
 from turnlog.store.read.postings import commits_of
 from turnlog.store.read.snapshot import Snapshot, TailCache

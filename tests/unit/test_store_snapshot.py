@@ -9,6 +9,7 @@ from msgspec import structs
 from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import CommitBody
 from turnlog.store import folder
+from turnlog.store.log.environment import open_environment
 from turnlog.store.log.index import Segment
 from turnlog.store.log.tables import NAMES, Tables, Txn
 from turnlog.store.read.snapshot import Snapshot, TailCache
@@ -30,7 +31,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
-    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+    with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
         ledger = Ledger(tables, 1, os.urandom)
         with env.begin(write=True) as txn:
@@ -48,7 +49,7 @@ def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
 
 
 def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: Path) -> None:
-    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+    with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
         failed, other = Ledger(tables, 1, os.urandom), Ledger(tables, 2, os.urandom)
         with env.begin(write=True) as txn:
@@ -63,7 +64,7 @@ def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: 
 
 @pytest.mark.parametrize("knows", [0, 5])
 def test_a_writer_that_knows_less_or_more_of_the_log_is_not_asked(log: Path, knows: int) -> None:
-    with folder.open_environment(log, readonly=False, tables=len(NAMES)) as env:
+    with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
         with env.begin(write=True) as txn:
             append(Ledger(tables, 1, os.urandom), txn, b"link")

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from turnlog.engine.command.child import dies_with, exit_as
 from turnlog.store.base import ProcessIdTaken
-from turnlog.store.folder import is_id_taken
+from turnlog.store.log.environment import is_id_taken
 
 MOST: Final = 256
 """Number of ids to try; each process in another container may take one or two."""

@@ -32,18 +32,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from turnlog.store.log import runs, structure
-from turnlog.store.log.epochs import is_locked
-from turnlog.store.log.keys import number, unpack
-
-from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
-from .folder import (
+from turnlog.store.log.environment import (
     close_environment,
     identity,
     inode,
     open_environment,
-    translated,
     write_transaction,
 )
+from turnlog.store.log.epochs import is_locked
+from turnlog.store.log.keys import number, unpack
+from turnlog.store.log.translate_errors import translated
+
+from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -18,9 +18,16 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.store.log import structure
+from turnlog.store.log.environment import (
+    close_environment,
+    exclusive,
+    open_environment,
+    write_transaction,
+)
 from turnlog.store.log.epochs import locked_epochs
 from turnlog.store.log.keys import unpack
 from turnlog.store.log.tables import NAMES, Pair, Table, Tables, Txn, append, last_position
+from turnlog.store.log.translate_errors import translated
 
 from . import folder
 from .base import StoreDamaged, StoreError, StoreFull
@@ -82,7 +89,7 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
             f"the store {str(data)!r} has format {version}; this turnlog converts format "
             f"{OLD_FORMAT} to {FORMAT}"
         )
-    with folder.translated("convert", data):
+    with translated("convert", data):
         _refuse_writers(data)
         draft, kept = data / "log.converting", data / f"log.format-{OLD_FORMAT}"
         if draft.is_dir() and kept.is_dir() and not (data / "log").exists():
@@ -92,9 +99,9 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
 
 
 def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
-    env = folder.open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1)
+    env = open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1)
     try:
-        with folder.exclusive(env):
+        with exclusive(env):
             # A writer that started meanwhile has locked its epoch inside a transaction.
             _refuse_writers(data)
             replayed = 0
@@ -103,7 +110,7 @@ def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
                 _swap(data, draft, kept)
             folder.replace_format(data)
     finally:
-        folder.close_environment(env)
+        close_environment(env)
     return Converted(_commits(data), replayed, kept)
 
 
@@ -159,10 +166,10 @@ def _check_room(data: Path, env: lmdb.Environment) -> None:
 
 def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> int:
     """Replay the slots of a log into its copy, and take them out of that."""
-    copy = folder.open_environment(draft, readonly=False, tables=len(NAMES) + 1)
+    copy = open_environment(draft, readonly=False, tables=len(NAMES) + 1)
     try:
         tables = Tables(copy, create=False)
-        with folder.write_transaction(copy) as txn:
+        with write_transaction(copy) as txn:
             _check_copy(env, txn, tables)
             slots = _slots_table(copy, txn)
             replayed = _replay(txn, tables, _read_slots(file, txn, tables), boot)
@@ -172,7 +179,7 @@ def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> 
             for name in (_MARK, _OFFSET):
                 txn.delete(name, db=tables.meta)
     finally:
-        folder.close_environment(copy)
+        close_environment(copy)
     folder.sync_path(draft)
     return replayed
 
@@ -238,10 +245,10 @@ def _swap(data: Path, draft: Path, kept: Path) -> None:
 
 
 def _commits(data: Path) -> int:
-    env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
+    env = open_environment(data / "log", readonly=True, tables=len(NAMES))
     try:
         tables = Tables(env, create=False)
         with env.begin() as txn:
             return last_position(txn, tables)
     finally:
-        folder.close_environment(env)
+        close_environment(env)

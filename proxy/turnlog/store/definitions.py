@@ -17,11 +17,12 @@ from msgspec import Struct, structs
 
 from turnlog.core.pins import place_of, server_of
 from turnlog.store.log import structure
+from turnlog.store.log.environment import close_environment, open_environment, write_transaction
+from turnlog.store.log.translate_errors import translated
 from turnlog.wire.tools.definition import Kept
 from turnlog.wire.tools.differences import Part, parts_changed
 
 from .base import StoreError
-from .folder import close_environment, open_environment, translated, write_transaction
 
 FOLDER: Final = "definitions"
 MOST: Final = 4096

@@ -14,6 +14,13 @@ import lmdb
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
 from turnlog.store.log import epochs, structure
+from turnlog.store.log.environment import (
+    check_place,
+    close_environment,
+    identity,
+    open_environment,
+    write_transaction,
+)
 from turnlog.store.log.index_check import first_of_each, recent_flaws
 from turnlog.store.log.keys import (
     EPOCH,
@@ -32,6 +39,7 @@ from turnlog.store.log.tables import (
     read_edges,
     read_number,
 )
+from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.read.view import LmdbView
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
@@ -123,9 +131,9 @@ class LmdbStore:
         lacks_key = folder.lacks_key(data)
         key = folder.read_key(data)
         with ExitStack() as undo:
-            env = folder.open_environment(data / "log", readonly=False, tables=len(NAMES))
-            undo.callback(folder.close_environment, env)
-            with folder.translated("open", data):
+            env = open_environment(data / "log", readonly=False, tables=len(NAMES))
+            undo.callback(close_environment, env)
+            with translated("open", data):
                 env.reader_check()
                 tables = Tables(env, create=True)
                 lock = _take_epoch(data, env, tables, limit, undo)
@@ -145,7 +153,7 @@ class LmdbStore:
                 sources=sources,
             )
             recovered = [*engine.recover(), *engine.expire(now())]
-            with folder.translated("open", data):
+            with translated("open", data):
                 is_rekeyed = _notice_key(env, tables, key, now(), is_new=lacks_key)
             store = cls(
                 data,
@@ -189,8 +197,8 @@ class LmdbStore:
         """Return why the store's file is not where it was opened."""
         self._gone = None
         try:
-            with folder.translated("look at", self._data):
-                folder.check_place(self._env)
+            with translated("look at", self._data):
+                check_place(self._env)
         except StoreError as error:
             self._gone = error
         return str(self._gone or "")
@@ -226,8 +234,8 @@ class LmdbStore:
     def view(self) -> LmdbView:
         try:  # guarded calls ask for views: what `translated` does, for a tenth of the time
             snapshot = Snapshot(self._env, self._tables, self._tails)
-        except folder.FAILURES as error:
-            raise folder.explained("read", self._data, error) from error
+        except FAILURES as error:
+            raise explained("read", self._data, error) from error
         return LmdbView(snapshot, self._data, self._blobs)
 
     def keyed(self, data: bytes) -> bytes:
@@ -266,12 +274,12 @@ class LmdbReader:
         data = Path(path)
         folder.check(data)
         identity = folder.check_log(data)
-        env = folder.open_environment(data / "log", readonly=True, tables=len(NAMES))
+        env = open_environment(data / "log", readonly=True, tables=len(NAMES))
         try:
-            with folder.translated("open", data):
+            with translated("open", data):
                 tables = Tables(env, create=False)
         except BaseException:
-            folder.close_environment(env)
+            close_environment(env)
             raise
         return cls(data, env, tables, identity=identity)
 
@@ -282,13 +290,13 @@ class LmdbReader:
         self.close()
 
     def view(self) -> LmdbView:
-        with folder.translated("read", self._data):
+        with translated("read", self._data):
             snapshot = Snapshot(self._env, self._tables, self._tails)
         return LmdbView(snapshot, self._data, self._blobs)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the log's file, without reading it through LMDB."""
-        with folder.translated("read", self._data):
+        with translated("read", self._data):
             return structure.problems(self._env, self._data / "log" / "data.mdb")
 
     def beside(self) -> Iterator[str]:
@@ -297,7 +305,7 @@ class LmdbReader:
             yield f"blobs/{bucket}: {problem}"
         for problem in definitions.flaws(self._data):
             yield f"definitions: {problem}"
-        with folder.translated("read", self._data), self._env.begin() as txn:
+        with translated("read", self._data), self._env.begin() as txn:
             mark = txn.get(KEY_MARK, db=self._tables.meta)
         if mark is not None and not folder.has_key(self._data, mark):
             yield "key: it is not the one that was used last; restore the file from a backup"
@@ -310,7 +318,7 @@ class LmdbReader:
         A damaged page may end this process.
         """
         file = self._data / "log" / "data.mdb"
-        with folder.translated("read", self._data):
+        with translated("read", self._data):
             small = file.stat().st_size <= whole
             found = structure.problems(self._env, file) if small else []
             if found:
@@ -329,12 +337,12 @@ class LmdbReader:
                     )
 
     def replaced(self) -> bool:
-        with folder.translated("read", self._data):
-            return folder.identity(self._data / "log") != self._identity
+        with translated("read", self._data):
+            return identity(self._data / "log") != self._identity
 
     def close(self) -> None:
         self._blobs.close()
-        folder.close_environment(self._env)
+        close_environment(self._env)
 
 
 def _notice_key(
@@ -351,7 +359,7 @@ def _notice_key(
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False
         is_fresh = not last_position(txn, tables)
-    with folder.write_transaction(env) as txn:
+    with write_transaction(env) as txn:
         known = txn.get(KEY_MARK, mark, db=tables.meta)
         txn.put(KEY_MARK, mark, db=tables.meta)
         if is_changed := known != mark or is_new:
@@ -367,7 +375,7 @@ def _take_epoch(
     data: Path, env: lmdb.Environment, tables: Tables, limit: int, undo: ExitStack
 ) -> epochs.EpochLock:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
-    with folder.write_transaction(env) as txn:
+    with write_transaction(env) as txn:
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:

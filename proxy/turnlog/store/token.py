@@ -3,8 +3,10 @@
 import secrets
 from pathlib import Path
 
+from turnlog.store.log.translate_errors import translated
+
 from .base import StoreError
-from .folder import publish, translated
+from .folder import publish
 
 _LENGTH = 32
 """Bytes of chance in a token, and the least length of one that an operator chose."""

@@ -30,7 +30,7 @@ from turnlog.sessions.overview import (
 )
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Usage, View
-from turnlog.store.folder import translated
+from turnlog.store.log.translate_errors import translated
 from turnlog.store.room import Room
 
 _COLUMNS = (

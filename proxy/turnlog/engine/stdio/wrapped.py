@@ -30,7 +30,7 @@ from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.settings.model import Settings
-from turnlog.store.folder import translated
+from turnlog.store.log.translate_errors import translated
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
 from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.outbox import Outbox

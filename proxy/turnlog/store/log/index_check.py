@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.commit import decode_body, digest
-from turnlog.store.folder import FAILURES
 
 from .index import Entry, Head, Segment, fold_call, fold_head, link_keys, open_attempts
 from .keys import (
@@ -49,6 +48,7 @@ from .tables import (
     read_segment,
     session_positions,
 )
+from .translate_errors import FAILURES
 
 RECENT = 1000
 """Commits that the look at a start takes in."""

@@ -6,11 +6,13 @@ from turnlog.store import folder
 from turnlog.store.base import StoreDamaged
 
 from . import structure
+from .environment import close_environment, open_environment, write_transaction
 from .flush import write_segment
 from .index import Segment
 from .index_check import SLICE
 from .keys import WATERMARK
 from .tables import NAMES, Tables, last_position, read_segment
+from .translate_errors import translated
 
 
 def rebuild(data: Path) -> None:
@@ -21,16 +23,16 @@ def rebuild(data: Path) -> None:
     folder.check(data)
     folder.check_log(data)
     path = data / "log"
-    env = folder.open_environment(path, readonly=False, create=False, tables=len(NAMES))
+    env = open_environment(path, readonly=False, create=False, tables=len(NAMES))
     try:
-        with folder.translated("rebuild the indexes of", data):
+        with translated("rebuild the indexes of", data):
             if found := structure.problems(env, path / "data.mdb"):
                 raise StoreDamaged(
                     f"{str(path / 'data.mdb')!r} is damaged: {found[0]}; its indexes cannot be made "
                     "anew in place; restore the folder from a backup"
                 )
             tables = Tables(env, create=True)
-            with folder.write_transaction(env) as txn:
+            with write_transaction(env) as txn:
                 for table in tables.derived:
                     txn.drop(table, delete=False)
                 txn.delete(WATERMARK, db=tables.meta)
@@ -41,4 +43,4 @@ def rebuild(data: Path) -> None:
                     write_segment(txn, tables, segment, {})
             env.sync(True)
     finally:
-        folder.close_environment(env)
+        close_environment(env)

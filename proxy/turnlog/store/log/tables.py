@@ -13,9 +13,9 @@ import msgspec
 
 from turnlog.core.call_status import CallState
 from turnlog.store.base import StoreError
-from turnlog.store.folder import write_transaction
 
 from . import runs
+from .environment import write_transaction
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import KEY_MARK, MARKED_SINCE, NEWEST_SEAL, REKEYED, SEAL, number, unpack, unpack_many
 

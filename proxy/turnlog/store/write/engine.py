@@ -15,19 +15,13 @@ from turnlog.store import recovery
 from turnlog.store.attention import abandoned, overdue
 from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
 from turnlog.store.blobs import BlobWriter, Packed, pack
-from turnlog.store.folder import (
-    FAILURES,
-    check_place,
-    close_environment,
-    explained,
-    translated,
-    write_transaction,
-)
+from turnlog.store.log.environment import check_place, close_environment, write_transaction
 from turnlog.store.log.epochs import EpochLock, is_locked
 from turnlog.store.log.flush import flush
 from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.keys import PROBE, number
 from turnlog.store.log.tables import Tables, Txn
+from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.room import Room
 
 from .ledger import Ledger

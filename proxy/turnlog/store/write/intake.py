@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Draft, StoreFull
-from turnlog.store.folder import explained, translated
+from turnlog.store.log.translate_errors import explained, translated
 from turnlog.store.room import Room
 
 from .scribe import KEPT
