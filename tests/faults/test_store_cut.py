@@ -14,7 +14,7 @@ from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import payloads, rows
 from kit.upstreams import RawUpstream, echo
-from turnlog.store.log.structure import at_rest
+from turnlog.store.log.environment import problems_at_rest
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SERVE = ("serve", "--upstream", "http://127.0.0.1:9/mcp", "--listen", "127.0.0.1:0")
@@ -74,7 +74,7 @@ def _used(data: Path) -> int:
     copy = data.parent / "copy"
     shutil.copy(data / "log" / "data.mdb", copy)
     pages = copy.stat().st_size // PAGE
-    while not at_rest(copy):
+    while not problems_at_rest(copy):
         pages -= 1
         os.truncate(copy, pages * PAGE)
     return pages + 1

@@ -18,8 +18,7 @@ from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.operation import Operation
 from turnlog.store.base import Filter, SessionRow, Store, View
-from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.log.rebuild import rebuild
+from turnlog.store.lmdb import LmdbReader, LmdbStore, rebuild_indexes
 from turnlog.store.log.tables import NAMES
 
 T = TypeVar("T")
@@ -287,7 +286,7 @@ def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_ev
         assert _flaws(data) == []
         drop_indexes(data)
         assert _read(data) == bit_by_bit
-        rebuild(data)
+        rebuild_indexes(data)
         assert _read(data) == bit_by_bit
         assert _flaws(data) == []
 

@@ -1,4 +1,4 @@
-"""`store.attention` and `store.write.engine`: one damaged record keeps no other attempt open."""
+"""`store.recovery` and `store.write.engine`: one damaged record keeps no other attempt open."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.translate_errors import explained
-from turnlog.store.write.kept import Kept
+from turnlog.store.write.scribe import Kept
 from turnlog.store.write.tickets import Pending, pend
 from turnlog.store.write.writer import Writer
 

@@ -31,9 +31,10 @@ import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
-from turnlog.store.log import runs, structure
+from turnlog.store.log import runs
 from turnlog.store.log.environment import (
     close_environment,
+    file_problems,
     identity,
     inode,
     open_environment,
@@ -286,7 +287,7 @@ def _is_begun(path: Path) -> bool:
 
 
 def _refuse_damaged(env: lmdb.Environment, file: Path) -> None:
-    found = structure.problems(env, file) if file.stat().st_size <= _SMALL else []
+    found = file_problems(env, file) if file.stat().st_size <= _SMALL else []
     if found:
         raise StoreDamaged(f"{str(file)!r} is damaged: {found[0]}; restore it from a backup")
 
@@ -317,7 +318,7 @@ def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
             continue
         try:
             with translated("read", path):
-                wrong = structure.problems(env, path / "data.mdb") or _gaps(env)
+                wrong = file_problems(env, path / "data.mdb") or _gaps(env)
         except StoreError as error:
             wrong = [str(error)]
         finally:

@@ -17,10 +17,10 @@ import lmdb
 import msgspec
 from msgspec import Struct
 
-from turnlog.store.log import structure
 from turnlog.store.log.environment import (
     close_environment,
     exclusive,
+    file_problems,
     open_environment,
     write_transaction,
 )
@@ -138,7 +138,7 @@ def _copy(data: Path, env: lmdb.Environment, draft: Path, kept: Path, boot: str)
     if kept.exists():
         raise StoreError(f"{str(kept)!r} is in the way; move it to another place")
     file = data / "log" / "data.mdb"
-    if found := structure.problems(env, file):
+    if found := file_problems(env, file):
         raise StoreDamaged(
             f"{str(file)!r} is damaged: {found[0]}; restore the folder from a backup"
         )

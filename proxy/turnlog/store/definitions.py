@@ -16,8 +16,12 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core.pins import place_of, server_of
-from turnlog.store.log import structure
-from turnlog.store.log.environment import close_environment, open_environment, write_transaction
+from turnlog.store.log.environment import (
+    close_environment,
+    file_problems,
+    open_environment,
+    write_transaction,
+)
 from turnlog.store.log.translate_errors import translated
 from turnlog.wire.tools.definition import Kept
 from turnlog.wire.tools.differences import Part, parts_changed
@@ -184,7 +188,7 @@ def flaws(data: Path) -> Iterator[str]:
         return
     try:
         with translated("read", path):
-            found = structure.problems(env, path / "data.mdb")
+            found = file_problems(env, path / "data.mdb")
             yield from found[:1]
             if not found:
                 with env.begin() as txn:

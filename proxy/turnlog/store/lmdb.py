@@ -13,14 +13,16 @@ import lmdb
 
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
-from turnlog.store.log import epochs, structure
+from turnlog.store.log import epochs
 from turnlog.store.log.environment import (
     check_place,
     close_environment,
+    file_problems,
     identity,
     open_environment,
     write_transaction,
 )
+from turnlog.store.log.flush import rebuild
 from turnlog.store.log.index_check import first_of_each, recent_flaws
 from turnlog.store.log.keys import (
     EPOCH,
@@ -48,7 +50,7 @@ from turnlog.store.write.tickets import Pending
 from turnlog.store.write.writer import Writer
 
 from . import definitions, folder
-from .base import Draft, StoreClosed, StoreError, StoreFull
+from .base import Draft, StoreClosed, StoreDamaged, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, boot_id, flaws
 from .room import Room
 
@@ -297,7 +299,7 @@ class LmdbReader:
     def problems(self) -> list[str]:
         """Return what is wrong with the log's file, without reading it through LMDB."""
         with translated("read", self._data):
-            return structure.problems(self._env, self._data / "log" / "data.mdb")
+            return file_problems(self._env, self._data / "log" / "data.mdb")
 
     def beside(self) -> Iterator[str]:
         """Yield what is wrong with the files beside the log."""
@@ -320,7 +322,7 @@ class LmdbReader:
         file = self._data / "log" / "data.mdb"
         with translated("read", self._data):
             small = file.stat().st_size <= whole
-            found = structure.problems(self._env, file) if small else []
+            found = file_problems(self._env, file) if small else []
             if found:
                 yield (
                     f"{str(file)!r} is damaged: {found[0]}; `turnlog verify` says more; restore the "
@@ -343,6 +345,29 @@ class LmdbReader:
     def close(self) -> None:
         self._blobs.close()
         close_environment(self._env)
+
+
+def rebuild_indexes(data: Path) -> None:
+    """Make the indexes of the store in folder `data` anew from its log. Blocks, raises `StoreError`.
+
+    In one transaction, so that nobody meets half of them: the other writers wait.
+    """
+    folder.check(data)
+    folder.check_log(data)
+    path = data / "log"
+    env = open_environment(path, readonly=False, create=False, tables=len(NAMES))
+    try:
+        with translated("rebuild the indexes of", data):
+            if found := file_problems(env, path / "data.mdb"):
+                raise StoreDamaged(
+                    f"{str(path / 'data.mdb')!r} is damaged: {found[0]}; its indexes cannot be made "
+                    "anew in place; restore the folder from a backup"
+                )
+            tables = Tables(env, create=True)
+            with write_transaction(env) as txn:
+                rebuild(txn, tables)
+    finally:
+        close_environment(env)
 
 
 def _notice_key(

@@ -17,8 +17,7 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
 from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
 from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed, seconds_for
-from turnlog.store.lmdb import LmdbReader
-from turnlog.store.log.rebuild import rebuild as rebuild_indexes
+from turnlog.store.lmdb import LmdbReader, rebuild_indexes
 
 _SAID = {
     FlawKind.UNREADABLE: "cannot be read",

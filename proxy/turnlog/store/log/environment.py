@@ -2,18 +2,19 @@
 
 import fcntl
 import os
+import struct
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from errno import EAGAIN
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import lmdb
+from lmdb import verify as verifier
 
 from turnlog.store.base import ProcessIdTaken, StoreDamaged, StoreError, StoreGone
 
-from . import structure
 from .translate_errors import translated
 
 MAP_SIZE = 16 << 40
@@ -161,7 +162,7 @@ def _refuse_left_slots(env: lmdb.Environment, path: Path) -> None:
 
 
 def _refuse_damaged(env: lmdb.Environment, path: Path) -> None:
-    if missing := structure.lacks(env, path / "data.mdb"):
+    if missing := _lacks(env, path / "data.mdb"):
         raise StoreDamaged(
             f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
             "restore it from a backup"
@@ -253,3 +254,47 @@ def close_environment(env: lmdb.Environment) -> None:
         if shared.users == 0:
             del _environments[key]
             shared.close()
+
+
+_TRIES: Final = 5
+# py-lmdb's own verifier reads the file without LMDB: a damaged page that would end this process, or
+# be read for ever, becomes a sentence. It has no types.
+_verify: Final[Callable[[str], list[str]]] = cast("Any", verifier).verify
+_UNREADABLE: Final = (verifier.VerifyError, struct.error, ValueError, IndexError, RecursionError)
+
+
+def file_problems(env: lmdb.Environment, file: Path) -> list[str]:
+    """Return what is wrong with the file of an environment, while others may write to it.
+
+    Raises `OSError`, `lmdb.Error`.
+    """
+    found: list[str] = []
+    for _ in range(_TRIES):
+        # While a snapshot is open, no page that it or a later one uses is used again. Its size and
+        # its end are read one after the other, though: what is wrong is wrong again.
+        with env.begin():
+            before = env.info()["last_txnid"]
+            found = problems_at_rest(file)
+            if not found or env.info()["last_txnid"] == before:
+                return found
+    return found
+
+
+def problems_at_rest(file: Path) -> list[str]:
+    """Return what is wrong with a file that nobody writes to. Raises `OSError`."""
+    try:
+        return _verify(str(file))
+    except _UNREADABLE as error:
+        return [str(error)]
+
+
+def _lacks(env: lmdb.Environment, file: Path) -> int:
+    """Return how many bytes a file was cut by: reading them would end this process.
+
+    Raises `OSError`, `lmdb.Error`.
+    """
+    with env.begin():
+        page = env.stat()["psize"]
+        short = (env.info()["last_pgno"] + 1) * page - file.stat().st_size
+    # Pages that were taken and given back at once are never written: a file may be short and whole.
+    return short if short > 0 and file_problems(env, file) else 0

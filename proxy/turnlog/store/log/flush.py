@@ -1,4 +1,7 @@
-"""Write the derived tables: the log's tail, folded in memory, sorted, in a transaction of its own."""
+"""The derived tables are written: the log's tail, folded in memory and sorted, or all of them anew.
+
+Each time in a transaction of its own.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -8,6 +11,7 @@ from typing import Final
 from turnlog.core.call_status import CallState
 
 from .index import Entry, Head, Segment, begins_call, fold_call, fold_head, open_attempts
+from .index_check import SLICE
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
     Table,
@@ -136,3 +140,14 @@ def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry
     txn.put(call, encode(state), db=tables.unsettled)
     if state and state.expires:
         txn.put(number(state.expires) + call, b"", db=tables.parked)
+
+
+def rebuild(txn: Txn, tables: Tables) -> None:
+    """Make the derived tables anew from the log."""
+    for table in tables.derived:
+        txn.drop(table, delete=False)
+    txn.delete(WATERMARK, db=tables.meta)
+    last = last_position(txn, tables)
+    for after in range(0, last, SLICE):
+        end = min(after + SLICE, last)
+        write_segment(txn, tables, read_segment(txn, tables, Segment(after), end), {})

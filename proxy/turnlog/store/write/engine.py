@@ -12,7 +12,6 @@ from msgspec import Struct
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Flag, Rung
 from turnlog.store import recovery
-from turnlog.store.attention import abandoned, overdue
 from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
 from turnlog.store.blobs import BlobWriter, Packed, pack
 from turnlog.store.log.environment import check_place, close_environment, write_transaction
@@ -22,6 +21,7 @@ from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.keys import PROBE, number
 from turnlog.store.log.tables import Tables, Txn
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
+from turnlog.store.recovery import abandoned, overdue
 from turnlog.store.room import Room
 
 from .ledger import Ledger

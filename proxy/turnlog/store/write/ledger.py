@@ -14,6 +14,7 @@ import msgspec
 from turnlog.core.commit import (
     GENESIS,
     Commit,
+    CommitBody,
     Facts,
     Link,
     body_digest,
@@ -22,7 +23,7 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import CommitKind, Phase, Status
 from turnlog.store.base import Conflict, Draft, SessionRef, Ticket
 from turnlog.store.log import runs, seals
 from turnlog.store.log.index import (
@@ -51,7 +52,7 @@ from turnlog.store.log.tables import (
     read_segment,
 )
 
-from . import late, opening, stale
+from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
 from .tickets import SALT, Pending
 
 _INTENT: Final = CommitKind.INTENT
@@ -173,8 +174,8 @@ class Ledger:
             found = self._linked(txn, session + body.note_key)
         if found is None:
             return facts
-        if late.displaced(facts, found.facts):
-            facts = late.moved(facts, self._outcomes(txn, session, facts))
+        if is_displaced(facts, found.facts):
+            facts = late_outcome(facts, self._outcomes(txn, session, facts))
             found = self._find(txn, session, facts)
             if found is None:
                 return facts
@@ -289,14 +290,14 @@ class Ledger:
         draft, body = pending.draft, pending.sealed
         if draft.claims:
             carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
-            return stale.taken(carrying, draft.seen, self._epoch)
+            return claim_conflict(carrying, draft.seen, self._epoch)
         intent = draft.intent
         if isinstance(intent, Pending) and intent.refused is not None:
             return intent.refused
         if body is None or not body.fact_key:
             return None
         newest = self._linked(txn, session + body.fact_key)
-        return stale.conflict(newest, draft.seen, self.heads[session].seq)
+        return version_conflict(newest, draft.seen, self.heads[session].seq)
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""
@@ -391,8 +392,30 @@ class Ledger:
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
-        facts, body = opening.facts(cause), opening.body(ref, self._entropy(SALT))
+        facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
         draft = Draft(session=ref, facts=facts)
         pending = Pending(draft, encode_facts(facts), body, encode_body(body), None, 0)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.last, self.last + 1)
         self._extend(session, pending, facts, None, False)
+
+
+def opening_facts(cause: Facts) -> Facts:
+    """Return what is said of a session that begins with the commit of `cause`."""
+    return Facts(
+        kind=CommitKind.OPEN,
+        at=cause.at,
+        clock=cause.clock,
+        actor=cause.actor,
+        server=cause.server,
+        phase=Phase.DONE,
+        status=Status.OK,
+        protocol=cause.protocol,
+    )
+
+
+def opening_body(ref: SessionRef, salt: bytes) -> CommitBody:
+    """Return how the session was named."""
+    aliases = msgspec.json.encode(ref.aliases).decode()
+    return CommitBody(
+        salt=salt, metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases}
+    )

@@ -1,11 +1,11 @@
-"""`store.write.late`: which outcome keeps its number, and which one moves."""
+"""`store.write.conflicts`: which outcome keeps its number, and which one moves."""
 
 import pytest
 from msgspec import structs
 
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
-from turnlog.store.write import late
+from turnlog.store.write.conflicts import is_displaced, late_outcome
 
 ANSWER = Facts(
     kind=CommitKind.OUTCOME, at=1, clock=1, call=bytes(16), n=1, status=Status.OK, tool="t"
@@ -35,20 +35,20 @@ MOVED = structs.replace(ANSWER, n=2, flags=(Flag.LATE,))
 def test_an_answer_moves_only_behind_what_the_store_wrote_or_an_operator(
     draft: Facts, stored: Facts, displaced: bool
 ) -> None:
-    assert late.displaced(draft, stored) is displaced
+    assert is_displaced(draft, stored) is displaced
 
 
 def test_an_answer_gets_the_next_number_and_is_late() -> None:
     redacted = structs.replace(ANSWER, flags=(Flag.REDACTED,))
-    moved = late.moved(redacted, [structs.replace(CLOSED, n=0), CLOSED])
+    moved = late_outcome(redacted, [structs.replace(CLOSED, n=0), CLOSED])
     assert (moved.n, moved.flags) == (2, (Flag.REDACTED, Flag.LATE))
     assert structs.replace(moved, n=1, flags=(Flag.REDACTED,)) == redacted
 
 
 def test_an_answer_that_was_stored_so_before_keeps_its_number() -> None:
-    assert late.moved(ANSWER, [CLOSED, MOVED, structs.replace(CLOSED, n=3)]) == MOVED
+    assert late_outcome(ANSWER, [CLOSED, MOVED, structs.replace(CLOSED, n=3)]) == MOVED
 
 
 def test_another_answer_gets_another_number() -> None:
     other = structs.replace(ANSWER, status=Status.ERROR)
-    assert late.moved(other, [CLOSED, MOVED]).n == 3
+    assert late_outcome(other, [CLOSED, MOVED]).n == 3
