@@ -14,8 +14,8 @@ from turnlog.core.commit import Facts, Link
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
 from turnlog.store.log.index import Entry
-from turnlog.store.write.tickets import Pending, pend
-from turnlog.store.write.writer import Writer
+from turnlog.store.write.pending_append import Pending, pend
+from turnlog.store.write.submit_queue import Writer
 
 _ANYWHERE = Entry(
     position=0,

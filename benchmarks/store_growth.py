@@ -19,7 +19,7 @@ from turnlog.sessions.state.backlog import AT_ONCE, StateBacklog
 from turnlog.sessions.state.state_at import head_of, read_state, saved_states
 from turnlog.store.base import Draft, Filter, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 from .drafts import TOOLS, changed_file, intent, new_id, outcome
 from .goals import Goal, at_most

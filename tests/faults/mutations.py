@@ -25,7 +25,7 @@ from turnlog.core.kinds import Flag, Status
 from turnlog.core.note import Decision, Fact, FactAction
 from turnlog.core.operation import Operation
 from turnlog.store import definitions
-from turnlog.store.bounded import Send, Worker, WorkerFailed
+from turnlog.store.bounded_process import Send, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.tables import NAMES
 from turnlog.wire.tools.definition import Kept

@@ -29,7 +29,7 @@ from kit.disks import disk_of, fill_disk
 from turnlog.core.kinds import Rung, Status
 from turnlog.store.base import SessionRef, StoreError, StoreFull, alias
 from turnlog.store.convert import convert
-from turnlog.store.folder import FORMAT
+from turnlog.store.data_folder import FORMAT
 from turnlog.store.lmdb import DAY, LmdbReader, LmdbStore
 
 SLOT = 512 << 10

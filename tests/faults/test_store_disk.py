@@ -18,9 +18,9 @@ from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Status
 from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.room import STATES_SHARE
-from turnlog.store.states import SavedStates
-from turnlog.store.write.tickets import Pending
+from turnlog.store.quota import STATES_SHARE
+from turnlog.store.saved_states import SavedStates
+from turnlog.store.write.pending_append import Pending
 
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000

@@ -8,13 +8,13 @@ from msgspec import structs
 
 from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import CommitBody
-from turnlog.store import folder
+from turnlog.store import data_folder
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.index import Segment
 from turnlog.store.log.tables import NAMES, Tables, Txn
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.write.ledger import Ledger
-from turnlog.store.write.tickets import pend
+from turnlog.store.write.pending_append import pend
 
 
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
@@ -26,7 +26,7 @@ def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    folder.create(tmp_path / "data")
+    data_folder.create(tmp_path / "data")
     return tmp_path / "data" / "log"
 
 

@@ -1,11 +1,11 @@
-"""`store.folder`: who may use the API."""
+"""`store.data_folder`: who may use the API."""
 
 from pathlib import Path
 
 import pytest
 
 from turnlog.store.base import StoreError
-from turnlog.store.folder import read_token
+from turnlog.store.data_folder import read_token
 
 
 def test_a_token_is_made_once_and_is_for_nobody_else(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
 from turnlog.sessions.state.state_at import SessionState
 from turnlog.store.base import View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 from turnlog.wire.json.rawjson import members
 
 from .endpoints import ApiRequest, Differences, dangling_of, diff_of, log_of, state_of

@@ -49,7 +49,7 @@ from turnlog.sessions.state.state_at import (
     read_state,
 )
 from turnlog.store.base import View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 from .parameters import (
     BadParameterError,

@@ -34,7 +34,7 @@ from turnlog.settings.model import LogFormat, Settings, UpstreamSettings
 from turnlog.settings.upstream_url import mask_of
 from turnlog.settings.values import Address
 from turnlog.store.base import StoreError
-from turnlog.store.folder import read_token
+from turnlog.store.data_folder import read_token
 from turnlog.transport.http_client import Upstreams
 from turnlog.transport.routes import Routes, Target, target_of, target_of_command
 

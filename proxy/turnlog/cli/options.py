@@ -33,7 +33,7 @@ _IN_MEMORY = 8 << 20
 
 
 def _default_data() -> str:
-    from turnlog.store.place import default_place
+    from turnlog.store.default_folder import default_place
 
     place = default_place(os.environ, Path.cwd())
     if place.hint:

@@ -19,7 +19,7 @@ from turnlog.observe.events import Log
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Store
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
 
 from .agent_request import Digest

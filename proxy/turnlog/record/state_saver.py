@@ -9,7 +9,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
 from turnlog.sessions.state.backlog import StateBacklog
 from turnlog.store.base import Store, StoreError, View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 LOOK: Final = 1.0
 """s between two looks at which sessions have grown."""

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 from turnlog.core.pins import join_lock_name, place_of, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
+from turnlog.store.data_folder import check
 from turnlog.store.definitions import Shown
-from turnlog.store.folder import check
 from turnlog.wire.tools.definition import Json, Kept
 from turnlog.wire.tools.differences import Part, diff, parts_changed
 

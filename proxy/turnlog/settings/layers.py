@@ -19,7 +19,7 @@ from turnlog.packs.load import Document
 from turnlog.packs.plain import Plain
 from turnlog.packs.shape import MismatchError
 from turnlog.packs.sources import RuleSource, pack_or_file, rule_file
-from turnlog.store.place import default_place
+from turnlog.store.default_folder import default_place
 
 from .model import Settings, Transport, UpstreamSettings
 from .upstream_url import UpstreamUrl

@@ -31,7 +31,7 @@ import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
-from turnlog.store.log import runs
+from turnlog.store.log import blocks
 from turnlog.store.log.environment import (
     close_environment,
     file_problems,
@@ -215,7 +215,7 @@ class BlobReader:
                     return Gone.DAMAGED if self._boot else Gone.UNSAVED
                 key, run = cursor.item()
             # Of a lower number is what lay in an earlier bucket of the same name.
-            return runs.record(run, unpack(key) - n) if runs.count(run) else Gone.DAMAGED
+            return blocks.record(run, unpack(key) - n) if blocks.count(run) else Gone.DAMAGED
         except (lmdb.Error, StoreError):
             return Gone.DAMAGED if identity(path) else None  # unlinked under our eyes
 
@@ -332,8 +332,8 @@ def _gaps(env: lmdb.Environment) -> list[str]:
     end = None
     with env.begin() as txn, txn.cursor() as cursor:
         for key, run in cursor:
-            held = runs.count(run)
-            if not runs.is_whole(run) or (end is not None and unpack(key) - held != end):
+            held = blocks.count(run)
+            if not blocks.is_whole(run) or (end is not None and unpack(key) - held != end):
                 return [f"contents behind number {end} are missing"]
             end = unpack(key)
     return []
@@ -402,7 +402,7 @@ class BlobWriter:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
-            cursor.putmulti(runs.items(last, list(new.values())), append=True)
+            cursor.putmulti(blocks.items(last, list(new.values())), append=True)
         for n, name in enumerate(new, last + 1):
             place = _Place(bucket.span, bucket.number, n, name[_DIGEST])
             self._known[name] = name[:_DIGEST] + _encode_place(place)

@@ -29,11 +29,11 @@ from turnlog.store.log.keys import unpack
 from turnlog.store.log.tables import NAMES, Pair, Table, Tables, Txn, append, last_position
 from turnlog.store.log.translate_errors import translated
 
-from . import folder
+from . import data_folder
 from .base import StoreDamaged, StoreError, StoreFull
 from .blobs import boot_id
-from .folder import FORMAT, OLD_FORMAT
-from .room import disk_free
+from .data_folder import FORMAT, OLD_FORMAT
+from .quota import disk_free
 
 _SLOTS: Final = b"redo"
 """The table whose value held the slots. A plain record takes its name in a converted log: release
@@ -81,7 +81,7 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
     the log, which is kept. A conversion that was killed is carried on by the next. `boot` tells
     one start of the machine from another. Raises `StoreError`.
     """
-    version = folder.read_format(data)
+    version = data_folder.read_format(data)
     if version == FORMAT:
         return None
     if version != OLD_FORMAT:
@@ -94,7 +94,7 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
         draft, kept = data / "log.converting", data / f"log.format-{OLD_FORMAT}"
         if draft.is_dir() and kept.is_dir() and not (data / "log").exists():
             draft.rename(data / "log")  # killed between the two steps of the swap
-        folder.check_log(data)
+        data_folder.check_log(data)
         return _convert(data, draft, kept, boot_id() if boot is None else boot)
 
 
@@ -108,7 +108,7 @@ def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
             if not _is_converted(env):
                 replayed = _copy(data, env, draft, kept, boot)
                 _swap(data, draft, kept)
-            folder.replace_format(data)
+            data_folder.replace_format(data)
     finally:
         close_environment(env)
     return Converted(_commits(data), replayed, kept)
@@ -180,7 +180,7 @@ def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> 
                 txn.delete(name, db=tables.meta)
     finally:
         close_environment(copy)
-    folder.sync_path(draft)
+    data_folder.sync_path(draft)
     return replayed
 
 
@@ -241,7 +241,7 @@ def _swap(data: Path, draft: Path, kept: Path) -> None:
     """Put the converted copy in the place of the log, which is kept."""
     (data / "log").rename(kept)
     draft.rename(data / "log")
-    folder.sync_path(data)
+    data_folder.sync_path(data)
 
 
 def _commits(data: Path) -> int:

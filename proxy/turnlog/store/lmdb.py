@@ -22,8 +22,8 @@ from turnlog.store.log.environment import (
     open_environment,
     write_transaction,
 )
-from turnlog.store.log.flush import rebuild
 from turnlog.store.log.index_check import first_of_each, recent_flaws
+from turnlog.store.log.index_writer import rebuild
 from turnlog.store.log.keys import (
     EPOCH,
     KEY_MARK,
@@ -45,14 +45,14 @@ from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.read.view import LmdbView
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.intake import Backlog, Intake
-from turnlog.store.write.tickets import Pending
-from turnlog.store.write.writer import Writer
+from turnlog.store.write.pending_append import Pending
+from turnlog.store.write.prepare import Backlog, Intake
+from turnlog.store.write.submit_queue import Writer
 
-from . import definitions, folder
+from . import data_folder, definitions
 from .base import Draft, StoreClosed, StoreDamaged, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, boot_id, flaws
-from .room import Room
+from .quota import Room
 
 DEFAULT_LIMIT = 10 << 30
 COMMIT_LIMIT = 1 << 20
@@ -129,9 +129,9 @@ class LmdbStore:
         data = Path(path)
         loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
-        folder.create(data)
-        lacks_key = folder.lacks_key(data)
-        key = folder.read_key(data)
+        data_folder.create(data)
+        lacks_key = data_folder.lacks_key(data)
+        key = data_folder.read_key(data)
         with ExitStack() as undo:
             env = open_environment(data / "log", readonly=False, tables=len(NAMES))
             undo.callback(close_environment, env)
@@ -139,7 +139,7 @@ class LmdbStore:
                 env.reader_check()
                 tables = Tables(env, create=True)
                 lock = _take_epoch(data, env, tables, limit, undo)
-            folder.mark(data)
+            data_folder.mark(data)
             sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
@@ -174,7 +174,7 @@ class LmdbStore:
             # From here on `close` gives everything back.
             undo.pop_all()
         if is_rekeyed:
-            store.rekeyed = folder.rekeyed(data)
+            store.rekeyed = data_folder.rekeyed(data)
         return store
 
     @property
@@ -274,8 +274,8 @@ class LmdbReader:
     def open(cls, path: Path) -> Self:
         """Open the store in folder `path` for reading. Needs no writer. Raises `StoreError`."""
         data = Path(path)
-        folder.check(data)
-        identity = folder.check_log(data)
+        data_folder.check(data)
+        identity = data_folder.check_log(data)
         env = open_environment(data / "log", readonly=True, tables=len(NAMES))
         try:
             with translated("open", data):
@@ -309,7 +309,7 @@ class LmdbReader:
             yield f"definitions: {problem}"
         with translated("read", self._data), self._env.begin() as txn:
             mark = txn.get(KEY_MARK, db=self._tables.meta)
-        if mark is not None and not folder.has_key(self._data, mark):
+        if mark is not None and not data_folder.has_key(self._data, mark):
             yield "key: it is not the one that was used last; restore the file from a backup"
 
     def look(self, whole: int) -> Iterator[str]:
@@ -352,8 +352,8 @@ def rebuild_indexes(data: Path) -> None:
 
     In one transaction, so that nobody meets half of them: the other writers wait.
     """
-    folder.check(data)
-    folder.check_log(data)
+    data_folder.check(data)
+    data_folder.check_log(data)
     path = data / "log"
     env = open_environment(path, readonly=False, create=False, tables=len(NAMES))
     try:
@@ -379,7 +379,7 @@ def _notice_key(
     secret anew, and not where another file was put in its place. `is_new` speaks for stores that
     have no such note yet.
     """
-    mark = folder.key_mark(key)
+    mark = data_folder.key_mark(key)
     with env.begin() as txn:
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False

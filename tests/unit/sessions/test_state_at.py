@@ -27,7 +27,7 @@ from turnlog.sessions.state.state_at import (
 )
 from turnlog.store.base import Draft, SessionRef, Ticket, View
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 WORK = session_id("work")
 CALLS = [

@@ -24,7 +24,7 @@ from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.store.base import SessionRef, View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 from turnlog.wire.endpoint import (
     INVALID_REQUEST,
     Refused,

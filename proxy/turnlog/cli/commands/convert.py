@@ -8,7 +8,7 @@ from turnlog.cli.options import data_option, printout
 from turnlog.cli.render import counted
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.store.convert import convert
-from turnlog.store.folder import FORMAT
+from turnlog.store.data_folder import FORMAT
 
 
 @click.command("convert")

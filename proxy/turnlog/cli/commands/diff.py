@@ -22,7 +22,7 @@ from turnlog.sessions.state.changes import (
 )
 from turnlog.sessions.state.state_at import head_of, saved_states
 from turnlog.store.base import View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 from .show import difference
 from .state import described

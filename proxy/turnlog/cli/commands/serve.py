@@ -57,7 +57,7 @@ def command(**given: Any) -> int:
     flags = Flags(**given)
     settings = read_settings(flags)
     from turnlog.settings.http_proxies import proxy_warnings
-    from turnlog.store.place import default_place
+    from turnlog.store.default_folder import default_place
 
     place = default_place(os.environ, Path.cwd())
     if place.hint and settings.data == place.path:
@@ -65,11 +65,11 @@ def command(**given: Any) -> int:
     ways = {name: (up.proxy, up.url.text) for name, up in settings.upstreams.items() if up.url}
     for warning in proxy_warnings(ways, os.environ):
         complain(warning)
-    from turnlog.store.folder import reach
+    from turnlog.store.data_folder import reach
 
     # Check the folder first: errors about it would look like errors of the lock in it.
     reach(settings.data)
-    from turnlog.store.look import StoreLook
+    from turnlog.store.startup_check import StoreLook
 
     look = StoreLook(settings.data)
     # The modules load while the store is checked.

@@ -31,7 +31,7 @@ from turnlog.sessions.overview import (
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Usage, View
 from turnlog.store.log.translate_errors import translated
-from turnlog.store.room import Room
+from turnlog.store.quota import Room
 
 _COLUMNS = (
     Column("SINCE", whole=True, is_time=True),

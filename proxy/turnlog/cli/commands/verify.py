@@ -16,7 +16,7 @@ from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
 from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
-from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed, seconds_for
+from turnlog.store.bounded_process import Send, Unfinished, Worker, WorkerFailed, seconds_for
 from turnlog.store.lmdb import LmdbReader, rebuild_indexes
 
 _SAID = {

@@ -62,7 +62,7 @@ def _prepared(
     from turnlog.engine.tools.pin_set import Pins
     from turnlog.packs.lock import lock_file
     from turnlog.settings.layers import Flags, config_file, read_wrap_settings
-    from turnlog.store.folder import reach
+    from turnlog.store.data_folder import reach
 
     server, flags = _server(command, name), Flags(**given)
     settings = read_wrap_settings(flags, server)
@@ -81,7 +81,7 @@ def _carried(
     session: str | None,
 ) -> int:
     """Relay until the command ends; return its exit code, negative for a signal."""
-    from turnlog.store.look import StoreLook
+    from turnlog.store.startup_check import StoreLook
 
     look = StoreLook(settings.data)
     # The modules load while the store is checked.

@@ -19,7 +19,7 @@ from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import turn_number
 from turnlog.sessions.payloads import read_payload
 from turnlog.store.base import SessionRow, View
-from turnlog.store.states import SavedStates
+from turnlog.store.saved_states import SavedStates
 
 _SEQ_DIGITS: Final = 18
 """A seq has 64 bits, so a longer number is not one."""

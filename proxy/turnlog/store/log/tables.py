@@ -14,7 +14,7 @@ import msgspec
 from turnlog.core.call_status import CallState
 from turnlog.store.base import StoreError
 
-from . import runs
+from . import blocks
 from .environment import write_transaction
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import KEY_MARK, MARKED_SINCE, NEWEST_SEAL, REKEYED, SEAL, number, unpack, unpack_many
@@ -121,7 +121,7 @@ def newest_record(txn: Txn, tables: Tables) -> tuple[int, bytes]:
         if not cursor.last():
             return 0, b""
         key, run = cursor.item()
-    return unpack(key), runs.record(run, 0) or b""
+    return unpack(key), blocks.record(run, 0) or b""
 
 
 def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
@@ -143,7 +143,7 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
         cursor.set_range(number(segment.last + 1))
         for key, run in cursor.iternext():
             end = min(unpack(key), last)
-            headers = runs.unpack(run)
+            headers = blocks.unpack(run)
             first = unpack(key) - len(headers) + 1
             for position in range(segment.last + 1, end + 1):
                 # Of a damaged run, records that nobody can read are missing at its start.
@@ -172,7 +172,7 @@ def read_record(txn: Txn, table: Table, position: int) -> bytes | None:
         if not cursor.set_range(number(position)):
             return None
         key, run = cursor.item()
-    return runs.record(run, unpack(key) - position) or None
+    return blocks.record(run, unpack(key) - position) or None
 
 
 def find_position(txn: Txn, tables: Tables, session: bytes, seq: int) -> int | None:

@@ -11,8 +11,8 @@ import msgspec
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import Commit
 from turnlog.store.base import Corrupt
-from turnlog.store.log.flush import call_state_after
 from turnlog.store.log.index import Entry, Head, Segment, commit_of, fold_head, read_entry
+from turnlog.store.log.index_writer import call_state_after
 from turnlog.store.log.keys import WATERMARK, link_key, unpack
 from turnlog.store.log.tables import (
     NEVER,

@@ -11,6 +11,7 @@ from turnlog.core.kinds import NoteKind, Rung
 from turnlog.core.text.summary import contains_text
 from turnlog.store.base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
 from turnlog.store.blobs import BlobReader
+from turnlog.store.log.digests import flaws
 from turnlog.store.log.epochs import is_locked
 from turnlog.store.log.index import Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
@@ -26,10 +27,9 @@ from turnlog.store.log.keys import (
     text_term,
     unpack,
 )
-from turnlog.store.log.seals import flaws
 from turnlog.store.log.tables import NEVER, keys_with, read_number, read_record
 from turnlog.store.log.translate_errors import guarded, guarded_iterator
-from turnlog.store.room import blob_size, disk_free, log_size, state_size
+from turnlog.store.quota import blob_size, disk_free, log_size, state_size
 
 from .attempts import AttemptReader, ended_attempts, find_attempts
 from .snapshot import Snapshot

@@ -16,16 +16,16 @@ from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
 from turnlog.store.blobs import BlobWriter, Packed, pack
 from turnlog.store.log.environment import check_place, close_environment, write_transaction
 from turnlog.store.log.epochs import EpochLock, is_locked
-from turnlog.store.log.flush import flush
 from turnlog.store.log.index import Entry, Segment
+from turnlog.store.log.index_writer import flush
 from turnlog.store.log.keys import PROBE, number
 from turnlog.store.log.tables import Tables, Txn
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
+from turnlog.store.quota import Room
 from turnlog.store.recovery import abandoned, overdue
-from turnlog.store.room import Room
 
 from .ledger import Ledger
-from .tickets import SALT, Pending, chained, pend
+from .pending_append import SALT, Pending, chained, pend
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""

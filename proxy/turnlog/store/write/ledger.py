@@ -25,7 +25,7 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, Phase, Status
 from turnlog.store.base import Conflict, Draft, SessionRef, Ticket
-from turnlog.store.log import runs, seals
+from turnlog.store.log import blocks, digests
 from turnlog.store.log.index import (
     NOWHERE,
     Entry,
@@ -53,7 +53,7 @@ from turnlog.store.log.tables import (
 )
 
 from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
-from .tickets import SALT, Pending
+from .pending_append import SALT, Pending
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -82,7 +82,7 @@ class Ledger:
         self._bodies: list[bytes] = []
         self.again: list[Pending] = []
         """Intents of earlier, failed transactions that are written along."""
-        self._seal = seals.NONE
+        self._seal = digests.NONE
         self._loaded = False
 
     @property
@@ -111,7 +111,7 @@ class Ledger:
             if entry:
                 self._take_in(txn, entry)
         self._advance(txn, watermark)
-        self._seal = seals.read_newest(txn)
+        self._seal = digests.read_newest(txn)
         self._loaded = True
 
     def append(self, txn: Txn, pending: Pending, before: Pending | None = None) -> None:
@@ -222,8 +222,8 @@ class Ledger:
         """
         tail, before = self.tail, self._first_new - 1
         headers = [entry.header for entry in tail.entries[before - tail.after :] if entry]
-        log = seals.sealed(runs.items(before, headers), self._seal)
-        bodies = runs.items(before, self._bodies)
+        log = digests.sealed(blocks.items(before, headers), self._seal)
+        bodies = blocks.items(before, self._bodies)
         self._bodies = []
         append(txn, self._tables, log, bodies)
         if log:

@@ -12,9 +12,9 @@ from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.translate_errors import explained
-from turnlog.store.write.scribe import Kept
-from turnlog.store.write.tickets import Pending, pend
-from turnlog.store.write.writer import Writer
+from turnlog.store.write.batch_writer import Kept
+from turnlog.store.write.pending_append import Pending, pend
+from turnlog.store.write.submit_queue import Writer
 
 FULL = StoreFull("the disk is full")
 

@@ -6,7 +6,7 @@ import pytest
 
 from e2e.stores import Call, fill, process
 from kit.proxy import environment
-from turnlog.store.place import default_place
+from turnlog.store.default_folder import default_place
 
 
 @pytest.mark.parametrize(

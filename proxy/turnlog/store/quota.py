@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from . import blobs, states
+from . import blobs, saved_states
 from .blobs import Bucket
 
 RESERVE = 64 << 20
@@ -40,7 +40,7 @@ def blob_size(data: Path) -> int:
 
 def state_size(data: Path) -> int:
     """Return the bytes that saved states take on disk."""
-    return states.size(data / "states")
+    return saved_states.size(data / "states")
 
 
 def disk_free(data: Path) -> int:
@@ -141,11 +141,11 @@ class Room:
         folder = self._data / "states"
         if self._unlooked >= min(STATES_EVERY, self._limit // STATES_SHARE):
             self._unlooked = 0
-            self._states = states.trim(folder, self._limit // STATES_SHARE)
+            self._states = saved_states.trim(folder, self._limit // STATES_SHARE)
         need = self._need(blob_bytes)
         if need <= 0 or not self._states:
             return need
-        self._states = states.trim(folder, max(0, self._states - need))
+        self._states = saved_states.trim(folder, max(0, self._states - need))
         return self._need(blob_bytes)
 
     def _need(self, blob_bytes: int) -> int:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.store.base import StoreError, StoreFull, StoreGone
 
-from .tickets import Pending, chained
+from .pending_append import Pending, chained
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""

@@ -3,50 +3,50 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.store.log import runs
+from turnlog.store.log import blocks
 from turnlog.store.log.keys import unpack
 
-records = st.lists(st.binary(max_size=300), min_size=1, max_size=runs.MOST)
+records = st.lists(st.binary(max_size=300), min_size=1, max_size=blocks.MOST)
 
 
 @given(records)
 def test_a_run_gives_its_records_back(held: list[bytes]) -> None:
-    data = runs.pack(held)
-    assert runs.unpack(data) == held
-    assert [runs.record(data, back) for back in range(len(held))] == held[::-1]
-    assert runs.record(data, len(held)) is None
+    data = blocks.pack(held)
+    assert blocks.unpack(data) == held
+    assert [blocks.record(data, back) for back in range(len(held))] == held[::-1]
+    assert blocks.record(data, len(held)) is None
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_taken(data: bytes) -> None:
-    found = runs.unpack(data)
-    assert len(found) <= runs.MOST
-    assert [runs.record(data, back) for back in range(len(found))] == found[::-1]
+    found = blocks.unpack(data)
+    assert len(found) <= blocks.MOST
+    assert [blocks.record(data, back) for back in range(len(found))] == found[::-1]
 
 
 @given(records, st.data())
 def test_a_damaged_run_gives_no_more_records_than_a_whole_one(
     held: list[bytes], draw: st.DataObject
 ) -> None:
-    data = bytearray(runs.pack(held))
+    data = bytearray(blocks.pack(held))
     for _ in range(3):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    assert len(runs.unpack(bytes(data))) <= runs.MOST
+    assert len(blocks.unpack(bytes(data))) <= blocks.MOST
 
 
 @given(st.lists(st.integers(0, 40_000), max_size=300))
 def test_records_are_cut_by_number_and_by_size(sizes: list[int]) -> None:
     held = [bytes(size) for size in sizes]
-    cut = list(runs.cut(held))
+    cut = list(blocks.cut(held))
     assert [record for _, run in cut for record in run] == held
     assert [end for end, _ in cut] == [
         sum(len(run) for _, run in cut[: i + 1]) for i in range(len(cut))
     ]
     for _, run in cut:
-        assert 0 < len(run) <= runs.MOST
-        assert sum(map(len, run[:-1])) < runs.MOST_BYTES
+        assert 0 < len(run) <= blocks.MOST
+        assert sum(map(len, run[:-1])) < blocks.MOST_BYTES
 
 
 def test_a_run_stands_under_the_position_of_its_last_record() -> None:
-    items = runs.items(10, [b"x"] * (runs.MOST + 1))
-    assert [unpack(key) for key, _ in items] == [10 + runs.MOST, 11 + runs.MOST]
+    items = blocks.items(10, [b"x"] * (blocks.MOST + 1))
+    assert [unpack(key) for key, _ in items] == [10 + blocks.MOST, 11 + blocks.MOST]

@@ -15,7 +15,7 @@ import msgspec
 from turnlog.core.commit import decode_header
 from turnlog.store.base import Flaw, FlawKind
 
-from . import runs
+from . import blocks
 from .keys import NEWEST_SEAL, SEAL, number, unpack
 from .tables import Pair, Tables, Txn
 
@@ -60,7 +60,7 @@ class _Walk:
     def step(self, key: bytes, value: bytes) -> Iterator[Flaw]:
         """Check a run against the one before."""
         run, seal = value[:-SEAL], value[-SEAL:]
-        headers = runs.unpack(run)
+        headers = blocks.unpack(run)
         expected, self.last = self.last + 1, unpack(key)
         self.first = self.last - len(headers) + 1
         lost = [

@@ -11,9 +11,9 @@ from conformance.store.kit import intent, new_id, session
 from kit.proxy import until
 from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob, StoreClosed, StoreError
-from turnlog.store.write.scribe import MOST
-from turnlog.store.write.tickets import Pending, chained, pend
-from turnlog.store.write.writer import Stall, Writer
+from turnlog.store.write.batch_writer import MOST
+from turnlog.store.write.pending_append import Pending, chained, pend
+from turnlog.store.write.submit_queue import Stall, Writer
 
 
 class Recorder:

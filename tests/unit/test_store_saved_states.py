@@ -1,11 +1,11 @@
-"""`store.states`: saved states in files that may be thrown away."""
+"""`store.saved_states`: saved states in files that may be thrown away."""
 
 import os
 import stat
 from pathlib import Path
 
 from turnlog.core.ids import uuid7
-from turnlog.store.states import MOST_BYTES, SavedStates, size, trim
+from turnlog.store.saved_states import MOST_BYTES, SavedStates, size, trim
 
 SESSION = uuid7(10**18, bytes(10))
 OTHER = uuid7(10**18, bytes(9) + b"1")

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from turnlog.store.base import StoreClosed, StoreError
 
-from .scribe import AGAIN, KEPT, MOST, Engine, Scribe
-from .tickets import Pending, chained
+from .batch_writer import AGAIN, KEPT, MOST, Engine, Scribe
+from .pending_append import Pending, chained
 
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written."""

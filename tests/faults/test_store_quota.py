@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turnlog.store.blobs import Bucket
-from turnlog.store.room import Room, reserve_of
+from turnlog.store.quota import Room, reserve_of
 
 LIMIT = 8 << 20
 

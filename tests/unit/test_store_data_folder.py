@@ -1,4 +1,4 @@
-"""`store.folder` and opening: what stands in the data folder, and who may use it."""
+"""`store.data_folder` and opening: what stands in the data folder, and who may use it."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ import pytest
 from conformance.store.kit import intent, known, new_id, put, seqs, session
 from turnlog.packs.lock import write_lock_note
 from turnlog.sessions.overview import ServerHealth, write_health
-from turnlog.store import folder
+from turnlog.store import data_folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.log.environment import close_environment, open_environment
@@ -32,7 +32,7 @@ async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
     assert data.stat().st_mode & 0o777 == 0o700
     files = [path for path in data.rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o077 for path in files} == {0}
-    assert (data / "format").read_text() == f"turnlog {folder.FORMAT}\n"
+    assert (data / "format").read_text() == f"turnlog {data_folder.FORMAT}\n"
 
 
 async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
         (tmp_path / "format").write_bytes(other)
         with pytest.raises(StoreError, match="not a turnlog store"):
             LmdbReader.open(tmp_path)
-    (tmp_path / "format").write_text(f"turnlog {folder.FORMAT}\n")
+    (tmp_path / "format").write_text(f"turnlog {data_folder.FORMAT}\n")
     with pytest.raises(StoreError, match="empty or missing"):
         LmdbReader.open(tmp_path)
 
@@ -219,7 +219,7 @@ async def test_a_folder_that_was_only_begun_becomes_a_store(
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [(1, "another folder"), (folder.FORMAT + 1, "newer turnlog")]
+    ("version", "advice"), [(1, "another folder"), (data_folder.FORMAT + 1, "newer turnlog")]
 )
 async def test_another_format_is_refused(tmp_path: Path, version: int, advice: str) -> None:
     await make(tmp_path / "data")
@@ -280,7 +280,7 @@ def test_processes_that_make_a_key_at_once_get_the_same(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from turnlog.store.folder import read_key\n"
+        "from turnlog.store.data_folder import read_key\n"
         "sys.stdin.readline()\n"
         "print(read_key(Path(sys.argv[1])).hex())\n"
     )
@@ -297,7 +297,7 @@ def test_processes_that_make_a_key_at_once_get_the_same(tmp_path: Path) -> None:
     assert len(keys) == 1
     assert len(bytes.fromhex(keys.pop())) == 32
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
-    assert folder.read_key(tmp_path) == (tmp_path / "key").read_bytes()
+    assert data_folder.read_key(tmp_path) == (tmp_path / "key").read_bytes()
 
 
 def test_a_store_does_not_work_in_a_forked_child(tmp_path: Path) -> None:

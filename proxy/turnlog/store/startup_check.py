@@ -10,7 +10,7 @@ from typing import Final
 
 from . import definitions
 from .base import StoreDamaged, StoreError
-from .bounded import Send, Unfinished, Worker, WorkerFailed
+from .bounded_process import Send, Unfinished, Worker, WorkerFailed
 
 PROCESSOR: Final = 20.0
 """s of processor time that the look may take; a sound store takes well under one."""

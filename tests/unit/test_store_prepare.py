@@ -9,9 +9,9 @@ from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
-from turnlog.store.room import Room
-from turnlog.store.write.intake import Backlog, Intake
-from turnlog.store.write.tickets import without_content
+from turnlog.store.quota import Room
+from turnlog.store.write.pending_append import without_content
+from turnlog.store.write.prepare import Backlog, Intake
 
 CONTENT = Blob(b"content")
 

@@ -10,10 +10,10 @@ from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Draft, StoreFull
 from turnlog.store.log.translate_errors import explained, translated
-from turnlog.store.room import Room
+from turnlog.store.quota import Room
 
-from .scribe import KEPT
-from .tickets import Pending, pend, without_content
+from .batch_writer import KEPT
+from .pending_append import Pending, pend, without_content
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME

@@ -1,11 +1,11 @@
-"""`store.bounded`: work in a process of its own, however that ends."""
+"""`store.bounded_process`: work in a process of its own, however that ends."""
 
 import os
 import signal
 
 import pytest
 
-from turnlog.store.bounded import Send, Unfinished, Worker, WorkerFailed
+from turnlog.store.bounded_process import Send, Unfinished, Worker, WorkerFailed
 
 
 def test_messages_come_whole_and_in_order() -> None:
