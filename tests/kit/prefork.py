@@ -30,7 +30,7 @@ LOADED = (
     "turnlog.app.serve",
     "turnlog.engine.stdio.wrapped",
     "turnlog.settings.layers",
-    "turnlog.store.look",
+    "turnlog.store.startup_check",
     "turnlog.cli.main",
     *(f"turnlog.cli.commands.{name}" for name in COMMANDS),
 )
